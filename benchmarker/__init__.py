@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
     from benchmarker.report.compare import compare as compare
-    from benchmarker.report.notebook import read_record as read_record
+    from benchmarker.report.compare import read_record as read_record
     from benchmarker.schema.experiment import Procedure as Procedure
-    from benchmarker.workloads.generation.benchmark import ModelBenchmarker as ModelBenchmarker
+    from benchmarker.workloads.generation.generation_step import ModelBenchmarker as ModelBenchmarker
     from benchmarker.workloads.generation.spec import Grid as Grid
 
 __version__ = "0.1.0"
@@ -25,12 +25,12 @@ _HOMES = {
     "BenchmarkerError": "core.errors",
     "Generator": "engines.generator",
     "Grid": "workloads.generation.spec",
-    "ModelBenchmarker": "workloads.generation.benchmark",
+    "ModelBenchmarker": "workloads.generation.generation_step",
     "Procedure": "schema.experiment",
     "compare": "report.compare",
     "find_device": "hardware.device",
     "load_model": "quantization.load",
-    "read_record": "report.notebook",
+    "read_record": "report.compare",
 }
 __all__ = ["__version__", *_HOMES]
 

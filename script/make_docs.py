@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.cli.run_help import as_json
+from benchmarker.cli.run_options import as_json
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.registry import LOADERS
@@ -121,7 +121,7 @@ def _first_table(folder: str) -> Sheet:
 def _limits(folder: str) -> Sheet:
     comparison = compare([REFERENCE / folder])
     workload: Any = workload_of(comparison.workload)
-    sheet: Sheet | None = workload.limit_sheet(workload.limit_rows(comparison.rows))
+    sheet: Sheet | None = workload.limit_sheet(comparison.rows, whole=True)
     assert sheet, f"{folder} has no limits"
     return sheet
 

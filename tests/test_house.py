@@ -117,8 +117,7 @@ HOMES = ("quantization", "engines", "workloads")
 NAMED_ELSEWHERE = {
     "checkpoints.cache": "kinds of cached checkpoints",
     "checkpoints.gguf_file": "file format and library of the same name",
-    "cli.checkpoint": "default of an option",
-    "cli.engine": "option for the environments of one engine",
+    "cli.machine_commands": "default of an option, and an option for one engine",
     "cli.generate_command": "default of an option",
     "logs.variant": "terms in logs",
     "quality.judging_plan": "unquantized model, the reference of the quality measures",

@@ -29,7 +29,7 @@ ABOVE = ("cli", "run", "__main__")
 
 WITHOUT_TORCH = (
     "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.make_job "
-    "execution.keys execution.job_file run workloads.generation.reading"
+    "execution.job_file run workloads.generation.reading"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 
@@ -37,7 +37,7 @@ HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao
 HOUSE = House(ROOT)
 MODULES = HOUSE.paths
 WORKLOAD_READING = "workloads.reading"
-"""Modules in `workloads/NAME/reading/`, which import from the packages that read records."""
+"""Modules in `workloads/NAME/reading/` or named `NAME_reading`, which import from the packages that read records."""
 WORKLOAD_CLASSES = "workloads.workload"
 """`workloads/base.py` and `workloads/NAME/workload.py`, whose methods import from all packages below the commands."""
 
@@ -47,7 +47,8 @@ def room_of(name: str) -> str:
     parts = name.split(".")
     if name == "workloads.base" or (parts[0] == "workloads" and parts[-1] in ("workload", "operation_workload")):
         return WORKLOAD_CLASSES
-    return WORKLOAD_READING if parts[0] == "workloads" and "reading" in parts else parts[0]
+    is_reading = "reading" in parts or parts[-1].endswith("_reading")
+    return WORKLOAD_READING if parts[0] == "workloads" and is_reading else parts[0]
 
 
 def goes_down(room_from: str, room_to: str) -> bool:

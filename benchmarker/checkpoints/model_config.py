@@ -81,8 +81,9 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
         )
     inherited = {key: config[key] for key in ("tie_word_embeddings", "quantization_config") if key in config}
     dtype = config.get("dtype") or config.get("torch_dtype") or text.dtype
+    fields: dict[str, Any] = text.to_dict()
     return (
-        text.to_dict()
+        fields
         | inherited
         | {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
         | ({"dtype": str(dtype).removeprefix("torch.")} if dtype else {})

@@ -1,1 +1,1 @@
-"""The commands of `benchmarker`, one module each."""
+"""Command line: each verb checks its arguments, calls the core, and prints."""

@@ -1,4 +1,4 @@
-"""The `benchmarker` command: a table of its verbs. torch is imported inside a verb, if it needs it at all."""
+"""The `benchmarker` command and its verbs. Each verb imports its libraries, such as torch, when it runs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ from typing import Annotated
 import typer
 
 from benchmarker import __version__
-from benchmarker.cli.checkpoint import checkpoints
 from benchmarker.cli.compare_command import compare
-from benchmarker.cli.doctor import doctor
-from benchmarker.cli.engine import engines
 from benchmarker.cli.explain_command import explain
 from benchmarker.cli.generate_command import generate
-from benchmarker.cli.history import history
-from benchmarker.cli.import_log import import_logs
-from benchmarker.cli.report import report
+from benchmarker.cli.machine_commands import checkpoints, doctor, engines
+from benchmarker.cli.record_commands import history, import_logs, report, verify
 from benchmarker.cli.run_command import RunCommand, run_command
 from benchmarker.cli.sweep_command import sweep
 from benchmarker.cli.verb_group import VerbGroup
-from benchmarker.cli.verify import verify
 from benchmarker.core.console import print_what_can_be_printed
 
 INTERRUPTED = 130
@@ -63,7 +58,7 @@ def _options(
 
 
 def main() -> None:
-    """Entry of the `benchmarker` command."""
+    """Run the `benchmarker` command."""
     print_what_can_be_printed()
     try:
         with contextlib.ExitStack() as stack:
@@ -75,5 +70,5 @@ def main() -> None:
                 stack.enter_context(leading())
             app(prog_name="benchmarker")
     except KeyboardInterrupt:
-        # A second Ctrl-C, while the first one was being answered.
+        # A second Ctrl-C while the first one was handled.
         raise SystemExit(INTERRUPTED) from None

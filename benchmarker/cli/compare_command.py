@@ -19,13 +19,13 @@ FORMATS = ("text", "markdown", "csv", "json")
 
 @dataclass(frozen=True)
 class Look:
-    """How a comparison is shown."""
+    """Options for the output of a comparison."""
 
     form: str
     is_whole: bool
-    """Every table, caption and caveat."""
+    """True to print every table, caption and caveat."""
     columns: str | None
-    """Names of columns, between commas."""
+    """Names of columns, separated by commas."""
     sort: str | None
     """Name of a column."""
 
@@ -34,34 +34,42 @@ def compare(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
     baseline: Annotated[
         str | None,
-        typer.Option(help="Variant that all speed-ups are against.  \\[default: the plain form in the same engine]"),
+        typer.Option(
+            help="Variant that all speed-ups are relative to.  \\[default: the unquantized one in the same engine]"
+        ),
     ] = None,
-    whole: Annotated[bool, typer.Option("--all", help="Every table, every cell, how to read it, each caveat.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Print every table, cell, caption and caveat.")] = False,
     columns: Annotated[
         str | None,
-        typer.Option(help="Columns of the table, between commas, as 'TTFT,load'.", autocompletion=completion.columns),
+        typer.Option(
+            help="Columns of the table, separated by commas, as 'TTFT,load'.", autocompletion=completion.columns
+        ),
     ] = None,
     sort: Annotated[
-        str | None, typer.Option(help="Column to sort by, the best row first.", autocompletion=completion.columns)
+        str | None, typer.Option(help="Column to sort by, best row first.", autocompletion=completion.columns)
     ] = None,
     form: Annotated[
         str,
         typer.Option(
             "--format",
-            help="text, markdown (to paste), csv or json (one line or object a row, in base units).",
+            help="text, markdown (to paste), csv or json (one line or object per row, in base units).",
             autocompletion=lambda: list(FORMATS),
         ),
     ] = "text",
-    force: Annotated[bool, typer.Option("--force", help="Compare what differs in device, model or versions.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
+    ] = False,
     budget: Annotated[
-        str | None, typer.Option(help="Recommend one variant that keeps to this, as 'memory<6GiB, kld<0.05'.")
+        str | None, typer.Option(help="Recommend one variant within these limits, as 'memory<6GiB, kld<0.05'.")
     ] = None,
     fail_if: Annotated[
         str | None,
-        typer.Option(help="Of two sweeps, before and after: exit 1 where it is really slower, as slower:5%."),
+        typer.Option(
+            help="Compare two sweeps, before and after; exit 1 if a cell is significantly slower, as slower:5%."
+        ),
     ] = None,
 ) -> None:
-    """Say which variant to take, and print one table, from saved records.
+    """Compare saved records: print the best variant and one table.
 
     Example: benchmarker compare results/nvidia-h100-80gb-hbm3
 
@@ -75,7 +83,7 @@ def compare(
         if form not in FORMATS:
             raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
         if budget is not None and fail_if is not None:
-            raise SpecError("--budget and --fail-if answer two questions; ask them one by one")
+            raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
         if fail_if is None:
             look = Look(form, whole, columns, sort)
             _show(paths, look, baseline=baseline, force=force, budget=budget)
@@ -89,10 +97,9 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
     from benchmarker.core.tables import to_markdown
-    from benchmarker.report.brief import brief
     from benchmarker.report.choice import chosen_sheet, to_csv
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.markdown import whole
+    from benchmarker.report.markdown import brief, whole
     from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 
     comparison = compare_records(paths, baseline=baseline, force=force)
@@ -116,7 +123,7 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:
-    """Print the gate's answer; true where it failed."""
+    """Print the result of the gate; return True if it failed."""
     from benchmarker.comparison.gate import check
     from benchmarker.report.compare import compare as compare_records
     from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows

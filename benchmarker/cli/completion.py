@@ -1,6 +1,6 @@
-"""Values of options that a shell completes: names that are known without a record, and those that the named files hold.
+"""Values of options for a shell's completion: fixed names, and names in the files on the command line.
 
-A name that cannot be had here completes to nothing: an error in the middle of a line would tear the line apart.
+An unreadable file completes to nothing, because an error message would break the command line.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from benchmarker.core.errors import BenchmarkerError
 
 
 def quantizations() -> list[str]:
-    """Names that `--quant` takes."""
+    """Return the values of `--quant`."""
     from benchmarker.quantization.registry import LOADERS
 
     return list(LOADERS)
 
 
 def engines() -> list[str]:
-    """Names that `--engine` takes."""
+    """Return the values of `--engine`."""
     from benchmarker.engines.registry import ENGINES
 
     return list(ENGINES)
 
 
 def model_engines() -> list[str]:
-    """Those of them that run a model in this process, as `benchmarker generate` does."""
+    """Return the engines that run a model in this process, as `benchmarker generate` does."""
     from benchmarker.engines.registry import MODEL_ENGINES
 
     return list(MODEL_ENGINES)
 
 
 def variants(ctx: typer.Context) -> list[str]:
-    """Names of the variants in the config that stands before on the line."""
+    """Return the names of the variants in the config on the command line."""
     from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 
     config = ctx.params.get("config")
@@ -48,11 +48,11 @@ def variants(ctx: typer.Context) -> list[str]:
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the tables of the records that stand before on the line, each after those that are typed already."""
+    """Return the columns of the records on the command line, each after the columns that are typed already."""
     from benchmarker.report.choice import column_names
     from benchmarker.report.compare import compare
 
-    # Half a line is parsed: its words are not the argument yet.
+    # The line is incomplete: its words are not assigned to the argument yet.
     paths = ctx.params.get("paths") or ctx.args
     if not paths:
         return []

@@ -1,4 +1,4 @@
-"""`benchmarker explain`: why a variant is fast or slow, from records, or from profiler tables in a log."""
+"""`benchmarker explain`: reasons for the speed of a variant, from records, profiler tables in a log, or a trace."""
 
 from __future__ import annotations
 
@@ -21,45 +21,51 @@ FORMATS = ("markdown", "json")
 
 
 def explain(
-    paths: Annotated[list[Path], typer.Argument(help="Records, folders of them, or logs with profiler tables.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Records, folders of records, logs with profiler tables, or Chrome traces.")
+    ],
     baseline: Annotated[
-        str | None, typer.Option(help="Variant to explain the others against.  \\[default: the sweep's, or fp16]")
+        str | None, typer.Option(help="Variant with which the others are compared.  \\[default: the sweep's, or fp16]")
     ] = None,
     compare_tables: Annotated[
-        bool, typer.Option("--compare", help="Set the profiler tables of a log side by side.")
+        bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="markdown, or json: an object a table and variant.")
+        str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
     ] = "markdown",
     force: Annotated[
-        bool, typer.Option("--force", help="Take records that differ in device, model or versions.")
+        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
     ] = False,
 ) -> None:
-    """Say why each variant is fast or slow: what a token waits for, part by part, and what to do about it.
+    """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
 
     Example: benchmarker explain results/nvidia-h100-80gb-hbm3
 
     Example: benchmarker explain old-run.log --compare
+
+    Example: benchmarker explain trace.json.gz
     """
     with one_line_errors():
         if form not in FORMATS:
             raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
-        from benchmarker.logs.explain_log import is_text, read_text
+        from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
         from benchmarker.report.compare import compare, compare_records
 
-        texts = [path for path in paths if is_text(path)]
-        if compare_tables and not texts:
-            raise SpecError("--compare: sets a log's tables side by side, and there is no log; records need no option")
-        readings = [read_text(path) for path in texts]
+        files = [path for path in paths if is_log_or_trace(path)]
+        if compare_tables and not files:
+            raise SpecError(
+                "--compare shows the tables of a log side by side, and no log is given; records need no option"
+            )
+        readings = [read_log_or_trace(path) for path in files]
         explained = [
             compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
         ]
-        if others := [path for path in paths if path not in texts]:
-            explained.append(compare(others, baseline=baseline, force=force))
+        if records := [path for path in paths if path not in files]:
+            explained.append(compare(records, baseline=baseline, force=force))
         if form == "json":
             _print_json(readings, explained)
             return
-        from benchmarker.report.explained import explained_blocks
+        from benchmarker.report.explanations import explained_blocks
 
         terminal = Terminal()
         for reading in readings:
@@ -70,8 +76,8 @@ def explain(
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:
-    from benchmarker.explain.to_json import explanations_to_rows
-    from benchmarker.logs.table_json import table_to_row
+    from benchmarker.explain.explain import explanations_to_rows
+    from benchmarker.logs.table_report import table_to_row
 
     rows = [table_to_row(report) for reading in readings for report in reading.reports]
     rows += [row for log in explained for row in explanations_to_rows(log.explained, log.contrasts)]
@@ -79,14 +85,13 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    """Every table by itself; the runs whose latencies stand above them are explained like any record."""
     from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
-    from benchmarker.logs.table_markdown import table_to_blocks
+    from benchmarker.logs.table_report import table_to_blocks
 
     parts = [table_to_blocks(report) for report in reading.reports]
     if len(reading.reports) > 1:
         parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
-        parts += [contrasted] if (contrasted := tables_contrasted(reading.reports)) else []
+        parts += [tables_contrasted(reading.reports)]
     if reading.why_no_records:
         parts.append([f"Its latencies are not used: {reading.why_no_records}."])
-    return parts
+    return [part for part in parts if part]

@@ -1,4 +1,4 @@
-"""`benchmarker generate`: text from a model in the form, and by the engine, that was measured."""
+"""`benchmarker generate`: text from a model with a measured quantization and engine."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import Annotated, Any
 import typer
 
 from benchmarker.cli import completion
-from benchmarker.cli.run_help import quantization_names
+from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import SpecError
 
 
 def generate(
-    prompt: Annotated[
-        list[str] | None, typer.Argument(help="Texts; each line of standard input is one where none is given.")
-    ] = None,
+    prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
     model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
     revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
     load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32, for what is not quantized.")] = "float16",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
+    ] = "float16",
     quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=completion.quantizations)] = "fp16",
-    option: Annotated[list[str] | None, typer.Option(help="The loader's own, as key=value; repeat it.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=completion.model_engines)
     ] = "eager",
     engine_option: Annotated[
-        list[str] | None, typer.Option(help="The engine's own, as key=value such as prefill=plain; repeat it.")
+        list[str] | None,
+        typer.Option(help="Option of the engine, as key=value such as prefill=plain; may be repeated."),
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens at most.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens.")] = 200,
     chat_template: Annotated[
-        bool, typer.Option("--chat-template", help="Wrap each text in the model's own template.")
+        bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
     ] = False,
-    stream: Annotated[bool, typer.Option(help="Print each piece as soon as it is known.")] = True,
+    stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
 ) -> None:
-    """Generate text with a model in the form that was measured, by the same decode step.
+    """Generate text with the quantization and the decode step that a sweep measured.
 
     Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
     """
@@ -65,11 +68,7 @@ def generate(
 
 
 def _waited_for(texts: Iterable[str]) -> Iterator[str]:
-    """The same texts, of which the first is there: a model is loaded for none in vain.
-
-    Raises:
-        SpecError: There is none.
-    """
+    """Return the texts after waiting for the first one, so that no model is loaded in vain."""
     rest = iter(texts)
     for first in rest:
         return chain((first,), rest)
@@ -77,17 +76,16 @@ def _waited_for(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    """Texts from a pipe, one a line; none from a terminal."""
     for line in () if sys.stdin.isatty() else sys.stdin:
         if line.strip():
             yield line.rstrip("\n")
 
 
 def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
-    """A Generator. All is checked before a byte of the model is looked for.
+    """Return a Generator. All options are checked before the model is read.
 
     Args:
-        typed: What was typed, by the place in a job that it fills.
+        typed: Values of the options by their place in a job.
     """
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device

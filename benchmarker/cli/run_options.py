@@ -1,26 +1,34 @@
-"""The options of `benchmarker run` as typer has them, and what was typed by the place in the job that it fills."""
+"""Options of `benchmarker run`: fields of a workload's job become options of typer, and typed values fill the fields.
+
+Making the options from the fields takes longer than the rest of `run --help`. They are therefore saved as one file per
+workload in `run_help`, written by `script/make_docs.py`; `tests/cli/test_docs.py` compares the files with the fields. A
+workload without a file is imported.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from benchmarker.cli import completion
-from benchmarker.cli.run_help import RunHelp
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.option import Option
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
+FOLDER = Path(__file__).parent / "run_help"
+HELP_WORDS = (["-h"], ["--help"])
 COMMON_FIRST = {
-    "config": Annotated[Path | None, typer.Option(help="YAML file that supplies what is not given here.")],
+    "config": Annotated[Path | None, typer.Option(help="YAML file with the values that no option gives.")],
     "job_file": Annotated[
-        Path | None, typer.Option("--job", help="A job that a sweep saved, to be measured again; it says everything.")
+        Path | None, typer.Option("--job", help="Job that a sweep saved, with all options; measure it again.")
     ],
     "variant": Annotated[
         str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=completion.variants)
@@ -36,9 +44,7 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "part": (
-        Annotated[
-            str | None, typer.Option(hidden=True, help="What a sweep wants of the job in this process, as JSON.")
-        ],
+        Annotated[str | None, typer.Option(hidden=True, help="Share of a sweep that this process measures, as JSON.")],
         None,
     ),
     "find_limit": (
@@ -46,29 +52,80 @@ COMMON_LAST: dict[str, tuple[Any, Any]] = {
             str | None,
             typer.Option(
                 "--find-limit",
-                help="Name of a size, such as seq_len: find the largest that fits into memory, each value in a "
+                help="Name of a size, such as seq_len: find the largest value that fits into memory, each in a "
                 "process of its own.",
             ),
         ],
         None,
     ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table alone.")], False),
-    "verbose": (Annotated[bool, typer.Option("--verbose", help="Let the libraries talk.")], False),
+    "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table only.")], False),
+    "verbose": (Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")], False),
 }
-
 LISTS = ("wholes", "words", "texts", "pairs")
-"""Kinds of options that may be typed several times; what is typed adds up."""
+"""Kinds of options that may be repeated; their values add up."""
 METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
-"""What --help shows for the value, by the kind; for other kinds it is typer's own word."""
+"""Placeholder for the value in --help, by the kind; other kinds have typer's own."""
 COMPLETED: dict[str, Callable[[], list[str]]] = {
     "variant.quant": completion.quantizations,
     "variant.engine": completion.engines,
 }
-"""What a shell completes of the options that fill these places."""
+"""Functions that complete the values of fields in a shell."""
+
+
+@dataclass(frozen=True)
+class RunHelp:
+    """Content of `--help` for a workload's run."""
+
+    command: str
+    """`benchmarker run attention`."""
+    example: str
+    """Arguments of a working example."""
+    options: tuple[Option, ...]
+
+
+def run_help(workload: Workload) -> RunHelp:
+    """Make the help from the fields of the workload's job."""
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
+
+    name = "" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}"
+    return RunHelp(f"benchmarker run{name}", workload.example, tuple(workload.options()))
+
+
+def saved_help(arguments: Sequence[str]) -> RunHelp | None:
+    """Return the saved help that the arguments of `benchmarker run` request; None for any other request."""
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
+
+    workload, rest = DEFAULT_WORKLOAD, list(arguments)
+    if rest and rest[0] in WORKLOADS:
+        workload, rest = rest[0], rest[1:]
+    if rest not in HELP_WORDS or not (FOLDER / f"{workload}.json").exists():
+        return None
+    return _saved(workload)
+
+
+def quantization_names() -> str:
+    """Return the saved help of `--quant`, which lists the names."""
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
+
+    return next(option.help for option in _saved(DEFAULT_WORKLOAD).options if option.flag == "--quant")
+
+
+def _saved(workload: str) -> RunHelp:
+    content = json.loads((FOLDER / f"{workload}.json").read_text(encoding="utf-8"))
+    options = tuple(Option(**option) for option in content["options"])
+    return RunHelp(content["command"], content["example"], options)
+
+
+def as_json(workload: Workload) -> str:
+    """Return the content of the workload's file, one option per line."""
+    made_help = run_help(workload)
+    lines = [json.dumps(asdict(option), ensure_ascii=False) for option in made_help.options]
+    head = f'{{"command": {json.dumps(made_help.command)}, "example": {json.dumps(made_help.example)}, "options": ['
+    return head + "\n" + ",\n".join(lines) + "\n]}\n"
 
 
 def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..., Any]:
-    """A function that typer gives the options of a workload's run; the values come by name, as typer has them."""
+    """Return the function with a signature from which typer makes the options of a workload's run."""
 
     def call(**values: Any) -> Any:
         return function(**values)
@@ -83,17 +140,13 @@ def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__doc__ = (
-        f"Measure one variant, and print and save what came out.\n\nExample: {run_help.command} {run_help.example}"
+        f"Measure one variant, print the result and save its record.\n\nExample: {run_help.command} {run_help.example}"
     ).strip()
     return call
 
 
 def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed, by the place in the job that it fills.
-
-    Raises:
-        SpecError: A list has something else than numbers, or two options say two things of one place.
-    """
+    """Return the values that were typed, by their place in the job; raises SpecError."""
     typed: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in workload.options():
@@ -105,18 +158,14 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
             continue
         spelling = option.flag if option.kind == "flag" else f"{option.flag} {value}"
         if typed.get(option.place, value) != value:
-            things = f"{option.place.rpartition('.')[2]}s"
-            raise SpecError(f"{sources[option.place]} and {spelling} name two {things}; give one of them")
+            field = option.place.rpartition(".")[2]
+            raise SpecError(f"{sources[option.place]} and {spelling} give two values of {field}; give one of them")
         typed[option.place], sources[option.place] = value, spelling
     return typed
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """`3,26` as numbers.
-
-    Raises:
-        SpecError: Something in it is not a whole number.
-    """
+    """Return the numbers in `3,26`; raises SpecError."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -124,7 +173,6 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def _name_of(option: Option) -> str:
-    """Of the parameter: no two options have one."""
     return f"{option.place}_{option.flag}".replace(".", "_").replace("-", "_")
 
 
@@ -134,7 +182,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 def _annotation(option: Option) -> Any:
     default = f"  \\[default: {option.default}]" if option.default else ""
-    # What typer takes for markup is text here.
+    # Brackets are text here, and markup for typer.
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
     kind = types.get(option.kind, list[str] | None if option.kind in LISTS else str | None)
@@ -152,7 +200,6 @@ def _annotation(option: Option) -> Any:
 
 
 def _value(option: Option, value: Any) -> Any:
-    """As the field has it; None where it was not typed."""
     if option.kind == "flag":
         return option.value if value else None
     if value is None or value == []:

@@ -1,4 +1,4 @@
-"""What is printed at the end of one run: its cells, why they are as they are, and where the record lies."""
+"""Output at the end of one run: its cells, the reasons for their speed, and the path of the record."""
 
 from __future__ import annotations
 
@@ -11,49 +11,45 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 
-def say_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
-    """Print the tables of one run, in the workload's own way or else a row a cell, and where its record lies."""
+def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
+    """Print the tables of one run and the path of its record."""
     if workload.explains_runs:
-        say_explained(record, terminal)
+        _print_explained(record, terminal)
     else:
-        terminal.table([cell_table(record, workload)])
+        terminal.table([_cell_table(record, workload)])
     terminal.line(f"record: {path}")
 
 
-def cell_table(record: RunRecord, workload: Workload) -> Sheet:
-    """A row a cell: its axes, and each metric that is measured in every repeat, by its median."""
+def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
     columns = [
-        *(axis_column(axis) for axis in workload.axes),
-        *(metric_column(metric) for metric in workload.metrics if not metric.of_cell),
+        *(_axis_column(axis) for axis in workload.axes),
+        *(_metric_column(metric) for metric in workload.metrics if not metric.of_cell),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
     return Sheet("", columns, record.cells)
 
 
-def axis_column(axis: Axis) -> Column[CellBase]:
-    """Where a cell lies on an axis."""
+def _axis_column(axis: Axis) -> Column[CellBase]:
     return Column(axis.heading, lambda cell: str(getattr(cell, axis.name)))
 
 
-def metric_column(metric: Metric) -> Column[CellBase]:
-    """A cell's median of a metric."""
-    return Column(metric.heading, lambda cell: median_text(metric, cell))
+def _metric_column(metric: Metric) -> Column[CellBase]:
+    return Column(metric.heading, lambda cell: _median_text(metric, cell))
 
 
-def median_text(metric: Metric, cell: CellBase) -> str:
-    """The median over a cell's repeats as shown, or a dash."""
+def _median_text(metric: Metric, cell: CellBase) -> str:
     values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
     return significant(metric.scale * statistics.median(values)) if values else MISSING
 
 
-def say_explained(record: Any, terminal: Terminal) -> None:
-    """The tables of a generation, and why it is as fast as it is."""
+def _print_explained(record: Any, terminal: Terminal) -> None:
+    """Print the tables of a generation and the reasons for its speed."""
     from benchmarker.comparison.ranking import ranking_of
     from benchmarker.explain.explain import explain
     from benchmarker.explain.values import bounds_of

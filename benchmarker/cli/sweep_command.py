@@ -197,7 +197,6 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
 
 
 def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:
-    """Print the comparison of all records in the folder, its path, the path of the report, and the failures."""
     terminal.pin("")
     comparison = _compare(result.folder, terminal)
     terminal.line(f"records: {result.folder}")
@@ -212,8 +211,8 @@ def _print_result(result: SweepResult, terminal: Terminal, config: Path, report:
 
 def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
     from benchmarker.core.errors import ResultsError
-    from benchmarker.report.brief import brief
     from benchmarker.report.compare import compare
+    from benchmarker.report.markdown import brief
 
     try:
         comparison = compare([folder])
@@ -249,7 +248,7 @@ def _draw(folder: Path, report: Sequence[str]) -> str:
 
 
 def _print_failure(failure: Failure, terminal: Terminal) -> None:
-    from benchmarker.schema.status_words import status_words
+    from benchmarker.schema.status import status_words
 
     reason = failure.fault.reason
     terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")

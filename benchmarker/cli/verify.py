@@ -19,8 +19,8 @@ def verify(
 
     Example: benchmarker verify results/reference/h100
     """
-    from benchmarker.comparison.verify import verify as verify_records
     from benchmarker.core.formatting import plural
+    from benchmarker.report.verify import verify as verify_records
 
     with one_line_errors():
         verified = verify_records(paths)

@@ -11,9 +11,8 @@ from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Failure, Row
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
+from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.roofline import Demand, Limits
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
@@ -32,7 +31,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     cells = [(record, cell_of(record, key)) for record in records]
     first = records[0]
     workload = workload_of(first.workload)
-    void = workload.void(records)
+    void = type(first).why_void(records)
     good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples and not void]
     status, reason = ("ok", None) if good else ("invalid", void) if void else _why_not(cells)
     measured = _measured(good) if good else {}

@@ -8,11 +8,10 @@ such as quantization, options, engine and type.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarker.comparison.circumstances import UNSAID, circumstances
-from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.comparing import Circumstance, keys_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
@@ -191,7 +190,7 @@ def named_variants(
 
         def order(identity: Identity) -> tuple[int, int]:
             record = variants[identity][0]
-            return families.index(comparing.family(record)), comparing.place(record)
+            return families.index(comparing.family(record)), record.family_place
 
         ordered.sort(key=order)
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
@@ -200,13 +199,9 @@ def named_variants(
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
-    comparing = workload_of(records[0].workload)
-    records = comparing.as_one(records)
-    for field, value_of in circumstances(records[0].workload).items():
+    for field, value_of in circumstances(records[0].workload, records).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(
-            value_of(record) for record in records if comparing.knows(record) or value_of(record) is not None
-        )
+        values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -254,7 +249,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
         by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
     for records in by_cells.values():
-        facts = [workload_of(record.workload).ran(record) for record in records]
+        facts = [record.choices for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
             if len(counts) > 1:
@@ -274,3 +269,74 @@ def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
         circumstances=tuple(by_name[field](record) for field in fields if field in by_name),
         form=tuple(form_of(record).values()),
     )
+
+
+INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
+COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
+"""Libraries that only some variants run."""
+UNSAID = ("power limit", "governor")
+"""Circumstances that older records and some machines do not tell: a record without them agrees with any."""
+
+
+def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
+    """What must be equal in all records, by its name in a message: each is a function of a record."""
+    return {
+        "device": lambda record: record.environment.device.name,
+        "device kind": lambda record: record.environment.device.kind,
+        "driver": lambda record: record.environment.device.driver,
+        "device runtime": lambda record: record.environment.device.runtime,
+        "power limit": _power_limit,
+        "processor": lambda record: record.environment.cpu,
+        "cores": _on_cpu(lambda record: record.environment.cores),
+        "threads": _on_cpu(lambda record: record.environment.threads),
+        "governor": _on_cpu(lambda record: record.environment.governor),
+        "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
+        "compiler switches": _switches(COMPILER),
+        "Python": _python,
+        "libraries imported": lambda record: "once a round" if record.forked else "in each process",
+        **workload_of(workload).circumstances(records),
+        "benchmarker": lambda record: record.benchmarker,
+        **{package: _version_of(package) for package in COMPUTING},
+    }
+
+
+def _on_cpu(value_of: Callable[[RunRecord], object]) -> Circumstance:
+    """What decides a rate on a CPU, and on a GPU next to nothing: None there."""
+
+    def circumstance(record: RunRecord) -> str | None:
+        value = value_of(record) if record.environment.device.kind == "cpu" else None
+        return str(value) if value else None
+
+    return circumstance
+
+
+def _switches(names: tuple[str, ...]) -> Circumstance:
+    """Environment variables that choose what the same program runs; None where none of them is set."""
+
+    def switches(record: RunRecord) -> str | None:
+        variables = record.environment.variables
+        return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
+
+    return switches
+
+
+def _power_limit(record: RunRecord) -> str | None:
+    limit_w = record.environment.device.power_limit_w
+    return f"{limit_w:.0f} W" if limit_w else None
+
+
+def _python(record: RunRecord) -> str | None:
+    """`3.12`: the last number of a version changes no speed."""
+    return ".".join(record.environment.python.split(".")[:2]) if record.environment.python else None
+
+
+def _version_of(package: str) -> Circumstance:
+    """None for a library that the variant does not run: its version is no matter."""
+
+    def version(record: RunRecord) -> str | None:
+        libraries = record.libraries
+        is_run = package not in OF_VARIANTS or libraries is None or package in libraries
+        return record.environment.packages.get(package) if is_run else None
+
+    return version

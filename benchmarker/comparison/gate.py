@@ -13,11 +13,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarker.comparison.circumstances import circumstances
 from benchmarker.comparison.comparable import (
     between_inputs,
     between_records,
     check_workload,
+    circumstances,
     form_of,
     refusal,
 )

@@ -9,12 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy import stats
-from scipy.optimize import brentq
 
 from benchmarker.schema.metric import Metric
 
@@ -171,43 +169,23 @@ def _paired(baseline: dict[Round, float], variant: dict[Round, float]) -> tuple[
 
 
 def _untested(value: float) -> Numbers:
-    return {"ratio": value, "ratio_low": None, "ratio_high": None, "standard_error": None, "freedom": None}
+    return {"ratio": value, "ratio_low": None, "ratio_high": None}
 
 
 def _certain(value: float) -> tuple[Numbers, float]:
     """The ratio of rounds without any spread, and its p."""
-    numbers: Numbers = {"ratio": value, "ratio_low": value, "ratio_high": value, "standard_error": 0.0, "freedom": None}
-    return numbers, float(value == 1)
+    return {"ratio": value, "ratio_low": value, "ratio_high": value}, float(value == 1)
 
 
 def _tested(value: float, test: Any) -> tuple[Numbers, float]:
-    """The ratio and its p, from scipy's result of a t test on logarithms."""
+    """Return the ratio and its p from scipy's result of a t test on logarithms."""
     bounds = test.confidence_interval(0.95)
-    standard_error = (bounds.high - bounds.low) / 2 / stats.t.ppf(0.975, test.df)
     numbers: Numbers = {
         "ratio": value,
         "ratio_low": float(np.exp(bounds.low)),
         "ratio_high": float(np.exp(bounds.high)),
-        "standard_error": standard_error,
-        "freedom": float(test.df),
     }
     return numbers, float(test.pvalue)
-
-
-def detectable(numbers: Numbers, tests: int) -> float | None:
-    """The ratio that is found 80 times in 100 at 5 % / tests, two-sided; None for an untested one."""
-    error, freedom = numbers["standard_error"], numbers["freedom"]
-    if error is None:
-        return None
-    return 1.0 if freedom is None else float(np.exp(error * _noncentrality(freedom, tests)))
-
-
-@cache
-def _noncentrality(freedom: float, tests: int) -> float:
-    """The shift of the t distribution at which a test at 5 % / tests rejects 80 times in 100, found by search."""
-    critical = stats.t.ppf(1 - 0.025 / tests, freedom)
-    missed = lambda shift: stats.nct.sf(critical, freedom, shift) - 0.80  # noqa: E731
-    return float(brentq(missed, critical, 2 * critical + 2, xtol=1e-12))
 
 
 def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Numbers:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Ratio
+from benchmarker.core.tables import escaped
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
     from benchmarker.core.stats import Estimate, Ratio
     from benchmarker.schema.metric import Metric
-    from benchmarker.schema.record import Flag, Moment, RunRecord
-    from benchmarker.schema.roofline import Demand, Limits
+    from benchmarker.schema.record import Demand, Flag, Limits, Moment, RunRecord
     from benchmarker.workloads.base import Workload
+
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]
@@ -152,6 +154,46 @@ class Row:
         return f"{self.variant}*" if self.mark else self.variant
 
     @property
+    def is_plain(self) -> bool:
+        """Whether other rows are compared with rows of this kind, such as unquantized ones."""
+        return self.is_baseline
+
+    @property
+    def surroundings(self) -> str | None:
+        """Value that the row shares with the row that it is compared with, such as the engine."""
+        return None
+
+    @property
+    def loss(self) -> float | None:
+        """Cost beside time and memory, less is better; None if not measured."""
+        return 0.0
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether only its time and memory are real."""
+        return False
+
+    @property
+    def variant_text(self) -> str:
+        """Variant with its form, in a sentence."""
+        return escaped(self.variant)
+
+    @property
+    def quality_text(self) -> str:
+        """Facts that show how exact the variant is, as in `error 2.1 ppm`; empty if there are none."""
+        facts = [metric for metric in self.described.metrics if metric.is_quality and metric.name in self.facts]
+        return ", ".join(
+            f"{metric.name} {decimal(self.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
+            for metric in facts
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return plain values for a program: base units, None for unknown."""
+        from benchmarker.comparison.comparing import plain_row
+
+        return plain_row(self)
+
+    @property
     def ratio(self) -> Ratio | None:
         """The speed-up's ratio; 1 for a reference."""
         if self.is_reference:
@@ -254,3 +296,14 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
         if row.cell:
             able[row.cell] = able.get(row.cell, 0) + (row.status == "ok")
     return max(able, key=lambda key: (able[key], key.size, key), default=None)
+
+
+def cell_words(key: CellKey | None) -> str:
+    """`prompt 26, 100 new tokens, batch 1`."""
+    return "every cell" if key is None else key.words
+
+
+def listed(names: Iterable[str]) -> str:
+    """`fp16`, `fp16 and int8`, `fp16, int8 and bnb4`; each name once, escaped for a table's page."""
+    *others, last = dict.fromkeys(map(escaped, names))
+    return f"{', '.join(others)} and {last}" if others else last

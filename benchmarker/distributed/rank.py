@@ -8,6 +8,7 @@ GPUs, gloo between processors. `python -m benchmarker.distributed.rank` runs a r
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import threading
@@ -17,7 +18,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
-from benchmarker.core.named_import import imported
 from benchmarker.core.process import end_with_parent
 from benchmarker.hardware.device import Device, find_device, kind_of
 
@@ -215,7 +215,8 @@ def main() -> None:
         for other in range(rank.count):
             store.take(ready_key(other))
         with process_group(number, rank.count, port, device.torch_name):
-            imported(task["target"])(rank, task["arguments"])
+            module, _, function = task["target"].partition(":")
+            getattr(importlib.import_module(module), function)(rank, task["arguments"])
     except BaseException as error:  # noqa: BLE001
         kind = "other" if device is None else kind_of(error, device)
         store.put(failure_key(number), {"kind": kind, "reason": sentence_of(error)})

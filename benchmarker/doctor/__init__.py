@@ -1,1 +1,1 @@
-"""What this machine can run, and for each no the one thing to do about it."""
+"""`benchmarker doctor`: the variants that run on this machine, and checks of its instruments."""

@@ -1,4 +1,4 @@
-"""The judgement: each rule looks at the machine and says what is in the way of good numbers, and what to do."""
+"""Findings: each rule examines the machine and reports obstacles to good numbers, with remedies."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from benchmarker.core.formatting import GIB, gib
 from benchmarker.doctor.machine import Machine
 
 MODEL_BYTES = 8_100_000_000
-"""What Qwen3-4B takes in 16 bit; each form that is quantized on the spot takes some more."""
+"""Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space."""
 BUSY_BYTES = 2 * GIB
 BUSY = 0.5
-"""Of a processor's core: more and something else is running."""
+"""Mean number of busy cores above which another program is running."""
 LEAST_CAPABILITY = (7, 0)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know."""
+    """One result of a rule."""
 
     level: Literal["no", "note", "ok"]
-    """`no`: something does not work; `note`: it works, and the numbers suffer or need a remark."""
+    """`no`: something does not work; `note`: it works, but affects the numbers or needs a remark."""
     what: str
     do: str | None = None
-    """The one thing to do about it."""
+    """Remedy."""
 
 
 def findings(machine: Machine) -> list[Finding]:
-    """What every rule has to say, what does not work first."""
+    """Return the findings of all rules, the most serious first."""
     conclusions = [finding for rule in RULES for finding in rule(machine)]
     return sorted(conclusions, key=lambda finding: ("no", "note", "ok").index(finding.level))
 
@@ -40,7 +40,7 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", f"torch uses {machine.environment.device.name}")
         return
     if not machine.cards:
-        yield Finding("note", "no GPU: everything is measured on the processor")
+        yield Finding("note", "there is no GPU: everything is measured on the processor")
         return
     name = machine.cards[0].name
     if machine.torch_for == "cpu":
@@ -76,7 +76,7 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
 
 
 def _is_older(supported: str | None, built_for: str | None) -> bool:
-    """By major version: a driver runs every CUDA of its own one."""
+    """Compare major versions: a driver supports every CUDA of its major version."""
     if not supported or not built_for:
         return False
     return int(supported.split(".")[0]) < int(built_for.split(".")[0])
@@ -103,7 +103,7 @@ def _architecture(machine: Machine) -> Iterator[Finding]:
     ):
         yield Finding(
             "no",
-            f"compute capability {capability} is not among what this torch has kernels for "
+            f"this torch has no kernels for compute capability {capability}, only for "
             f"({', '.join(machine.architectures)})",
             "install a torch built for this card: an older one for an old card, a newer one for a new card",
         )
@@ -120,19 +120,19 @@ def _card(machine: Machine) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 f"{card.name} is in use{by}: {gib(card.used_bytes)} of its memory are taken",
-                "end what runs there, or choose another card with --device cuda:N; times would be of both",
+                "end these programs, or choose another card with --device cuda:N; they would affect the times",
             )
         if card.power_limit_w and card.power_default_w and card.power_limit_w < 0.99 * card.power_default_w:
             yield Finding(
                 "note",
                 f"{card.name} is capped at {card.power_limit_w:.0f} W of {card.power_default_w:.0f}",
-                "lift it with nvidia-smi -pl or amd-smi set --power-cap, or quote the cap beside the numbers",
+                "raise the cap with nvidia-smi -pl or amd-smi set --power-cap, or report it with the numbers",
             )
         if card.is_sliced:
             yield Finding(
                 "note",
-                f"{card.name} is divided into instances (MIG): an instance is measured, not the card",
-                "quote the instance beside the numbers; nvidia-smi -mig 0 gives the whole card back",
+                f"{card.name} is divided into instances (MIG): the times are those of an instance, not of the card",
+                "report the instance with the numbers; nvidia-smi -mig 0 removes the division",
             )
 
 
@@ -140,8 +140,8 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
     if machine.torch_sees_gpu and not machine.has_triton:
         yield Finding(
             "no",
-            "there is no Triton: nothing can be compiled for the GPU",
-            "pip install triton, as torch's own wheel has it",
+            "Triton is not installed: nothing can be compiled for the GPU",
+            "pip install triton, in the version of torch's own wheel",
         )
     if machine.compiler is None:
         yield Finding(
@@ -152,12 +152,12 @@ def _libraries(machine: Machine) -> Iterator[Finding]:
     if "nvidia-ml-py" in machine.missing and machine.torch_for == "cuda":
         yield Finding("note", "no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
     if "ray" not in machine.missing:
-        yield Finding("note", "Ray: sweep --places ray was run by its authors on CPUs alone, not on real GPUs")
+        yield Finding("note", "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs")
     if machine.torch_for == "rocm" and machine.torch_sees_gpu:
         yield Finding(
             "note",
-            "ROCm: the code for it is written from the libraries' sources and has not been run by its authors",
-            "doubt the numbers, compare with rocm-bandwidth-test, and report what you see",
+            "ROCm: this code was written from the libraries' sources and not tested by its authors",
+            "compare the numbers with rocm-bandwidth-test, and report differences",
         )
 
 
@@ -181,7 +181,7 @@ def _host(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"other programs keep {machine.busy_processors:.1f} processors busy",
-            "end them: generate is bound by the host on fast cards, and its times would be theirs too",
+            "end them: generate is host-bound on fast cards, so that they affect its times",
         )
 
 

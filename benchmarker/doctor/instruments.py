@@ -1,9 +1,9 @@
-"""The instruments against known truths: if one of these is off, no number from this machine can be believed.
+"""Instruments compared with reference values: if one of them is wrong, no number from this machine is reliable.
 
-- The clock: the system's raw clock on the host; a kernel that spins for a known number of clock cycles on a GPU.
-- The memory mark: an allocation of known size.
-- The energy counter: what it counts against mean power times the time, both from the driver.
-- The bandwidth: what an array is read at against what the board's memory clock and bus width allow.
+- Clock: the system's raw clock on the host; a kernel that spins for a given number of clock cycles on a GPU.
+- Memory: an allocation of given size.
+- Energy: mean power times the time, both from the driver.
+- Bandwidth: the limit from the memory clock and the bus width.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ POWER_STEP_S = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """What an instrument showed of something known. None for what cannot be known here."""
+    """Measured value and reference of an instrument. None for values that are not available here."""
 
     instrument: str
     unit: str
     expected: float | None
     measured: float | None
     within: tuple[float, float]
-    """Of what is expected: measured / expected must lie between these two."""
+    """Limits of measured / expected."""
     remark: str
 
     @property
     def is_right(self) -> bool | None:
-        """None where it cannot be told."""
+        """True if the instrument is right; None if unknown."""
         if self.expected is None or self.measured is None:
             return None
         low, high = self.within
@@ -51,7 +51,7 @@ class Reading:
 
 
 def readings(device: Device) -> Iterator[Reading]:
-    """Every instrument in turn; takes a few seconds, on a GPU some more."""
+    """Yield a reading of every instrument; takes a few seconds, more on a GPU."""
     gpu = find_gpu(device)
     yield _clock(device, gpu)
     yield _memory(device)
@@ -64,17 +64,16 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
         return _host_clock()
     if device.kind == "rocm":
         return Reading(
-            "clock", "ms", None, None, (0.97, 1.03), "what a spinning kernel counts differs between AMD cards"
+            "clock", "ms", None, None, (0.97, 1.03), "the cycles of a spinning kernel differ between AMD cards"
         )
     clock_hz = _spinning_clock_hz(device, gpu)
     if clock_hz is None:
-        return Reading("clock", "ms", None, None, (0.97, 1.03), "the driver does not tell the clock")
+        return Reading("clock", "ms", None, None, (0.97, 1.03), "the driver does not report the clock")
     cycles = int(SPIN_S * clock_hz)
     return Reading("clock", "ms", 1e3 * SPIN_S, 1e3 * _spin_s(device, cycles), (0.97, 1.03), "a kernel of known cycles")
 
 
 def _host_clock() -> Reading:
-    """The clock that everything is timed with, against the one that nobody adjusts."""
     within, remark = (0.999, 1.001), "the system's raw clock over a sleep"
     if not hasattr(time, "CLOCK_MONOTONIC_RAW"):
         return Reading("clock", "ms", None, None, within, "this system has no raw clock")
@@ -85,7 +84,7 @@ def _host_clock() -> Reading:
 
 
 def _both_clocks_ns() -> tuple[int, int]:
-    """The timing clock and the raw one at the same moment: of several tries, the one that nothing came between."""
+    """Return the timing clock and the raw clock at the same moment: the shortest of several tries."""
     tries: list[tuple[int, int, int]] = []
     for _ in range(CLOCK_TRIES):
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -97,7 +96,7 @@ def _both_clocks_ns() -> tuple[int, int]:
 
 
 def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
-    """The clock while the same kernel spins: a board that has just woken up is slower."""
+    """Return the clock while a kernel spins; an idle GPU has a lower one."""
     import torch
 
     if gpu is None:
@@ -112,7 +111,7 @@ def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
 
 
 def _spin_s(device: Device, cycles: int) -> float:
-    """As every timed repeat is timed: by the host, with the device drained at both ends."""
+    """Time a kernel like every repeat: by the host, with the device synchronized before and after."""
     import torch
 
     with torch.cuda.device(torch_device(device)):
@@ -124,7 +123,7 @@ def _spin_s(device: Device, cycles: int) -> float:
 
 
 def _memory(device: Device) -> Reading:
-    """Both marks count from what is in use when they are set back."""
+    """Compare the growth of the peak with the size of one tensor."""
     import torch
 
     size = CPU_BLOCK_BYTES if device.kind == "cpu" else GPU_BLOCK_BYTES
@@ -147,10 +146,10 @@ def _mark(device: Device) -> int | None:
 
 
 def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
-    """No program reads all that the bus could carry; more than that is a mistake of ours."""
+    """Compare the bandwidth with its limit. No program reaches the limit; a higher value is an error of ours."""
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
     expected = gpu.memory_bytes_per_s() if gpu else None
-    remark = "the memory's clock and bus width" if expected else "nothing tells what the memory allows"
+    remark = "the memory's clock and bus width" if expected else "the limit of the memory is unknown"
     measured = limits.read_bytes_per_s / 1e9
     return Reading("bandwidth", "GB/s", expected and expected / 1e9, measured, (0.6, 1.02), remark)
 
@@ -168,7 +167,7 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
 def energy_and_power(
     gpu: Gpu, work: Callable[[], Any], *, window_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float | None, float | None]:
-    """Mean power times the time, and what the counter says; None where the board does not tell."""
+    """Return mean power times the time, and the energy of the counter; None if the GPU does not report it."""
     work()
     before, started = gpu.energy_j(), clock()
     powers: list[float] = []
@@ -183,7 +182,7 @@ def energy_and_power(
 
 
 def _load(device: Device) -> Callable[[], None]:
-    """Keeps the device at work for about a tenth of a second."""
+    """Return a function that keeps the device busy for about a tenth of a second."""
     import torch
 
     first, second = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))

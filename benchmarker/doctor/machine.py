@@ -1,4 +1,4 @@
-"""What the doctor looks at, gathered once: the judging is done on these values alone."""
+"""Properties of a machine, gathered once; the findings depend on nothing else."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import psutil
 from benchmarker.checkpoints.cache import cache_folder
 from benchmarker.checkpoints.hub import transport_error
 from benchmarker.core.packages import installed_version
-from benchmarker.doctor.card import Card, all_cards
+from benchmarker.hardware.amd import has_amd_driver
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import all_gpus
+from benchmarker.hardware.gpu import Gpu
 from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.environment import Environment
 
@@ -25,39 +27,84 @@ LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "n
 
 
 @dataclass(frozen=True)
+class Card:
+    """A GPU as its driver reports it, whether or not torch can use it. None for unreported properties."""
+
+    name: str
+    vendor: str = "NVIDIA"
+    """`NVIDIA` or `AMD`."""
+    driver: str | None = None
+    supports: str | None = None
+    """Newest CUDA version that the driver supports, as `13.0`."""
+    used_bytes: int | None = None
+    """Memory in use by all programs."""
+    memory_bytes: int | None = None
+    programs: int | None = None
+    """Other programs that compute on it now. A container may hide some of them."""
+    power_limit_w: float | None = None
+    power_default_w: float | None = None
+    is_sliced: bool = False
+    """True if the GPU is divided into instances (MIG)."""
+
+
+def all_cards() -> tuple[Card, ...]:
+    """Return every GPU of every driver. An AMD driver without a readable GPU gives one without a name."""
+    cards = tuple(card_of(gpu) for gpu in all_gpus())
+    is_nameless = has_amd_driver() and not any(card.vendor == "AMD" for card in cards)
+    return (*cards, Card("an AMD card", vendor="AMD")) if is_nameless else cards
+
+
+def card_of(gpu: Gpu) -> Card:
+    """Return the properties of one GPU."""
+    processes = gpu.process_ids()
+    return Card(
+        name=gpu.name or f"an {gpu.vendor} card",
+        vendor=gpu.vendor,
+        driver=gpu.driver,
+        supports=gpu.newest_cuda,
+        used_bytes=gpu.used_bytes(),
+        memory_bytes=gpu.total_bytes(),
+        programs=None if processes is None else len([process for process in processes if process != os.getpid()]),
+        power_limit_w=gpu.power_limit_w(),
+        power_default_w=gpu.power_default_w(),
+        is_sliced=gpu.is_sliced,
+    )
+
+
+@dataclass(frozen=True)
 class Machine:
-    """Everything that is judged."""
+    """Everything that the findings depend on."""
 
     environment: Environment
-    """Of the device that would be measured."""
+    """Environment of a run on the device."""
     torch_for: Literal["cuda", "rocm", "cpu"]
-    """What the installed torch is built for."""
+    """Platform that the installed torch is built for."""
     torch_runtime: str | None
-    """The CUDA or HIP version that it is built for."""
+    """CUDA or HIP version that torch is built for."""
     torch_sees_gpu: bool
     torch_says: str | None
-    """Why it sees none, where it says."""
+    """Error of torch if it finds no GPU."""
     architectures: tuple[str, ...]
-    """Architectures that torch has kernels for: `sm_90`, `gfx90a`."""
+    """Architectures for which torch has kernels: `sm_90`, `gfx90a`."""
     cards: tuple[Card, ...]
     has_amd: bool
     has_triton: bool
     compiler: str | None
     """Path of a C++ compiler."""
     hub: str | None
-    """Why the Hugging Face hub cannot be reached; None where it answers."""
+    """Error of reaching the Hugging Face hub; None if it can be reached."""
     cache: Path
-    """Folder of the hub's cache, where a model goes."""
+    """Folder of the hub's cache, which stores models."""
     free_bytes: int
-    """Free space in the caches: the hub's, and benchmarker's own where that has less."""
+    """Free bytes for the hub's cache or benchmarker's own, whichever has less."""
     busy_processors: float
-    """Processors that other programs kept busy over one second."""
+    """Mean number of processors that programs used over one second."""
     missing: tuple[str, ...]
-    """Of LIBRARIES, those that are not installed."""
+    """Libraries of LIBRARIES that are not installed."""
 
 
 def look(device: Device) -> Machine:
-    """Gather it; asks the hub one question."""
+    """Gather the properties, with one request to the hub."""
     import torch
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -84,7 +131,6 @@ def look(device: Device) -> Machine:
 
 
 def _why_no_gpu() -> str | None:
-    """What torch answers when it is asked for a GPU."""
     import torch
 
     if not torch.version.cuda and not torch.version.hip:
@@ -105,8 +151,8 @@ def _why_no_hub() -> str | None:
     except OfflineModeIsEnabled:
         return "HF_HUB_OFFLINE is set"
     except HfHubHTTPError as error:
-        # A refusal is an answer too.
-        return f"it answers {error.response.status_code}" if error.response.status_code >= 500 else None
+        # A refused request still shows that the hub can be reached.
+        return f"HTTP status {error.response.status_code}" if error.response.status_code >= 500 else None
     except (OSError, transport_error()) as error:
         return type(error).__name__
     return None
@@ -117,6 +163,5 @@ def _is_installed(package: str) -> bool:
 
 
 def _free_bytes(folder: Path) -> int:
-    """On the disk that the folder is on, or would be."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free

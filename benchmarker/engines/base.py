@@ -17,7 +17,7 @@ from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType, Split
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 
 if TYPE_CHECKING:
     import numpy

@@ -93,7 +93,6 @@ def serve(channel: socket.socket) -> dict[str, Any] | None:
 
 
 def _become(output: int) -> None:
-    """Give the fork a session, standard streams and signals of its own, like a new process."""
     os.setsid()
     os.dup2(output, 1)
     os.dup2(output, 2)

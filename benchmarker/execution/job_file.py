@@ -6,9 +6,11 @@ A job contains the values of the config, not its path: editing the config during
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,10 +18,10 @@ from benchmarker import __version__
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError, read_problem
 from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.formatting import slug
-from benchmarker.execution.keys import result_key
 from benchmarker.schema.base import changed_fields, first_problem
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Origin
+from benchmarker.schema.record import SCHEMA_VERSION
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
@@ -27,6 +29,10 @@ PREFIX = "job-"
 MARK = b'"job_version"'
 """First key of every job; records do not have it."""
 SHOWN_CHANGES = 3
+PROTOCOL_VERSION = 2
+"""Increases when cells are measured in another way, so that numbers from before and after are not mixed."""
+WHICH_CARD = "_VISIBLE_DEVICES"
+"""Ending of the variables that select one of several equal cards."""
 
 
 def job_path(folder: Path, variant: str) -> Path:
@@ -35,22 +41,14 @@ def job_path(folder: Path, variant: str) -> Path:
 
 
 def write_job(job: Job, folder: Path) -> Path:
-    """Save a job and return its path.
-
-    Raises:
-        ResultsError: The folder cannot be written to.
-    """
+    """Save a job and return its path; raises ResultsError."""
     path = job_path(folder, job.variant.name)
     write_atomically(path, job.model_dump_json(indent=1, exclude={"part", "output"}) + "\n")
     return path
 
 
 def read_job_file(path: Path) -> Job:
-    """Read a job, of the class of its workload.
-
-    Raises:
-        SpecError: There is no such file, or its content is not a valid job.
-    """
+    """Read a job, of the class of its workload; raises SpecError."""
     kind: type[Job] = Job
     try:
         text = path.read_bytes()
@@ -109,6 +107,35 @@ def with_origin(job: Job, environment: Environment, *, config: Path, config_sha2
     return job.model_copy(update={"origin": origin})
 
 
+def result_key(job: Job, point: Any, environment: Environment) -> str:
+    """Return a key of everything that determines a cell's result: SHA-256 of canonical JSON, in hex.
+
+    Two cells with one key are interchangeable. The key does not contain the variant's name, the round, the number of
+    rounds, the profile, or which of several equal cards it was; a sweep keeps each round on one card.
+    """
+    device, procedure = environment.device, job.procedure
+    determining = {
+        "schema": SCHEMA_VERSION,
+        "protocol": PROTOCOL_VERSION,
+        "benchmarker": {"version": __version__, "commit": environment.commit},
+        "workload": job.workload,
+        "parts": workload_of(job.workload).key_parts(job),
+        "point": point._asdict(),
+        "procedure": {
+            "warmup": procedure.warmup,
+            "warmup_limit": procedure.warmup_limit,
+            "runs": procedure.runs,
+        },
+        "device": device.model_dump(mode="json", exclude={"index", "uuid"}),
+        "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},
+        "python": environment.python,
+        "packages": environment.packages,
+        "variables": {name: value for name, value in environment.variables.items() if not name.endswith(WHICH_CARD)},
+    }
+    text = json.dumps(determining, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def cell_keys(job: Job, environment: Environment) -> list[str]:
     """Return the key of each cell of the job's grid, by position."""
     return [result_key(job, point, environment) for point in job.grid.points()]
@@ -123,11 +150,7 @@ def changed_files(job: Job) -> list[str]:
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:
-    """Check, in a sweep, that everything is as the sweep planned it.
-
-    Raises:
-        ChangedError: A file, a library, a setting or this program has changed.
-    """
+    """Check, in a sweep, that everything is as the sweep planned it; raises ChangedError."""
     origin = job.origin
     if origin is None or job.part is None:
         return

@@ -82,11 +82,7 @@ def make_job(
 
 
 def _workload(name: str | None, experiment: ExperimentBase | None, config: Path | None) -> Workload:
-    """Return the workload.
-
-    Raises:
-        SpecError: The name is unknown, or the config has another workload.
-    """
+    """Return the workload."""
     if name and experiment and name != experiment.workload:
         raise SpecError(f"{config} is a config of {experiment.workload}, not of {name}; leave the word '{name}' out")
     return workload_of(name or (experiment.workload if experiment else DEFAULT_WORKLOAD))
@@ -95,11 +91,7 @@ def _workload(name: str | None, experiment: ExperimentBase | None, config: Path 
 def _variant_of(
     workload: Workload, experiment: ExperimentBase | None, name: str | None, config: Path | None, typed: Typed
 ) -> VariantBase | None:
-    """Return the config's variant of that name; None if the options define a variant by themselves.
-
-    Raises:
-        SpecError: There is no such variant, or there are several and no name.
-    """
+    """Return the config's variant of that name; None if the options define a variant by themselves."""
     essential = essential_option(workload)
     if experiment is None:
         raise SpecError(f"--variant names a variant of a config file; give --config too, or use {essential}")
@@ -125,21 +117,15 @@ def _required(workload: Workload) -> list[str]:
 
 
 def _part_class(workload: Workload, part: str) -> Any:
-    """Return the class of one part of the workload's job."""
     return workload.job.model_fields[part].annotation
 
 
 def _below(place: str, typed: Typed) -> dict[str, Any]:
-    """Return the values for one part of the job, by their place within it."""
     return {key.removeprefix(f"{place}."): value for key, value in typed.items() if key.startswith(f"{place}.")}
 
 
 def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags: Mapping[str, str]) -> Any:
-    """Return the values with the options put over them. Each group is checked by itself, as users see it.
-
-    Raises:
-        SpecError: A value is wrong.
-    """
+    """Return the values with the options put over them. Each group is checked by itself, as users see it."""
     data = {**values, **{key: value for key, value in typed.items() if "." not in key}}
     for name, info in kind.model_fields.items():
         inner: Any = info.annotation
@@ -152,11 +138,7 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags:
 def _variant(
     workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str]
 ) -> VariantBase:
-    """Return the variant with the options put over it.
-
-    Raises:
-        SpecError: A value is wrong.
-    """
+    """Return the variant with the options put over it."""
     kind = _part_class(workload, "variant")
     data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)
     if base and typed and "name" not in typed:

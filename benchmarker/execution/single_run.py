@@ -15,8 +15,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
-from benchmarker.execution.job_file import changed_files, check_unchanged
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.hardware.read_environment import environment
@@ -54,12 +53,7 @@ class Run:
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
-        """Measure everything.
-
-        Raises:
-            BenchmarkerError: The job cannot be done. A record is written only if a cell is finished.
-            KeyboardInterrupt: Ctrl-C; the finished cells are in the record, marked as interrupted.
-        """
+        """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
         title, device = self.workload.title(self.job), self.record.environment.device.name
         self.terminal.line(f"{self.job.variant.name}: {title} on {device}")
@@ -171,17 +165,12 @@ class Run:
         return line
 
     def _save(self, **changes: Any) -> None:
-        """Update the record, and replace the file."""
         self.record = self.record.model_copy(update=changes)
         write_record(self.record, self.path)
 
 
 def _check_writable(folder: Path) -> None:
-    """Check before the measurement that the record can be saved.
-
-    Raises:
-        ResultsError: The folder cannot be created or written to.
-    """
+    """Check before the measurement that the record can be saved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

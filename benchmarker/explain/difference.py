@@ -9,8 +9,7 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import escaped
-from benchmarker.explain.sentence_numbers import signed_ms
-from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall
+from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall, signed_ms
 
 SMALLEST_PART = 0.02
 """Of the largest difference: smaller ones are left to the table."""

@@ -13,6 +13,8 @@ from benchmarker.schema.profile import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
 """Copies that take less are not what a token waits for, whatever they are for."""
+FEWEST_PRODUCTS = 8
+"""Matrix products from which on equal numbers of calls are no coincidence."""
 FINEST_S = 1e-9
 """Tables are printed in nanoseconds at the finest: what is less was left over by adding up."""
 SAME_NUMBER = 0.10
@@ -102,7 +104,7 @@ def conversion_of(phase: Phase) -> Conversion | None:
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:
     """The same from a printed table, whose kernel names may be cut before what tells a copy."""
-    if table.by == "cpu":
+    if table.by == "cpu" or not table.operators:
         return conversion_of(table_phase(table, tokens=1))
     products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
     copies = [
@@ -115,7 +117,7 @@ def table_conversion(table: ProfilerTable) -> Conversion | None:
 
 def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Conversion | None:
     for kernel in copies:
-        is_one_for_one = products > 0 and abs(kernel.calls - products) <= SAME_NUMBER * products
+        is_one_for_one = products >= FEWEST_PRODUCTS and abs(kernel.calls - products) <= SAME_NUMBER * products
         if is_one_for_one and kernel.total_s >= CONVERSION_SHARE * kernel_s:
             return Conversion(kernel, kernel.total_s / kernel_s)
     return None

@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from benchmarker.core.formatting import percent
-from benchmarker.explain.advice import ADVICE
-from benchmarker.explain.case import Case
-from benchmarker.explain.sentence_numbers import code, ms
-from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict
+from benchmarker.explain.case import ADVICE, Case
+from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict, code, ms
 from benchmarker.explain.waterfall import LABELS
 from benchmarker.profiling.categories import Category, category
 

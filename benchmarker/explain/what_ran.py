@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import escaped
-from benchmarker.explain.sentence_numbers import code
-from benchmarker.explain.values import Conversion, Phase, Proof
+from benchmarker.explain.values import Conversion, Phase, Proof, code
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.model import LoadFacts
 
 FALLBACKS = {
     "TorchLinear": "gptqmodel's for where no better one runs: it unpacks by torch operators and multiplies in 16 bits",

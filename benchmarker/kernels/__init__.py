@@ -1,8 +1,7 @@
-"""Triton kernels for decode steps and prompts, and the rewriting of a model that uses them.
+"""Triton and CUDA kernels for decode steps and prefill, and the rewriting of a model that uses them.
 
-`optimize(model)` gives a loaded model's linears these kernels where they fit; `restore(model)` undoes it. Both matter
-to what is compiled alone: whoever else calls a layer gets what it was. Imports torch and Triton alone; README.md has
-the layouts.
+`optimize(model)` replaces the linears of a loaded model if a kernel supports them; `restore(model)` undoes it. Only
+compiled code uses the kernels. The package imports torch and Triton alone; README.md describes the files.
 """
 
 from benchmarker.kernels.rewrite import Replacement, optimize, restore

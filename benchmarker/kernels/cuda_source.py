@@ -1,8 +1,8 @@
-"""CUDA C++ that is compiled where it runs, by the NVRTC that torch brings along, and launched early.
+"""CUDA C++ kernels, compiled at run time by the NVRTC that torch ships, and launched early.
 
-Triton decides itself which lane of a warp holds which number. Where that must be known, as for a tensor core's
-operands, a kernel is a `.cu` file beside this one. Its constants are macros: each shape is a program of its own.
-No toolkit is needed: NVRTC compiles, and the driver loads.
+Triton decides which lane of a warp holds which number. Kernels that depend on the lane, as for the operands of tensor
+cores, are `.cu` files in this folder. Their constants are macros, so each shape is one program. No CUDA toolkit is
+needed. NVRTC compiles one program at a time, in 0.2 to 0.7 s, so machine code is stored next to the compilers' caches.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).parent
-HOPPER = (9, 0)
-"""Its compute capability."""
+HOPPER = (9, 0)  # Compute capability of Hopper.
 HOPPER_ALONE = ("prefill_gemm",)
-"""Sources with instructions that Hopper alone has, such as products of a warp group: an architecture of their own."""
-SHARED_BYTES_ATTRIBUTE = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
-REGISTERS_ATTRIBUTE = 4
-"""CU_FUNC_ATTRIBUTE_NUM_REGS"""
-EARLY_ATTRIBUTE = 6
-"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"""
+"""Sources that use instructions of Hopper alone (wgmma) and are compiled for its own architecture."""
+SHARED_BYTES_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+REGISTERS_ATTRIBUTE = 4  # CU_FUNC_ATTRIBUTE_NUM_REGS
+EARLY_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 
 SYMBOLS = {
@@ -38,27 +34,22 @@ SYMBOLS = {
     "w4a16_gemm": "matmul_4bit_kernel",
     "permute_rows": "rows_by_lane_kernel",
 }
-"""Names of kernels that differ from their file's: recorded profiles contain them."""
+"""Kernels whose name differs from their file's, because recorded profiles contain the name."""
 
 
 def symbol(name: str) -> str:
-    """Return the name of the kernel in the file `name`.cu."""
     return SYMBOLS.get(name, f"{name}_kernel")
 
 
 class CudaSourceError(RuntimeError):
-    """NVRTC or the driver refuses; the message has its words."""
+    """Error of NVRTC or the driver, with its message."""
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: a number that says which, and a union of 64 bytes."""
-
     _fields_ = (("id", ctypes.c_int), ("_pad", ctypes.c_int), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60))
 
 
 class _Launch(ctypes.Structure):
-    """CUlaunchConfig."""
-
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
@@ -71,23 +62,15 @@ class _Launch(ctypes.Structure):
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """A compiled kernel of one device."""
-
     function: ctypes.c_void_p
     threads: int
     shared_bytes: int
-    registers: int
-    """Of each thread when it begins."""
+    registers: int  # Registers of each thread at its start.
     device: torch.device
 
     def __call__(self, blocks: int, arguments: Sequence[Tensor | TensorMap | int | float | None]) -> None:
-        """Launch it on torch's current stream, in a thread that torch has used the device in; it may start while the
-        kernel before it ends.
-
-        Args:
-            blocks: Programs of the grid.
-            arguments: Pointers for tensors and for None, 128 bytes for a map, 32-bit numbers for the others.
-        """
+        """Launch on torch's current stream. Tensors and None are passed as pointers, maps as 128 bytes, numbers in 32
+        bits."""
         values = [_argument(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         early = _Attribute(id=EARLY_ATTRIBUTE, value=1)
@@ -102,11 +85,7 @@ class CudaKernel:
 def cuda_kernel(
     name: str, macros: tuple[tuple[str, int], ...], threads: int, shared_bytes: int, device: torch.device
 ) -> CudaKernel:
-    """The kernel `name`_kernel of the file `name`.cu with these macros, compiled once a process and device.
-
-    Raises:
-        CudaSourceError: There is no NVRTC, it does not compile, or the device does not take it.
-    """
+    """Return the kernel of the file `name`.cu, compiled with these macros once for each process and device."""
     with torch.cuda.device(device):
         binary = _binary(name, macros, torch.cuda.get_device_capability(device))
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -119,17 +98,12 @@ def cuda_kernel(
 
 
 def compile_only(name: str, macros: tuple[tuple[str, int], ...], device: torch.device) -> None:
-    """Have `cuda_kernel` find the machine code. Several threads can do so at once, also those without a context.
-
-    Raises:
-        CudaSourceError: There is no NVRTC, or it does not compile.
-    """
+    """Compile a kernel without loading it; several threads may do so at once."""
     _binary(name, macros, torch.cuda.get_device_capability(device))
 
 
 @cache
 def _binary(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[int, int]) -> bytes:
-    """Compiled by this process or an earlier one."""
     headers = {path.name: path.read_text() for path in sorted(FOLDER.glob("*.cuh"))}
     source = Source(f"{name}.cu", (FOLDER / f"{name}.cu").read_text(), headers)
     options = _options(name, macros, capability)
@@ -144,20 +118,12 @@ def _options(name: str, macros: tuple[tuple[str, int], ...], capability: tuple[i
 
 @dataclass(frozen=True)
 class Source:
-    """A file of CUDA C++."""
-
     name: str
     text: str
-    headers: Mapping[str, str]
-    """Text of each header that it may include, by name."""
+    headers: Mapping[str, str]  # Texts of the headers, by name.
 
 
 def compiled(source: Source, options: Sequence[str]) -> bytes:
-    """The machine code of a source.
-
-    Raises:
-        CudaSourceError: With the compiler's first lines.
-    """
     nvrtc, program = _nvrtc(), ctypes.c_void_p()
     count = len(source.headers)
     texts = (ctypes.c_char_p * count)(*(text.encode() for text in source.headers.values()))
@@ -176,7 +142,6 @@ def compiled(source: Source, options: Sequence[str]) -> bytes:
 
 
 def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
-    """What NVRTC gives in two calls: its size, and itself."""
     size = ctypes.c_size_t()
     size_of(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
@@ -186,7 +151,7 @@ def _read(size_of: Any, read: Any, program: ctypes.c_void_p) -> bytes:
 
 @cache
 def why_no_source() -> str | None:
-    """Why nothing can be compiled or loaded here; None where the libraries for it are found."""
+    """Return why kernels cannot be compiled or loaded here, or None."""
     try:
         _nvrtc()
         _driver()
@@ -207,7 +172,6 @@ def _nvrtc() -> Any:
 
 
 def _version() -> str:
-    """NVRTC's."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
@@ -232,7 +196,6 @@ def _argument(argument: Tensor | TensorMap | int | float | None) -> Any:
 
 
 def _check_driver(status: int) -> None:
-    """Raises: CudaSourceError: With the driver's name of the status."""
     if status:
         name = ctypes.c_char_p()
         _driver().cuGetErrorName(status, ctypes.byref(name))
@@ -240,11 +203,7 @@ def _check_driver(status: int) -> None:
 
 
 def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
-    """The machine code of a program: what is kept, or else what is compiled now, and kept where that can be written.
-
-    Args:
-        made_of: All that it depends on: options, texts, the compiler's version.
-    """
+    """Return stored machine code, or compile and store it. `made_of` lists options, sources and compiler version."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     digest = sha256("\0".join(made_of).encode()).hexdigest()
@@ -254,66 +213,50 @@ def kept(made_of: Sequence[str], compile_it: Callable[[], bytes]) -> bytes:
     binary = compile_it()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Another process never sees a part of it, and where the disk is full nothing is left.
+        # Written under another name and renamed, so that no process reads half a file.
         with TemporaryDirectory(dir=path.parent) as folder:
             (Path(folder) / path.name).write_bytes(binary)
             (Path(folder) / path.name).replace(path)
     return binary
 
 
-BYTES = 128
-"""Size of the driver's CUtensorMap."""
+BYTES = 128  # Bytes of the driver's CUtensorMap.
 ALIGNMENT = 64
-ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}
-"""CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and UINT32, by an element's bytes."""
-SWIZZLES = {False: 0, True: 3}
-"""CU_TENSOR_MAP_SWIZZLE_NONE and _128B"""
-NOT_INTERLEAVED = ZEROS_OUTSIDE = 0
-"""CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"""
-PROMOTED_TO_256_BYTES = 3
-"""CU_TENSOR_MAP_L2_PROMOTION_L2_256B"""
+ELEMENT_TYPES = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, UINT16 and UINT32, by an element's bytes.
+SWIZZLES = {False: 0, True: 3}  # CU_TENSOR_MAP_SWIZZLE_NONE and _128B
+NOT_INTERLEAVED = ZEROS_OUTSIDE = 0  # CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
+PROMOTED_TO_256_BYTES = 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
 
 
-DIMENSIONS = 3
-"""Of every map; those that a tensor lacks have the size 1."""
+DIMENSIONS = 3  # Dimensions of every map; missing ones have size 1.
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor, and the boxes of it that are copied."""
+    """Tensor of which Hopper's copy engine (TMA) copies boxes to shared memory."""
 
-    tensor: Tensor
-    """[..., width], three dimensions at most. The numbers of a row lie together. It begins at a multiple of 16 bytes,
-    and its strides are such."""
-    box: tuple[int, ...]
-    """Size of a box, the width first, 256 at most in each direction."""
+    tensor: Tensor  # At most three dimensions, contiguous rows; start and strides are multiples of 16 bytes.
+    box: tuple[int, ...]  # Size of a box, innermost dimension first, at most 256 each.
     swizzled: bool = False
-    """Whether 16 bytes of a line of 128 are exchanged with others by the line, so that eight lines fill all banks."""
+    """True to permute units of 16 bytes in lines of 128, so that eight lines use all memory banks."""
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers in each direction, the width first."""
         return [*reversed(self.tensor.shape), 1][:DIMENSIONS]
 
     @property
     def box_sizes(self) -> list[int]:
-        """The same of a box."""
         return [*self.box, 1][:DIMENSIONS]
 
     @property
     def pitches(self) -> list[int]:
-        """Bytes from one number to the next in all directions but the first."""
+        """Strides in bytes, without the innermost dimension's."""
         size = self.tensor.element_size()
         strides = [stride * size for stride in reversed(self.tensor.stride()[:-1])]
         return [*strides, self.tensor.nbytes][: DIMENSIONS - 1]
 
     def encoded(self, encode: Callable[..., int], check: Callable[[int], None]) -> Any:
-        """The driver's form of it, as bytes for a kernel's argument.
-
-        Args:
-            encode: The driver's cuTensorMapEncodeTiled.
-            check: Raises where the driver refuses.
-        """
+        """Return the map as encoded by `encode` (cuTensorMapEncodeTiled); `check` raises if that returns an error."""
         room = ctypes.create_string_buffer(BYTES + ALIGNMENT)
         encoded = (ctypes.c_char * BYTES).from_buffer(room, -ctypes.addressof(room) % ALIGNMENT)
         sizes, pitches = (ctypes.c_uint64 * 3)(*self.sizes), (ctypes.c_uint64 * 2)(*self.pitches)

@@ -1,10 +1,8 @@
-"""Decode attention, one query a sequence with grouped heads (GQA), as one kernel for short KV caches.
+"""Decode attention with grouped query heads (GQA) as one kernel, for short KV caches.
 
-It is for caches so short that launching several kernels takes longer than reading the keys and values.
-
-A program of the grid takes one key head of one sequence with all query heads that share it, and goes over the filled
-positions a block at a time with a running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867). Written in Triton,
-so that it runs on NVIDIA and AMD.
+For short caches, launching several kernels takes longer than reading keys and values. Each program takes one key head
+of one sequence with all its query heads, and iterates over the filled positions with an online softmax (Milakov and
+Gimelshein, 2018, arXiv:1805.02867). It is written in Triton and runs on NVIDIA and AMD.
 """
 
 import torch
@@ -12,24 +10,18 @@ from torch import Tensor
 
 from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-SMALLEST_TILE = 16
-"""Rows that a product of the matrix units has at least."""
+SMALLEST_TILE = 16  # Smallest number of rows of a matrix product in the tensor cores.
 BLOCK_BYTES = 64 * 128 * 2
-"""Bytes of keys that are worked on at once. As many of values and copies of both fit in an AMD GPU's LDS, 64 KiB."""
+"""Bytes of keys per iteration. With the values and copies of both, they fit in the LDS of an AMD GPU (64 KiB)."""
 
 
-BEST_UNDER_POSITIONS = 1024
-"""A longer cache is read faster by a kernel that splits it over the whole card."""
+BEST_UNDER_POSITIONS = 1024  # Cache length from which a split-KV kernel is faster.
 
 
 def supports(key: Tensor) -> str | None:
-    """Why this kernel cannot attend to a cache, or gains nothing by it; None where it can.
-
-    Args:
-        key: [batch, key heads, positions, head_dim].
-    """
+    """Return why this kernel is not used for a cache of shape [batch, key heads, positions, head_dim], or None."""
     positions, head_dim = key.shape[2:]
     if not key.is_cuda:
         return "not on a GPU"
@@ -39,7 +31,7 @@ def supports(key: Tensor) -> str | None:
 
 
 def is_tile(head_dim: int) -> bool:
-    """Whether the matrix units take heads of this size: a power of two from 16 up."""
+    """Return whether the head size is a power of two of at least 16."""
     return head_dim >= SMALLEST_TILE and head_dim & (head_dim - 1) == 0
 
 
@@ -49,15 +41,14 @@ def decode_attention_kernel(  # type: ignore[no-untyped-def]
     scaling, positions, key_heads,
     group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """query, output: [batch, key_heads * group, head_dim]; key, value: [batch, positions, key_heads, head_dim]."""
     if early:
-        # The product behind this kernel may read its weights.
+        # The next product may prefetch its weights.
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     sequence = tl.program_id(0)
     head = tl.program_id(1)
     filled = tl.load(lengths + sequence)
-    # Compiled code hands it over in 64 bits.
+    # Compiled code passes it in 64 bits.
     scale = tl.cast(scaling, tl.float32)
     row = tl.arange(0, rows)
     dim = tl.arange(0, head_dim)
@@ -85,16 +76,12 @@ def decode_attention_kernel(  # type: ignore[no-untyped-def]
 
 @torch.library.custom_op("benchmarker::decode_attention", mutates_args=())
 def decode_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scaling: float) -> Tensor:
-    """softmax(scaling * query @ key^T) @ value over the filled positions, one query a sequence.
+    """Return softmax(scaling * query @ key^T) @ value over the filled positions, for one query per sequence.
 
     Args:
         query: [batch, heads, head_dim].
-        key: As stored, [batch, positions, key heads, head_dim]; so is the value.
+        key: As stored, [batch, positions, key heads, head_dim], as the value.
         lengths: Filled positions of each sequence, at least one, [batch], int32.
-        scaling: Factor of the scores.
-
-    Returns:
-        [batch, heads, head_dim].
     """
     batch, heads, head_dim = query.shape
     positions, key_heads = key.shape[1], key.shape[2]

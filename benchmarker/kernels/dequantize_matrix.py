@@ -1,13 +1,9 @@
-"""Packed weights as a matrix of 16-bit floats, for prompts that are longer than packed products pay for.
+"""Dequantization of a packed matrix to 16 bits, for prefills that are too long for the quantized GEMM.
 
-The libraries' own ways take several passes over the matrix, or over the product. Each kernel here reads a packed weight
-once and writes a number once: 3 bytes move for a weight of int8, 2.5 for one of 4 bit, two of them written.
-
-A weight is made as the libraries make it, and so it is rounded once. int8, and the number of a bitsandbytes code, times
-the scale is computed in 32 bits; GPTQ's product has the type of its scales.
-
-The inputs of the matrix come in the order of the rows that it multiplies: as they are, or by lane (see
-`packed_weights.by_lane`), so that rows for `prefill_gemm` need not be brought back.
+Each packed weight is read once and each result written once: 3 bytes per int8 weight, 2.5 per 4-bit weight. Weights are
+rounded once, as the libraries round them: int8 and bitsandbytes codes are scaled in 32 bits, GPTQ's in the type of the
+scales. The inputs are in natural order or in the order of `packed_weights.by_lane`, so that rows for `prefill_gemm`
+need no reordering.
 """
 
 import torch
@@ -17,13 +13,12 @@ from benchmarker.kernels.gemv_gptq import unpacked
 from benchmarker.kernels.launch_support import tl, triton
 from benchmarker.kernels.packed_weights import Packed, by_lane, is_int4_by_group, packed_of
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
 WORDS, COLUMNS, WARPS = 4, 512, 8
-"""Tile of a program for GPTQ, and its warps: of seven tried the fastest, 44.7 us for 19456 x 2560 weights on an H100
-(2026-11-24), 2.8 TB/s."""
+"""Tile and warps for GPTQ: fastest of seven, 44.7 us (2.8 TB/s) for 19456 x 2560 weights on an H100 (2026-11-24)."""
 CHUNKS, CHUNK_WARPS = 512, 4
-"""The same for int8 and codes. A chunk is eight weights in a row, which a thread writes as 16 bytes."""
+"""Tile and warps for int8 and codes, in chunks of eight consecutive weights (one 16-byte store)."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -31,10 +26,10 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
     words, zeros, scales, matrix, outputs,
     in_group: tl.constexpr, is_by_lane: tl.constexpr, tile_words: tl.constexpr, tile_columns: tl.constexpr,
 ):  # fmt: skip
-    """words: [length, outputs]; zeros: [groups, outputs / 8]; scales: [groups, outputs]; matrix: [length * 8, outputs].
-    `in_group` words share a scale, a multiple of `tile_words`, of which 8 are one too."""
+    """Shapes: words [length, outputs]; zeros [groups, outputs / 8]; scales [groups, outputs]; matrix [length * 8,
+    outputs]. `in_group`, the words that share a scale, and 8 are multiples of `tile_words`."""
     column = tl.program_id(0) * tile_columns + tl.arange(0, tile_columns)
-    # The matrix may have more numbers than 32 bits count, a tile has not.
+    # The matrix may have more than 2**31 elements; a tile has fewer.
     start = tl.program_id(1).to(tl.int64) * tile_words * outputs
     in_chunk = tl.program_id(1) * tile_words % 8 * 8
     word = tl.arange(0, tile_words)
@@ -48,7 +43,7 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
         weight = number.to(scales.dtype.element_ty) * scale[None, :]
         row = word[:, None] * 8 + place
         if is_by_lane:
-            # Input 16 lane + 8 word + 4 times one of a pair + 2 product + pair.
+            # Input 16 * lane + 8 * word + 4 * half + 2 * product + pair.
             row += in_chunk
             product = row // 8 % 2 * 2 + row // 2 % 2
             row = product * 16 + row % 2 * 8 + row // 16 * 2 + row // 4 % 2 - in_chunk
@@ -58,7 +53,7 @@ def unpack_gptq_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the four pairs of inputs of each chunk of the matrix lie in the packed weights, [tile, 4]."""
+    """Return the offsets of the four input pairs of each chunk in the packed weights, [tile, 4]."""
     chunk, pair = tl.arange(0, tile)[:, None], tl.arange(0, 4)[None, :]
     if is_by_lane:
         # Of 64 inputs, a chunk has two from each of four lanes.
@@ -70,8 +65,8 @@ def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: igno
 def unpack_int8_kernel(  # type: ignore[no-untyped-def]
     weights, scales, matrix, row_chunks, chunks, is_by_lane: tl.constexpr, tile: tl.constexpr
 ):  # fmt: skip
-    """weights: two bytes for each pair of int8, of the `chunks` of eight numbers, of which a row has `row_chunks`;
-    scales: [outputs]; matrix: [outputs, inputs]."""
+    """Shapes: weights [chunks * 4], two int8 each; scales [outputs]; matrix [outputs, inputs], `row_chunks` chunks per
+    row."""
     start = tl.program_id(0).to(tl.int64) * tile
     chunk = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = chunk < chunks
@@ -89,15 +84,15 @@ def unpack_codes_kernel(  # type: ignore[no-untyped-def]
     codes, scales, numbers, matrix, chunks,
     block_chunks: tl.constexpr, is_by_lane: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """codes: a byte for each pair of numbers, of the `chunks` of eight, the upper bits first; scales: one for
-    `block_chunks`; numbers: [16], what the codes stand for; matrix: [outputs, inputs]."""
+    """Shapes: codes [chunks * 4], two codes each, the upper four bits first; scales one per `block_chunks` chunks;
+    numbers [16], the code table; matrix [outputs, inputs]."""
     start = tl.program_id(0).to(tl.int64) * tile
     chunk = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = chunk < chunks
     pairs = pairs_of_chunks(tile, is_by_lane)
     packed = tl.load(codes + 4 * start + pairs, mask=inside[:, None], other=0).to(tl.int32)
     scale = tl.load(scales + chunk // block_chunks, mask=inside, other=0.0)
-    # The table's 64 bytes stay in the first cache.
+    # The table (64 bytes) stays in the L1 cache.
     number = tl.load(numbers + tl.join(packed >> 4, packed & 15).reshape(tile, 8))
     weight = number * scale[:, None]
     place = tl.arange(0, tile)[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -108,15 +103,9 @@ def unpack_codes_kernel(  # type: ignore[no-untyped-def]
 def unpack_matrix(
     weights: Tensor, scales: Tensor, zeros: Tensor | None, form: str, outputs: int, dtype: torch.dtype
 ) -> Tensor:
-    """The matrix of packed weights.
+    """Return the dequantized matrix, [inputs, outputs]; `packed_weights.packed_of` describes the arguments.
 
-    Args:
-        weights: As `packed_weights.packed_of` takes them; so are `scales`, `zeros`, `form` and `outputs`.
-        dtype: Of the matrix.
-
-    Returns:
-        [inputs, outputs]. In memory the outputs of an input follow one another for GPTQ, the inputs of an output for
-        all else, as in the packed weights.
+    In memory, GPTQ's matrix has the outputs innermost, all others have the inputs innermost, as in the packed weights.
     """
     return unpack(packed_of(weights, scales, zeros, form, outputs), dtype)
 
@@ -141,20 +130,14 @@ def _empty(like: Tensor, form: str, inputs: int, outputs: int, dtype: torch.dtyp
 
 
 def unpack(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
-    """As `unpack_matrix`: by a kernel on a GPU, by torch's operators elsewhere.
-
-    Args:
-        packed: The weights.
-        dtype: Of the matrix.
-        is_by_lane: Whether its inputs come in the order of `packed_weights.by_lane`, and not as they are.
-    """
+    """Dequantize by a kernel on a GPU, by torch operators elsewhere, with inputs in natural order or `by_lane`."""
     if packed.words.is_cuda:
         return launch(packed, dtype, is_by_lane=is_by_lane)
     matrix = _by_operators(packed, dtype)
     if not is_by_lane:
         return matrix
     placed = by_lane(matrix.T, packed.in_word).view(packed.outputs, -1).T
-    # In memory as `unpack_matrix` says.
+    # Strides as documented in `unpack_matrix`.
     return placed.contiguous() if is_int4_by_group(packed.form) else placed
 
 
@@ -171,13 +154,7 @@ def _by_operators(packed: Packed, dtype: torch.dtype) -> Tensor:
 
 
 def launch(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> Tensor:
-    """As `unpack`, by a kernel.
-
-    Args:
-        packed: Weights whose inputs are a multiple of 8, and whose groups are too; of 64 for inputs by lane.
-        dtype: Of the matrix.
-        is_by_lane: As `unpack` has it.
-    """
+    """Dequantize by a kernel; inputs and groups are multiples of 8, or of 64 if `is_by_lane`."""
     outputs, words, scales = packed.outputs, packed.words, packed.scales
     inputs = packed.length * packed.in_word
     matrix = _empty(scales, packed.form, inputs, outputs, dtype)

@@ -1,13 +1,11 @@
-"""Packed weights made into 16-bit floats inside a matrix product: int8, GPTQ's numbers, bitsandbytes' codes.
+"""Dequantization of packed words inside a GEMM: int8, GPTQ's 4-bit numbers and bitsandbytes' codes to 16-bit floats.
 
-On NVIDIA the packed numbers of two neighbouring inputs' words are unpacked together, so that most instructions make two
-weights: converting numbers one by one takes longer than reading them. A number's bits become the lowest bits of a
-16-bit float whose value is known (1,024 in float16, 128 in bfloat16), which is then subtracted; all of that is exact.
-Elsewhere (in Triton's interpreter) plain operations make the same weights.
+On NVIDIA the words of two neighbouring inputs are unpacked together, so that most instructions produce two weights. The
+bits of a number become the lowest mantissa bits of a float of known value (1,024 in float16, 128 in bfloat16), which is
+then subtracted exactly. Other devices and Triton's interpreter use plain operations.
 
-Each function takes a tile of words, [outputs, words], and nothing else that differs from thread to thread: then the
-compiler unpacks in the registers from which the tensor cores read. It returns a tuple with a tile for each place in a
-word.
+Each function takes a tile of words, [outputs, words], so that the compiler unpacks in the registers that feed the
+tensor cores, and returns one tile for each position in a word.
 """
 
 import struct
@@ -24,7 +22,7 @@ NUMBERS = {
         sign * size / 12 for sign in (1, -1) for size in (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
     ),
 }  # fmt: skip
-"""What each code of bitsandbytes stands for, before its scale (its `QuantState.code`)."""
+"""Value of each bitsandbytes code before its scale (`QuantState.code`)."""
 
 
 def _ptx(registers: str, lines: list[str]) -> str:
@@ -32,9 +30,9 @@ def _ptx(registers: str, lines: list[str]) -> str:
 
 
 def _ptx_int8(*, bf16: bool) -> str:
-    """Byte `at` of two words ($4, $5), the sign's bit turned over: 1,024 + 128 + number in float16.
+    """Return PTX for byte `at` of two words ($4, $5) with the sign bit flipped: 1,024 + 128 + number in float16.
 
-    bfloat16 has room for seven bits behind 128; the eighth is subtracted: 128 + the lower seven - (128 or 256).
+    bfloat16 has seven mantissa bits after 128, so the eighth bit is subtracted: 128 + lower seven bits - (128 or 256).
     """
     lines = ["mov.b32 start, 0x43004300;" if bf16 else "mov.b32 start, 0x64806480;"]
     for at in range(4):
@@ -51,7 +49,6 @@ def _ptx_int8(*, bf16: bool) -> str:
 
 
 def _ptx_gptq(*, bf16: bool) -> str:
-    """Four bits of two words ($8, $9) behind 1,024 or 128, minus that and 8."""
     kind, start, less = ("bf16x2", "0x43004300", "0x43084308") if bf16 else ("f16x2", "0x64006400", "0x64086408")
     lines = [
         f"mov.b32 start, {start};", f"mov.b32 less, {less};",
@@ -67,15 +64,14 @@ def _ptx_gptq(*, bf16: bool) -> str:
 
 
 def _ptx_codes(table: str, *, bf16: bool) -> str:
-    """Each lane of a warp keeps one of the table's numbers, twice in 32 bits, and is asked for it (a warp shuffle).
+    """Return PTX that looks codes up by warp shuffles: each lane holds one table entry twice in 32 bits.
 
-    The shuffle reads the lowest four bits of a code and ignores those above. $4 to $7 are four pairs of 16-bit words,
-    $0 to $15 their codes: of a word the upper four bits of a byte come first, then the lower.
+    A shuffle uses only the lowest four bits of a code. $4 to $7 are four pairs of 16-bit words, $0 to $15 their codes.
     """
     numbers = [_bits(number, bf16=bf16) for number in NUMBERS[table]]
     packed = [numbers[at] | numbers[at + 1] << 16 for at in range(0, 16, 2)]
     lines = ["mov.u32 lane, %laneid;", "and.b32 place, lane, 1;", "setp.eq.b32 odd, place, 1;"]
-    # Eight registers, of which the lane's bits 1 to 3 take one, and bit 0 a half.
+    # Eight registers: bits 1 to 3 of the lane select one, bit 0 selects a half.
     for bit, count in ((1, 4), (2, 2), (3, 1)):
         lines += [f"and.b32 place, lane, {1 << bit};", "setp.ne.b32 upper, place, 0;"]
         for at in range(count):
@@ -95,15 +91,13 @@ def _ptx_codes(table: str, *, bf16: bool) -> str:
 
 
 def _bits(number: float, *, bf16: bool) -> int:
-    """A number's bits as float16 or bfloat16, rounded to nearest even."""
     if not bf16:
         return int.from_bytes(struct.pack("<e", number), "little")
     bits = int.from_bytes(struct.pack("<f", number), "little")
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
-PAIRS = 4
-"""Pairs of 16-bit words that one block of PTX looks up."""
+PAIRS = 4  # Pairs of 16-bit words per PTX block.
 INT8_F16, INT8_BF16 = tl.constexpr(_ptx_int8(bf16=False)), tl.constexpr(_ptx_int8(bf16=True))
 GPTQ_F16, GPTQ_BF16 = tl.constexpr(_ptx_gptq(bf16=False)), tl.constexpr(_ptx_gptq(bf16=True))
 NF4_F16, NF4_BF16 = tl.constexpr(_ptx_codes("nf4", bf16=False)), tl.constexpr(_ptx_codes("nf4", bf16=True))
@@ -115,7 +109,7 @@ CODE_REGISTERS = tl.constexpr("=&r," * 16 + "r,r,r,r")
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Four int8 of each 32-bit word, from the lowest bits up, as floats of the type `kind`."""
+    """Unpack four int8 of each 32-bit word, lowest byte first."""
     if not by_ptx:
         weights = (
             (words << 24 >> 24).to(tl.float32).to(kind), (words << 16 >> 24).to(tl.float32).to(kind),
@@ -134,7 +128,7 @@ def unpack_int8(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
 
 @triton.jit  # type: ignore[untyped-decorator]
 def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Eight numbers of each 32-bit word, from the lowest bits up, minus 8, as floats of the type `kind`."""
+    """Unpack eight 4-bit numbers of each 32-bit word, lowest bits first, and subtract 8."""
     if not by_ptx:
         weights = (
             ((words >> 0 & 15) - 8).to(tl.float32).to(kind), ((words >> 4 & 15) - 8).to(tl.float32).to(kind),
@@ -157,12 +151,7 @@ def unpack_gptq(words, kind: tl.constexpr, by_ptx: tl.constexpr):  # type: ignor
 def unpack_codes(  # type: ignore[no-untyped-def]
     words, numbers, fp4: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr
 ):  # fmt: skip
-    """The numbers of the four codes of each 16-bit word, of a byte the upper four bits first, of the type `kind`.
-
-    Args:
-        numbers: Address of the table, [16]; it is read only where there is no PTX.
-        fp4: Whether the table is FP4's; else NF4's.
-    """
+    """Unpack the four codes of each 16-bit word, upper bits of a byte first, by the FP4 or NF4 table (`numbers`)."""
     if not by_ptx:
         weights = (
             tl.load(numbers + (words >> 4 & 15)).to(kind), tl.load(numbers + (words & 15)).to(kind),

@@ -1,21 +1,18 @@
-"""Linears that read the same vector, fused into one: query, key and value, and an MLP's gate and up.
+"""Fusion of linears that share an input: query, key and value, and an MLP's gate and up.
 
-An attention's query, key and value are three products with one input, and so are an MLP's gate and up. A kernel has to
-start and to end whatever it reads: bitsandbytes' needs 6 us for the smallest matrix, and our own cannot fill an H100
-with one of them. So the weights are put one after another in memory and multiplied by at once, as vLLM does
-(`QKVParallelLinear`, `MergedColumnParallelLinear`); each linear's own weight becomes a view of its part, so that no
-byte is kept twice. The kernel and the sums stay the same.
+Each kernel has a fixed cost: bitsandbytes' needs 6 us for the smallest matrix, and one small matrix does not fill an
+H100. So the weights are concatenated and multiplied by one kernel, like vLLM's `QKVParallelLinear` and
+`MergedColumnParallelLinear`. Each linear's weight becomes a view of its part, so nothing is stored twice.
 
-GPTQ's packed weights have their outputs side by side, and are joined by columns (`fuse_gptq`). With one row that gained
-nothing; with 8 a layer's products took 61 us joined and 76 us apart (H100). Products that inductor makes are left
-apart.
+GPTQ's outputs are adjacent in memory, so its words, zeros and scales are joined by columns. With one row that gained
+nothing; with 8 rows the products of a layer took 61 us joined and 76 us separately (H100). gptqmodel's own forward gets
+contiguous copies for each call. Products of inductor are not fused.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,42 +29,15 @@ from benchmarker.kernels.linear_dispatch import (
     rows_forward,
 )
 from benchmarker.kernels.quantized_gemm import most_packed_rows
-from benchmarker.kernels.rewritten_module import with_forward
+from benchmarker.kernels.rewritten_module import FusedLinear, FusedSlice, with_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 from benchmarker.kernels.gemv_tensor_core import OUTPUTS_STEP
 
 
-@dataclass
-class FusedLinear:
-    """Several linears of one input as one."""
-
-    linear: nn.Module
-    """The linear with the weights of all, [outputs of all, in]. Kept in here, it is no module of the model's."""
-    output: Tensor | None = None
-    """[batch, tokens, outputs of all], from the call of the first linear to that of the last; else None."""
-
-
-@dataclass
-class FusedSlice:
-    """Which outputs of a fused linear are those of one of its linears."""
-
-    fused: FusedLinear
-    start: int
-    """The first output."""
-    stop: int
-    """The output after the last."""
-    is_last: bool
-    """Whether the linear is the last that the model calls."""
-
-
 def fuse_linears(model: PreTrainedModel) -> list[nn.Module]:
-    """Fuse the model's linears that have the same input. Doing it twice changes nothing.
-
-    Returns:
-        The linears that are part of a fused one.
-    """
+    """Fuse linears with the same input, and return those that are fused. A second call changes nothing."""
     linears = [
         module
         for module in model.modules()
@@ -86,24 +56,21 @@ def _is_gptq(linear: nn.Module) -> bool:
 
 
 def _groups_by_input(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator[list[Any]]:
-    """The linears in groups with the same input, in the order of their calls.
-
-    Their names do not tell which have the same input: the model is run over one token to see.
-    """
+    """Yield linears with the same input in the order of their calls, found by running the model over one token."""
     calls: list[tuple[Any, Tensor]] = []
     hooks = [
         linear.register_forward_pre_hook(lambda module, inputs: calls.append((module, inputs[0]))) for linear in linears
     ]
     try:
-        # gptqmodel would have what it unpacks with compiled for the one token.
+        # Without this, gptqmodel would compile its dequantization for this one token.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
-    # A weight that is used twice has no place that is its own.
+    # A weight that is used twice cannot become a view of one matrix.
     uses = Counter(id(_weight_of(linear)) for linear, _ in calls)
-    # All these tensors are alive: no two of them have the same identity.
+    # All these tensors are alive, so their ids are unique.
     for tensor_id in dict.fromkeys(id(tensor) for _, tensor in calls):
         group = [linear for linear, tensor in calls if id(tensor) == tensor_id]
         if len(group) > 1 and all(uses[id(_weight_of(linear))] == 1 for linear in group):
@@ -111,13 +78,11 @@ def _groups_by_input(model: PreTrainedModel, linears: Sequence[Any]) -> Iterator
 
 
 def _weight_of(linear: Any) -> Tensor:
-    """The tensor with a linear's numbers."""
     weight: Tensor = linear.qweight if _is_gptq(linear) else linear.weight
     return weight
 
 
 def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
-    """Let the linears take their outputs from the fused one's."""
     shared, start = FusedLinear(fused), 0
     for linear in linears:
         stop = start + linear.out_features
@@ -127,17 +92,7 @@ def _attach(linears: Sequence[Any], fused: nn.Module) -> None:
 
 
 def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
-    """A linear's outputs in a decode step or a prompt, out of the fused linear's.
-
-    The first linear of the group runs the fused one, the last forgets its output. The model calls them in the order
-    that `_groups_by_input` saw, and all with the same input.
-
-    Args:
-        hidden: [batch, tokens, in].
-
-    Returns:
-        [batch, tokens, outputs of this linear].
-    """
+    """Return one linear's outputs: the group's first linear runs the fused linear, the last discards its output."""
     part: FusedSlice = linear.fused_slice
     whole = part.fused.linear
     if not (is_one_query(hidden, linear) or _is_several(hidden, whole)):
@@ -152,16 +107,15 @@ def _fused_forward(linear: Any, hidden: Tensor) -> Tensor:
     return output
 
 
-def _is_several(hidden: Tensor, fused: nn.Module) -> bool:
-    """Whether the fused linear makes this product of several vectors; else each linear makes its own part."""
+def _is_several(hidden: Tensor, fused: Any) -> bool:
     if hasattr(fused, "qweight"):
-        # gptqmodel would be given copies of its columns.
+        # gptqmodel would need contiguous copies.
         return is_compiled_rows(hidden)
     return is_several_queries(hidden) or is_packed_product(hidden, fused) or is_unpacked_product(hidden, fused)
 
 
 def _fuse(linears: Sequence[Any]) -> nn.Module | None:
-    """One linear with the weights of all; None where they differ in kind, type, bias or inputs."""
+    """Return one linear with all weights, or None if class, type, bias or inputs differ."""
     are_gptq = {_is_gptq(linear) for linear in linears}
     if True in are_gptq:
         return None if False in are_gptq else join_gptq(linears)
@@ -194,10 +148,6 @@ def _fuse(linears: Sequence[Any]) -> nn.Module | None:
 
 
 def _fuse_rows(linears: Sequence[Any]) -> nn.Parameter:
-    """Rows of floating point, or of torchao's int8 with a scale each, one matrix after another.
-
-    Each matrix becomes a view of the whole.
-    """
     weights = [linear.weight for linear in linears]
     if type(weights[0]) is nn.Parameter:
         return _fuse_parameters(weights)
@@ -210,7 +160,6 @@ def _fuse_rows(linears: Sequence[Any]) -> nn.Parameter:
 
 
 def _fuse_parameters(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
-    """The parameters one after another in memory; each becomes a view of the whole."""
     whole = torch.cat([parameter.data for parameter in parameters])
     for parameter, part in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
         parameter.data = part
@@ -218,12 +167,9 @@ def _fuse_parameters(parameters: Sequence[nn.Parameter]) -> nn.Parameter:
 
 
 def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
-    """bitsandbytes' weights one after another; None where scales are quantized too, or weights repacked for a CPU.
+    """Concatenate bitsandbytes weights, or return None for double quantization and weights repacked for a CPU.
 
-    Each linear's weight and scales become views of the whole.
-
-    Args:
-        outputs: Outputs of all linears.
+    The weights and scales of each linear become views of the result.
     """
     from bitsandbytes.functional import QuantState
     from bitsandbytes.nn.modules import Params4bit
@@ -258,15 +204,14 @@ def _fuse_4bit(linears: Sequence[Any], outputs: int) -> Any | None:
     )  # fmt: skip
 
 
-PACKED = ("qweight", "qzeros", "scales")
-"""A linear's tensors with its outputs in columns."""
+PACKED = ("qweight", "qzeros", "scales")  # Tensors of a linear that have its outputs in columns.
 
 
 def join_gptq(linears: Sequence[Any]) -> nn.Module | None:
-    """One linear with the words of all; each linear's own become columns of it.
+    """Return one linear with the words of all; each linear's words become columns of it.
 
-    None where groups, zeros, types or biases differ, where columns would begin at no multiple of 16 bytes, and where
-    several rows are no packed product: those go to the library, with a copy each time.
+    Returns None if groups, zeros, types or biases differ, if columns would not start at a multiple of 16 bytes, or if
+    the quantized GEMM does not support the form, since gptqmodel would then copy the words in each call.
     """
     first = linears[0]
     if len({_kind(linear) for linear in linears}) > 1 or first.packed_form is None:
@@ -287,7 +232,6 @@ def join_gptq(linears: Sequence[Any]) -> nn.Module | None:
 
 
 def _join(parts: Sequence[Tensor]) -> Tensor:
-    """The parts side by side; each becomes columns of the whole."""
     whole = torch.cat([part.data for part in parts], dim=-1)
     for part, columns in zip(parts, whole.split([part.shape[-1] for part in parts], dim=-1), strict=True):
         part.data = columns
@@ -295,7 +239,7 @@ def _join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def separate_gptq(linear: Any) -> None:
-    """Give a linear that was joined words of its own again, side by side."""
+    """Give a joined linear contiguous words again."""
     for name in PACKED:
         part: Tensor = getattr(linear, name)
         part.data = part.data.contiguous()
@@ -303,7 +247,6 @@ def separate_gptq(linear: Any) -> None:
 
 
 def _kind(linear: Any) -> tuple[object, ...]:
-    """What joined linears have in common."""
     return (
         type(linear), linear.packed_form, linear.bias is None, len(linear.qweight), len(linear.scales),
         linear.scales.dtype, linear.scales.device,
@@ -311,7 +254,6 @@ def _kind(linear: Any) -> tuple[object, ...]:
 
 
 def _library_forward(linear: Any, hidden: Tensor) -> Tensor:
-    """gptqmodel's own forward, on words that lie side by side as before."""
     parts: list[Tensor] = [getattr(linear, name) for name in PACKED]
     columns = [part.data for part in parts]
     try:

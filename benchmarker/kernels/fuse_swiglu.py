@@ -1,14 +1,12 @@
-"""An MLP's SwiGLU in a kernel of ours: gate and up are one linear already (see fuse_qkv_gate_up).
+"""SwiGLU inside the gate-and-up kernel, for MLPs whose gate and up are fused (`fuse_qkv_gate_up`).
 
-For one query what is left is a kernel that multiplies the two halves, 2 us of each layer on an H100, in which no
-weights are read: here the kernel of the linear ends with it. For a prompt whose products are of packed weights, SwiGLU
-makes its rows in the order that the product behind it reads (`rows_by_lane`).
+For one row this saves a kernel without weights, 2 us per layer on an H100. For a prefill with packed weights, SwiGLU
+writes its rows in the order that `prefill_gemm` reads (`permute_rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,29 +18,16 @@ from benchmarker.kernels.linear_dispatch import is_one_query, is_packed_product,
 from benchmarker.kernels.packed_weights import ONE_TILE, in_word
 from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import are_ordered_by_kernel, packed_product, product_of_placed
-from benchmarker.kernels.rewritten_module import with_forward
+from benchmarker.kernels.rewritten_module import SwigluKernels, with_forward
 
-CLOSE = 0.02
-"""Largest relative difference to the MLP's own forward, in 16 bit."""
-SCALES = (1, 16)
-"""Sizes of the inputs that are tried."""
-
-
-@dataclass(frozen=True)
-class SwigluKernels:
-    """Where an MLP's SwiGLU is made by a kernel of ours."""
-
-    for_one_query: bool
-    for_prompts: bool
+CLOSE = 0.02  # Largest relative difference from the MLP's own forward, in 16 bits.
+SCALES = (1, 16)  # Scales of the random inputs.
 
 
 def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
-    """Let MLPs whose gate and up are fused run by our kernels, if they are SwiGLU. Doing it twice changes nothing.
+    """Fuse SwiGLU into MLPs with fused gate and up, and return those with the kernel for one row.
 
-    Their linears are not called then, and neither are hooks on them.
-
-    Returns:
-        The MLPs that have the kernel for one query.
+    Their linears and hooks on them are not called. A second call changes nothing.
     """
     modules: list[Any] = list(model.modules())
     for module in modules:
@@ -57,7 +42,6 @@ def fuse_swiglu(model: nn.Module) -> list[nn.Module]:
 
 
 def _has_fused_gate(mlp: Any) -> bool:
-    """Whether gate and up are fused with each other and nothing else."""
     if not all(hasattr(mlp, name) for name in ("gate_proj", "up_proj", "down_proj")):
         return False
     gate, up = mlp.gate_proj, mlp.up_proj
@@ -70,19 +54,16 @@ def _has_fused_gate(mlp: Any) -> bool:
 
 
 def _has_gemv(mlp: Any) -> bool:
-    """Whether gate and up multiply by `gemv_dense`."""
     return type(mlp.gate_proj).original_forward is rows_forward
 
 
 def _has_packed_prompts(mlp: Any) -> bool:
-    """Whether the products of a prompt are all made of packed weights, and nothing is added to them."""
     linears = (mlp.gate_proj.fused_slice.fused.linear, mlp.down_proj)
     are_packed = all(getattr(linear, "most_packed_rows", 0) > ONE_TILE for linear in linears)
     return are_packed and mlp.down_proj.bias is None
 
 
 def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
-    """Whether a form of SwiGLU makes what the MLP makes."""
     gate = mlp.gate_proj
     numbers = gate.scales if hasattr(gate, "qweight") else gate.weight
     dtype = numbers.quant_state.dtype if is_4bit(gate) else numbers.dtype
@@ -90,23 +71,18 @@ def _is_swiglu(mlp: Any, form: Callable[[Any, Tensor], Tensor]) -> bool:
 
 
 def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Tensor) -> bool:
-    """Whether a form of SwiGLU makes what an MLP makes of random inputs: its class does not tell.
+    """Return whether a form of SwiGLU reproduces an MLP's outputs for random inputs with the properties of `like`.
 
-    Large inputs are tried too, because some models cut large activations off.
-
-    Args:
-        form: Makes an MLP's outputs of the MLP and its inputs, [1, 1, in].
-        like: Of the type of the inputs, as long as them, and on their device.
+    Large inputs are included because some models clip activations.
     """
     sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
     ordinary, *larger = (_difference(mlp, form, (scale * sample).to(like)) for scale in SCALES)
-    # Real weights make of large numbers what 16 bit cannot hold; that tells nothing.
+    # With real weights, large inputs may overflow 16 bits; such a result is inconclusive.
     return ordinary <= CLOSE and not any(difference > CLOSE for difference in larger)
 
 
 def _difference(mlp: Any, form: Callable[[Any, Tensor], Tensor], hidden: Tensor) -> float:
-    """Relative difference of a form's outputs to the MLP's own; NaN or infinite where one of them overflows."""
-    # gptqmodel would have what it unpacks with compiled for the one token.
+    # Without this, gptqmodel would compile its dequantization for this one token.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         expected, made = mlp(hidden).float(), form(mlp, hidden).float()
     return float((made - expected).norm() / expected.norm())
@@ -123,7 +99,6 @@ def _swiglu_forward(mlp: Any, hidden: Tensor) -> Tensor:
 
 
 def _is_long(hidden: Tensor, linear: Any) -> bool:
-    """Whether this is a packed product of so many vectors, [batch, tokens, in], that `rows_by_lane` orders them."""
     rows = hidden.shape[0] * hidden.shape[1]
     return is_packed_product(hidden, linear) and are_ordered_by_kernel(rows, linear, linear.packed_form)
 
@@ -136,7 +111,7 @@ def _by_lane(mlp: Any, hidden: Tensor) -> Tensor:
 
 
 def by_operators(mlp: Any, hidden: Tensor) -> Tensor:
-    """down(silu(gate) * up) by the MLP's own linears."""
+    """Compute down(silu(gate) * up) with the MLP's own linears."""
     product: Tensor = mlp.down_proj(nn.functional.silu(mlp.gate_proj(hidden)) * mlp.up_proj(hidden))
     return product
 

@@ -1,21 +1,15 @@
-"""What stands between a layer's products in a decode step of one sequence, as one kernel: RMS norms of the query and
-key heads, rotary embedding, writing key and value into the cache, and attention to all of it.
+"""Attention of the fused decode layer: RMS norms of query and key heads, rotary embedding, KV cache write and
+attention.
 
-A program of the grid takes one key head, or a part of its positions, with all query heads that share it. The new key
-and value never leave the first part: the running softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867) begins with
-them there, and they are written for later steps. Each program reads its first positions of the cache, which no kernel
-of this step writes, before it waits for the kernel before it (programmatic dependent launch): at 128 positions that is
-all of them, and what is left is arithmetic.
+Each program takes one key head, or a part of its positions, with all its query heads. The online softmax (Milakov and
+Gimelshein, 2018, arXiv:1805.02867) of the first part starts with the new key and value. A program reads its first
+positions before it waits for the previous kernel (programmatic dependent launch); at 128 positions these are all.
 
-A longer cache is cut into parts, since a card has many more processors than a model has key heads. The part that ends
-last weighs the sums of all by their highest scores (flash decoding: Dao and others, 2023). The number of parts depends
-on the room of the cache, not on what is filled: a part without positions adds nothing, and runs all the same.
-With Qwen3-4B's heads, us a layer on one H100 (2026-11-25, `tests/benchmarks/decode_attention_times.py`):
-
-| positions | 384 | 640 | 1,100 | 4,224 | 16,512 |
-| :-- | --: | --: | --: | --: | --: |
-| us | 5.6 | 8.1 | 8.5 | 13.2 | 31.6 |
-| GB/s | 281 | 323 | 528 | 1,313 | 2,140 |
+A longer cache is split into parts, because a GPU has more multiprocessors than a model has key heads. The part that
+ends last combines the sums of all (flash decoding, Dao et al., 2023). The number of parts depends on the size of the
+cache, not on the filled positions. Time per layer with the heads of Qwen3-4B on one H100 (2026-11-25,
+`tests/benchmarks/decode_attention_times.py`): 5.6 us at 384 positions, 8.5 at 1,100, 13.2 at 4,224 and 31.6 at 16,512
+(2,140 GB/s).
 """
 
 from dataclasses import dataclass
@@ -28,61 +22,39 @@ from benchmarker.kernels.decode_attention import SMALLEST_TILE
 from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
 
 AHEAD_BYTES = 128 * 128 * 2
-"""Bytes of a block of keys: they are read before the wait, and at once after it, and as many of values. Of a cache
-with `MANY_PARTS` a block is half of that."""
+"""Bytes of a block of keys that are read ahead, and as many of values; half of it with `MANY_PARTS`."""
 WHOLE_POSITIONS = 256
-"""Positions of a cache that is not cut. With 8 key heads of 128 numbers in 16 bit, the only size that the limits here
-were timed with, it has two blocks."""
-FEW_POSITIONS = 512
-"""Positions of a cache that has a part for each block. In a longer one each key head has `MANY_PARTS`."""
+"""Largest cache that is not split. Timed with 8 key heads of 128 numbers in 16 bits only: two blocks."""
+FEW_POSITIONS = 512  # Largest cache with one part per block; longer ones have `MANY_PARTS` per key head.
 MANY_PARTS = 32
-"""With 8 key heads about two for each of an H100's 132 processors: one can read while the other computes."""
-NOTHING = -1e30
-"""A score in place of -inf, of which no difference can be taken."""
+"""About two programs per multiprocessor of an H100 with 8 key heads: one reads while the other computes."""
+NOTHING = -1e30  # Finite stand-in for -inf (-inf minus -inf is NaN).
 
 
 @dataclass(frozen=True)
 class Heads:
-    """What a layer's attention is made of, besides its products."""
+    """Norms and scaling of a layer's attention."""
 
-    query_gain: Tensor
-    """The weight of the query heads' RMS norm, [head_dim]."""
+    query_gain: Tensor  # Weight of the query heads' RMS norm, [head_dim].
     key_gain: Tensor
-    """The same of the key heads."""
     epsilon: float
-    """What both norms add to the mean square."""
     scaling: float
-    """Factor of the scores."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotary embedding by position."""
-
-    cosines: Tensor
-    """[positions, head_dim], float32; so are the sines."""
+    cosines: Tensor  # [positions, head_dim], float32, as the sines.
     sines: Tensor
 
 
 class Cut(NamedTuple):
-    """How a key head's positions are shared out, and the kernel's launch."""
-
-    parts: int
-    """Programs of a key head."""
-    block: int
-    """Positions that are worked on at once. A part takes every `parts`-th block."""
+    parts: int  # Programs per key head.
+    block: int  # Positions per iteration. A part takes every `parts`-th block.
     warps: int = 8
-    """Of each program."""
-    stages: int = 1
-    """Triton's `num_stages`. With 1 and 2 a block is read when the one before it is done, with 3 one ahead."""
+    stages: int = 1  # Triton's `num_stages`: 1 and 2 read a block after the previous one is done, 3 reads one ahead.
 
 
 def cut_of(positions: int, bytes_of_key: int) -> Cut:
-    """The cut of a cache with room for so many positions.
-
-    Args:
-        bytes_of_key: Of one position of one key head.
-    """
     block = max(SMALLEST_TILE, AHEAD_BYTES // bytes_of_key)
     if positions > FEW_POSITIONS:
         return Cut(MANY_PARTS, max(SMALLEST_TILE, block // 2), warps=4, stages=2)
@@ -96,10 +68,9 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, parts: tl.constexpr,
     nothing: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """product: the query heads, the key heads and the value heads, [all, head_dim]; key, value: [positions, key_heads,
-    head_dim], with `lengths` - 1 positions filled; sums: of each query head's parts the weighted sums, [key_heads *
-    group, parts, head_dim], then their highest scores and sums of weights, [2, key_heads * group, parts]; arrived:
-    [key_heads], zeros, and zeros again at the end; output: [key_heads * group, head_dim]."""
+    """Shapes: product [heads + 2 * key_heads, head_dim]; key, value [positions, key_heads, head_dim], `lengths` - 1
+    filled; sums [key_heads * group, parts, head_dim], then highest scores and weight sums, [2, key_heads * group,
+    parts]; arrived [key_heads], zero before and after; output [key_heads * group, head_dim]."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     head = tl.program_id(0)
@@ -130,7 +101,7 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     new_key = (new_key * new_gain * cosine + new_partner * new_partner_gain * sine) * new_factor
     kept_key = new_key.to(key.dtype.element_ty)
     place = (filled * key_heads + head) * head_dim + dim
-    # The new position is the first part's.
+    # The first part attends to the new position.
     is_new = part == 0
     tl.store(key + place, kept_key, mask=(dim >= 0) & is_new)
     tl.store(value + place, new_value, mask=(dim >= 0) & is_new)
@@ -156,7 +127,6 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
 def _leave(  # type: ignore[no-untyped-def]
     sums, highest, total, mean, query_head, part, is_head, heads, dim, head_dim: tl.constexpr, parts: tl.constexpr
 ):  # fmt: skip
-    """Write a part's sums for the one that ends last."""
     place = query_head * parts + part
     tl.store(sums + place[:, None] * head_dim + dim[None, :], mean, mask=is_head)
     scores = sums + heads * parts * head_dim
@@ -169,7 +139,7 @@ def _leave(  # type: ignore[no-untyped-def]
 def _add_up(  # type: ignore[no-untyped-def]
     sums, output, first_head, heads, dim, group: tl.constexpr, head_dim: tl.constexpr, parts: tl.constexpr
 ):  # fmt: skip
-    """Attention of a key head's query heads, of what all its parts left."""
+    """Combine the parts of a key head's query heads."""
     part = tl.arange(0, triton.next_power_of_2(parts))
     is_part = part < parts
     for query in tl.static_range(group):
@@ -189,7 +159,6 @@ def _add_up(  # type: ignore[no-untyped-def]
 def _begun(  # type: ignore[no-untyped-def]
     queries, new_key, new_value, is_new, rows: tl.constexpr, head_dim: tl.constexpr, nothing: tl.constexpr
 ):  # fmt: skip
-    """A running softmax of the new position alone, or of none: see `_attended`."""
     highest = tl.where(is_new, tl.sum(queries * new_key.to(tl.float32)[None, :], 1), nothing)
     total = tl.zeros([rows], tl.float32) + tl.where(is_new, 1.0, 0.0)
     mean = tl.zeros([rows, head_dim], tl.float32) + tl.where(is_new, new_value.to(tl.float32), 0.0)[None, :]
@@ -200,7 +169,6 @@ def _begun(  # type: ignore[no-untyped-def]
 def _block(  # type: ignore[no-untyped-def]
     key, value, first, filled, head, key_heads, dim, head_dim: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    """Keys and values of the positions from `first` on, [block, head_dim]; zeros where nothing is filled."""
     position = first + tl.arange(0, block)
     place = (position[:, None] * key_heads + head) * head_dim + dim[None, :]
     is_filled = (position < filled)[:, None]
@@ -211,7 +179,6 @@ def _block(  # type: ignore[no-untyped-def]
 def _attended(  # type: ignore[no-untyped-def]
     queries, keys, values, first, filled, highest, total, mean, block: tl.constexpr
 ):  # fmt: skip
-    """The running softmax after another block: its highest score, the sum of its weights, and the weighted sum."""
     scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
     scores = tl.where((first + tl.arange(0, block) < filled)[None, :], scores, float("-inf"))
     now_highest = tl.maximum(highest, tl.max(scores, 1))
@@ -231,16 +198,12 @@ def fused_decode_attention(
     lengths: Tensor,
     cut: Cut | None = None,
 ) -> Tensor:
-    """Attention of one layer; its key and value are in the cache afterwards.
+    """Attend with one layer, append its key and value to the cache, and return [heads * head_dim].
 
     Args:
-        product: What the layer's q_proj, k_proj and v_proj made, one after another.
-        key: The cache as it is stored, [1, positions, key heads, head_dim]; so is the value.
-        lengths: Filled positions with the new one, [1], int32.
-        cut: `cut_of` the cache if not said.
-
-    Returns:
-        [heads * head_dim].
+        product: Outputs of q_proj, k_proj and v_proj, concatenated.
+        key: Cache as stored, [1, positions, key heads, head_dim], as the value.
+        lengths: Filled positions including the new one, [1], int32.
     """
     key_heads, head_dim = key.shape[2:]
     group = len(product) // head_dim // key_heads - 2

@@ -1,18 +1,16 @@
-"""A decoder layer in a decode step of one sequence, as five kernels.
+"""Fused decode layer: a decoder layer for one sequence as five kernels, without the compiler.
 
 | kernel | file |
 | :-- | :-- |
 | norm; query, key and value | `gemv_*` |
-| norms of the heads, rotary embedding, the cache, attention | `fused_decode_attention` |
-| output of the attention; residual | `gemv_*` |
+| head norms, rotary embedding, KV cache, attention | `fused_decode_attention` |
+| attention output; residual | `gemv_*` |
 | norm; gate and up; SwiGLU | `gemv_*` |
 | down; residual | `gemv_*` |
 
-Left to the compiler it is 12 to 16, and between two of them the memory rests. Each of the five starts while the one
-before it ends, and reads weights until that is done. No compiler is asked, which would choose anew in each process.
-
-Which layers are of this kind is told by their parts, by what those do, and by running each layer once beside this form
-of it.
+torch's compiler makes 12 to 16 kernels of it, and reads no weights between two of them. Each of the five starts while
+the previous one ends and prefetches weights. A layer qualifies by its modules, by their behaviour, and by comparing one
+run of the layer with one run of its fused form.
 """
 
 from __future__ import annotations
@@ -39,32 +37,25 @@ PARTS = {
     "self_attn": {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
     "mlp": {"gate_proj", "up_proj", "down_proj"},
 }
-"""Modules of a layer of this kind; others, such as activations, have no weights."""
+"""Modules with parameters in a supported layer."""
 CUTS = ("sliding_window", "attn_logit_softcapping")
-"""Attributes of transformers' attentions that few positions or small scores do not show; None where they are off."""
-CLOSE = 0.02
-"""Largest difference to what the layer itself adds to its input, relative to that, in 16 bit."""
-ROUNDING = 0.002
-"""The same relative to the input, for a layer that adds little."""
-TRIED_POSITION = 5
-"""Position of the token with which a layer is tried; before it the cache holds random numbers."""
+"""Attention features that the short trial run cannot detect. A layer that uses one keeps the library's code."""
+CLOSE = 0.02  # Largest relative difference of the layer's update (output minus input), in 16 bits.
+ROUNDING = 0.002  # Allowed difference relative to the input, for layers with a small update.
+TRIED_POSITION = 5  # Position of the trial token; the cache before it holds random numbers.
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's part of the cache, as it is stored."""
-
-    key: Tensor
-    """[1, positions, key heads, head_dim]; so is the value."""
+    key: Tensor  # [1, positions, key heads, head_dim], as the value.
     value: Tensor
 
 
 @dataclass(frozen=True)
 class FusedDecodeLayer:
-    """The layer's products with what each computes besides."""
+    """GEMVs of a layer with the operations that are fused into them."""
 
-    joint: Product
-    """Query, key and value."""
+    joint: Product  # Query, key and value.
     heads: Heads
     output: Product
     gate_up: Product
@@ -73,12 +64,7 @@ class FusedDecodeLayer:
     before_mlp: GemvFusion
 
     def __call__(self, hidden: Tensor, cache: LayerCache, rotation: Rotation, lengths: Tensor) -> Tensor:
-        """The layer's output for one token, whose key and value are in the cache afterwards.
-
-        Args:
-            hidden: [hidden].
-            lengths: Filled positions with the new one, [1], int32.
-        """
+        """Return the layer's output for one token, [hidden], and append its key and value to the cache."""
         product = self.joint(hidden, ends=self.before_attention)
         attended = fused_decode_attention(product, self.heads, rotation, cache.key, cache.value, lengths)
         hidden = self.output(attended, ends=GemvFusion(residual=hidden))
@@ -86,10 +72,7 @@ class FusedDecodeLayer:
 
 
 def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
-    """The five kernels of a layer whose linears multiply by this package's kernels; None for a layer of another kind.
-
-    Whether the layer is what its parts look like is for `is_close` to say. Here is asked what one token may not show.
-    """
+    """Return the five kernels of a layer, or None if properties that one trial token may not show are not supported."""
     names = {name for name, _ in layer.named_modules()}
     if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
         return None
@@ -114,8 +97,6 @@ def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
 
 
 def _has_parts(module: nn.Module, parts: set[str]) -> bool:
-    """Whether these are the module's parts that hold numbers, with or without an activation beside them, and the module
-    itself holds none, such as the sinks of an attention."""
     holding = {name for name, child in module.named_children() if _numbers(child)}
     return holding == parts and not _numbers(module, recurse=False)
 
@@ -125,9 +106,9 @@ def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
 
 
 def is_rms_norm(norm: Any) -> bool:
-    """Whether a norm divides by the root of the mean square and multiplies by its weight, and does nothing else.
+    """Return whether a norm computes x / rms(x) * weight and nothing else.
 
-    It is run on numbers whose mean is not 0: some norms subtract the mean, or add 1 to the weight.
+    The test vector has a mean other than 0, since some norms subtract the mean or add 1 to the weight.
     """
     if not hasattr(norm, "variance_epsilon"):
         return False
@@ -140,7 +121,6 @@ def is_rms_norm(norm: Any) -> bool:
 
 
 def _heads(attention: Any, key_heads: int) -> Heads | None:
-    """What the kernel of the attention is told of the layer's; None for an attention or heads that it is not for."""
     query_norm, key_norm, scaling = attention.q_norm, attention.k_norm, _scaling(attention)
     head_dim, epsilon = len(query_norm.weight), float(query_norm.variance_epsilon)
     queries, keys, values = (linear.out_features for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
@@ -151,7 +131,6 @@ def _heads(attention: Any, key_heads: int) -> Heads | None:
 
 
 def _scaling(attention: Any) -> float | None:
-    """The factor of an attention's scores; None for one that names none, or does something else to them too."""
     if any(getattr(attention, name, None) is not None for name in CUTS):
         return None
     try:
@@ -162,30 +141,24 @@ def _scaling(attention: Any) -> float | None:
 
 
 def norm_fusion(norm: Any, *, swiglu: bool = False) -> GemvFusion:
-    """Return the RMS norm before a product, with an aligned copy of its weight if the weight is not aligned."""
+    """Return the RMS norm before a GEMV, with an aligned copy of its weight if needed."""
     gain = norm.weight if is_aligned(norm.weight) else norm.weight.detach().clone()
     return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
 
 
 class _TriedCache:
-    """In place of a cache, for the layer that is tried: what it would store, and the positions before it."""
-
     def __init__(self, key: Tensor, value: Tensor) -> None:
         self.past = key, value
         self.new: tuple[Tensor, Tensor] | None = None
 
     def update(self, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """The layer's keys and values behind those before it, [1, key heads, positions, head_dim]."""
         self.new = key, value
         past_key, past_value = (past[:, :TRIED_POSITION].transpose(1, 2) for past in self.past)
         return torch.cat((past_key, key), 2), torch.cat((past_value, value), 2)
 
 
 def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: int) -> bool:
-    """Whether the form makes what the layer itself makes of a random token at `TRIED_POSITION`, and stores the same.
-
-    Where either makes what is no number, it is not.
-    """
+    """Return whether the fused form computes and stores the same as the layer for one random token; False on NaN."""
     dtype, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
     head_dim = len(form.heads.query_gain)
     generator = torch.Generator().manual_seed(0)
@@ -196,7 +169,7 @@ def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: 
     hidden = random(1, 1, len(layer.input_layernorm.weight))
     cache = LayerCache(*(random(1, 2 * TRIED_POSITION, key_heads, head_dim) for _ in range(2)))
     tried = _TriedCache(cache.key.clone(), cache.value.clone())
-    # Written before the layer runs: the form's kernels start early, and read it while the one before them ends.
+    # Written before the layer runs: the fused kernels read it before the previous kernel ends.
     lengths = torch.full((1,), TRIED_POSITION + 1, dtype=torch.int32, device=device)
     angles = tuple(part[TRIED_POSITION].to(dtype).view(1, 1, -1) for part in (rotation.cosines, rotation.sines))
     with torch.no_grad():
@@ -212,25 +185,21 @@ def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: 
 
 
 def _is_near(made: Tensor, expected: Tensor, before: Tensor) -> bool:
-    """Whether the two are the same but for rounding, both in all and in what they differ from `before` by."""
     made, expected, before = made.float(), expected.float(), before.float()
     allowed = CLOSE * (expected - before).norm() + ROUNDING * before.norm()
     return bool((made - expected).norm() <= allowed)
 
 
 class Product(Protocol):
-    """Linears of one input as one kernel."""
-
     def __call__(self, hidden: Tensor, *, ends: GemvFusion) -> Tensor:
-        """From a vector, [in], and what is computed besides, to the outputs of all linears in one vector."""
+        """Return the outputs of all linears for a vector, [in], in one vector."""
 
 
-GPTQ_STEP = 32
-"""Outputs of all but the last of several matrices that lie apart are a multiple of it."""
+GPTQ_STEP = 32  # All but the last of several separate matrices have a multiple of this many outputs.
 
 
 def product_of(linears: Sequence[Any]) -> Product | None:
-    """The product of linears with one input, in this order; None where no single kernel makes it."""
+    """Return the GEMV of linears with one input, in this order, or None if no single kernel computes it."""
     kernels = {kernel_of(linear) for linear in linears}
     if len(kernels) > 1 or None in kernels or any(linear.bias is not None for linear in linears):
         return None
@@ -252,7 +221,7 @@ def _gptq(linears: Sequence[Any]) -> Product | None:
     if len(layouts) > 1 or (whole is None and any(linear.out_features % GPTQ_STEP for linear in linears[:-1])):
         return None
     matrices = _matrices(linears if whole is None else [whole])
-    # Columns of a larger matrix that are not all of it, or not in its order.
+    # Some columns of a larger matrix only, or in another order.
     if not all(matrix.words.is_contiguous() for matrix in matrices):
         return None
     return partial(_gptq_product, matrices=matrices, gate_up=_matrices(linears))
@@ -264,12 +233,10 @@ def _matrices(linears: Sequence[Any]) -> list[Matrix]:
 
 
 def _gptq_product(hidden: Tensor, *, ends: GemvFusion, matrices: Sequence[Matrix], gate_up: Sequence[Matrix]) -> Tensor:
-    """A product of one or several matrices, or of gate and up for SwiGLU, which may be columns of one matrix."""
     return gemv_gptq.launch(hidden, gate_up if ends.swiglu else matrices, ends)
 
 
 def _whole(linears: Sequence[Any]) -> Any | None:
-    """The linear that has the weights of all of these, and of no others, in this order; None where there is none."""
     if len(linears) == 1:
         return linears[0]
     parts: list[Any] = [getattr(linear, "fused_slice", None) for linear in linears]

@@ -1,7 +1,7 @@
-"""A whole decode step of one sequence, from a token to the next, where every layer is five kernels.
+"""Decode step of one sequence, from token to token, with fused decode layers.
 
-Besides them it is one kernel that looks the token up, one for the last norm with the output layer, and two for the
-likeliest token: in Qwen3-4B 184. The engine adds four of torch's, which count the positions and keep the token.
+Besides five kernels per layer it has one for the embedding, one for the last norm and the output layer, and two for the
+argmax: 184 in Qwen3-4B. The engine adds four kernels of torch for positions and tokens.
 """
 
 from __future__ import annotations
@@ -33,35 +33,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CLOSE = 0.1
-"""Largest relative difference of the logits for a single token to the model's own. Both round in each of dozens of
-layers; a factor that this form does not know makes more."""
+"""Largest relative difference of the logits for one token. Both computations round in dozens of layers; an unknown
+factor in the model causes a larger difference."""
 FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Kinds of rotary embedding that depend on the position alone."""
-TRIED_TOKEN = 100
-"""The token whose logits are compared."""
+TRIED_TOKEN = 100  # Token of the trial run.
 
 
 @dataclass(frozen=True)
 class FusedDecodeStep:
-    """A model's step."""
-
     embedding: nn.Embedding
     layers: tuple[FusedDecodeLayer, ...]
     head_fusion: GemvFusion
     head: Product
-    rotary: nn.Module
-    """The model's own, of which `rotation` makes a table."""
+    rotary: nn.Module  # The model's module, from which `rotation` computes a table.
 
     def __call__(
         self, token: Tensor, caches: Sequence[LayerCache], rotation: Rotation, lengths: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The next token, [1, 1], and the logits, [1, 1, vocabulary].
-
-        Args:
-            token: [1, 1].
-            caches: Each layer's.
-            lengths: Filled positions with the token's, [1], int32.
-        """
+        """Return the next token, [1, 1], and the logits, [1, 1, vocabulary], for `lengths` filled positions with the
+        token's."""
         hidden = self.embedding(token).flatten()
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = layer(hidden, cache, rotation, lengths)
@@ -69,7 +60,6 @@ class FusedDecodeStep:
         return greedy_token(logits), logits.view(1, 1, -1)
 
     def rotation(self, positions: int) -> Rotation:
-        """The table for so many positions."""
         device = self.embedding.weight.device
         with torch.no_grad():
             angles = self.rotary(
@@ -80,10 +70,9 @@ class FusedDecodeStep:
 
 
 def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep | None:
-    """The step of a model whose linears have this package's kernels; None for a model that it is not the step of.
+    """Return the fused step of a model whose linears have this package's kernels, or None if it is not supported.
 
-    The model's parts are looked at, and then each layer and the whole model are run beside this form of them, which
-    changes nothing of the model.
+    Each layer and the whole model are compared with one run of the model, which is not changed.
     """
     base: Any = model.base_model
     if not can_start_early(model.device) or not _has_known_ends(base):
@@ -96,7 +85,7 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
     step = FusedDecodeStep(base.embed_tokens, layers, norm_fusion(base.norm), head, base.rotary_emb)
     rotation = step.rotation(2 * TRIED_POSITION)
     if rotation.cosines.shape[1] != len(layers[0].heads.query_gain):
-        # Rotates a part of each head.
+        # Partial rotary embedding.
         return None
     if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, layers, strict=True)):
         return None
@@ -104,7 +93,6 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
 
 
 def _has_known_ends(base: Any) -> bool:
-    """Whether what stands before a model's layers and behind them is of the kinds that are written here."""
     if not all(hasattr(base, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
         return False
     is_fixed = getattr(base.rotary_emb, "rope_type", None) in FIXED_ROTATIONS
@@ -112,7 +100,6 @@ def _has_known_ends(base: Any) -> bool:
 
 
 def _layers(base: Any, key_heads: int) -> tuple[FusedDecodeLayer, ...]:
-    """The model's layers, all in the type and on the device of its embedding; empty if one is of another kind."""
     embedding, forms = base.embed_tokens.weight, []
     for layer in base.layers:
         form = fused_decode_layer(layer, key_heads)
@@ -123,8 +110,7 @@ def _layers(base: Any, key_heads: int) -> tuple[FusedDecodeLayer, ...]:
 
 
 def _is_the_models(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
-    """Whether the step's logits for one token are the model's, and those are what its output layer makes: a soft cap
-    hardly shows in small logits."""
+    """Return whether the step reproduces the model's logits, and no soft cap follows the output layer."""
     embedding, head_dim = step.embedding.weight, len(step.layers[0].heads.query_gain)
     token = torch.full((1, 1), TRIED_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
     cache = LayerCache(*(embedding.new_zeros(1, 1, key_heads, head_dim) for _ in range(2)))

@@ -1,8 +1,11 @@
-"""Which way a product of packed weights with several rows is made: measured once for each shape on a machine, and kept.
+"""Autotuning of the quantized GEMM: the candidates of each shape are timed once on a machine, and the choice is stored.
 
-A candidate is a `Way`: a few tiles of `packed_matmul`, a few cuts of `w4a16_gemm` or of `prefill_gemm`, and the way
-that unpacks the matrix to 16 bits and has cuBLAS multiply by it (`quantized_gemm`). Each is timed on the device alone,
-in a graph, with the last cache overwritten before each product, as a model's other weights do.
+Candidates are tiles of `quantized_gemm_triton`, cuts of `w4a16_gemm` and `prefill_gemm`, and dequantization with
+cuBLAS. Each is timed on the device alone, in a CUDA graph, with a cold L2 cache as in a model.
+
+If two candidates take nearly the same time, two processes could choose differently; sums would then round differently
+and random weights would generate other text. So all processes that share the compilers' caches share the first
+measurement. A file belongs to one GPU model, one version of torch and Triton and one state of this folder's sources.
 """
 
 from __future__ import annotations
@@ -23,65 +26,47 @@ from torch import Tensor
 from benchmarker.kernels.launch_support import triton
 from benchmarker.kernels.packed_weights import Packed
 
-REPEATS = 12
-"""Products in a timed graph."""
-REPLAYS = 3
-"""Times that the graph is run; the shortest counts."""
-COMPILERS = 8
-"""Kernels that are compiled at once."""
-COMPARED_ROWS = 256
-"""Rows at either end of a result that are compared."""
-MOST_OFF = 0.01
-"""By how much of its norm a candidate's result may differ from that of the unpacked matrix: rounding takes a tenth."""
+REPEATS = 12  # GEMMs per timed graph.
+REPLAYS = 3  # Replays of the graph, of which the shortest counts.
+COMPILERS = 8  # Kernels compiled in parallel.
+COMPARED_ROWS = 256  # First and last rows of a result that are compared.
+MOST_OFF = 0.01  # Largest relative difference from the dequantized product. Rounding causes a tenth of it.
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to make a product. Both functions are given the rows, in the order of `order_of`, and the weights."""
+    """One candidate. Both functions take the rows, in the order of `order_of`, and the weights."""
 
-    name: str
-    """What the record calls it."""
+    name: str  # Name in records.
     compile: Callable[[Tensor, Packed], object]
-    """Has its kernel compiled, and not run; several threads do so at once."""
-    launch: Callable[[Tensor, Packed], Tensor]
-    """Makes the product, [rows, outputs]."""
+    """Compiles the kernel without running it; several threads may do so at once."""
+    launch: Callable[[Tensor, Packed], Tensor]  # Returns the product, [rows, outputs].
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The way of one product."""
-
-    form: str
-    """As `Packed.form`."""
+    form: str  # See `Packed.form`.
     rows: int
     inputs: int
     outputs: int
-    way: str
-    """Name of the fastest candidate; `us` has it too."""
-    us: dict[str, float] = field(default_factory=dict)
-    """What each candidate took, in microseconds."""
+    way: str  # Name of the fastest candidate, a key of `us`.
+    us: dict[str, float] = field(default_factory=dict)  # Time of each candidate, in microseconds.
     refused: dict[str, str] = field(default_factory=dict)
-    """Candidates that could not be compiled or run, or were wrong, and why."""
+    """Errors of candidates that did not compile, did not run or were wrong."""
     is_lasting: bool = True
-    """Whether none failed while it ran, as for want of memory: that one may be the fastest another time."""
+    """False if a candidate failed while it ran, for example out of memory, and may win another time."""
 
 
 _choices: dict[tuple[object, ...], tuple[Choice, Way]] = {}
 
 
 def choices() -> tuple[Choice, ...]:
-    """What was chosen in this process so far."""
     return tuple(choice for choice, _ in _choices.values())
 
 
 def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], Sequence[Way]], expected: Way) -> Way:
-    """The way of a product, measured at its first call on this machine.
-
-    Args:
-        hidden: As the ways are given it; its first dimension are the rows.
-        ways_for: The candidates, the likeliest first.
-        expected: One of them, whose result is right.
-    """
+    """Return the candidate for a product, measured at its first call on this machine; `expected` gives the correct
+    result."""
     key = (
         packed.form, packed.outputs, packed.length, packed.in_group, packed.scales.dtype, packed.is_in_place,
         len(hidden), hidden.dtype, hidden.device,
@@ -95,14 +80,13 @@ def chosen(hidden: Tensor, packed: Packed, ways_for: Callable[[Tensor, Packed], 
         if choice is None:
             choice = measure(hidden, packed, list(ways.values()), expected)
             if choice.is_lasting:
-                # Another process that measured meanwhile may have been first.
+                # Another process may have stored its measurement first.
                 choice = read_choice(kept(name, path, asdict(choice)), ways) or choice
         _choices[key] = choice, ways[choice.way]
     return _choices[key][1]
 
 
 def read_choice(fields: dict[str, Any] | None, names: Collection[str]) -> Choice | None:
-    """What was kept, if it is the name of a candidate; else None."""
     try:
         choice = Choice(**fields) if fields else None
     except TypeError:
@@ -111,12 +95,7 @@ def read_choice(fields: dict[str, Any] | None, names: Collection[str]) -> Choice
 
 
 def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) -> Choice:
-    """Time the candidates, and choose the fastest that is right.
-
-    Args:
-        expected: The one whose result is right.
-    """
-    # A model's own rows may be zeros before its weights are read.
+    # Random inputs, because a model's rows may still be zero.
     hidden = torch.empty_like(hidden).copy_(torch.arange(hidden.numel(), device=hidden.device).sin().view_as(hidden))
 
     def compiled(way: Way) -> str | None:
@@ -151,28 +130,22 @@ def measure(hidden: Tensor, packed: Packed, ways: Sequence[Way], expected: Way) 
 
 
 def _ends(result: Tensor) -> Tensor:
-    """A result's first and last rows: of all, in 32 bits, there may be gigabytes."""
     return result if len(result) <= 2 * COMPARED_ROWS else torch.cat([result[:COMPARED_ROWS], result[-COMPARED_ROWS:]])
 
 
 def difference(result: Tensor, expected: Tensor) -> float:
-    """Frobenius norm of what they differ by, in parts of the expected result's; infinite where one is not finite."""
+    """Return the relative difference in the Frobenius norm, infinite if not finite."""
     off = float((result.float() - expected.float()).norm() / expected.float().norm())
     return off if off < float("inf") else float("inf")
 
 
 def emptied_for(device: torch.device) -> Tensor:
-    """Memory that fills the last cache of the device twice."""
+    """Return a buffer of twice the size of the L2 cache."""
     return torch.empty(2 * torch.cuda.get_device_properties(device).L2_cache_size, dtype=torch.int8, device=device)
 
 
 def graph_us(way: Callable[[], Tensor | None], emptied: Tensor) -> float:
-    """What a product takes in a graph, in microseconds, with the overwriting of the last cache before it.
-
-    Args:
-        way: Makes the product.
-        emptied: Memory to overwrite.
-    """
+    """Return the time of a product in a graph, in microseconds, with the overwriting of the L2 cache (`emptied`)."""
     way()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(emptied.device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -201,14 +174,7 @@ def _first_line(error: Exception) -> str:
 
 
 def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """What is kept under a name.
-
-    Args:
-        fields: What to keep if nothing is kept yet. So the first of several processes decides for all.
-
-    Returns:
-        None where nothing is kept, and where the file cannot be read or written.
-    """
+    """Return the stored fields of a name, or None; `fields` are stored if there are none: the first process decides."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+") as file:
@@ -226,7 +192,6 @@ def kept(name: str, path: Path, fields: Mapping[str, Any] | None = None) -> dict
 
 
 def file_for(device: torch.device) -> Path:
-    """Where choices for a card like this one are kept."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return Path(cache_dir()) / "benchmarker-products" / f"{_fingerprint(torch.cuda.get_device_name(device))}.json"

@@ -1,8 +1,7 @@
-"""W16A16 and W8A16 GEMV: a matrix of floating point or int8 times a vector, each row read once.
+"""W16A16 and W8A16 GEMV: a floating-point or int8 matrix times a vector.
 
-On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
-its weights at once, as no step writes them, and waits for the vector. Inductor's own GEMV waits before it reads
-anything, so that the memory rests between two kernels: about three microseconds for each.
+On Hopper and newer the kernel starts while the previous one ends (programmatic dependent launch), reads weights at once
+and waits for the vector. Inductor's GEMV waits before it reads anything: about 3 us per kernel in which memory is idle.
 """
 
 from dataclasses import dataclass
@@ -14,17 +13,15 @@ from torch import Tensor, nn
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion, store_outputs
 from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-HELD_BYTES = 20 << 10
-"""Bytes of each row that a program reads before it waits for the vector."""
+HELD_BYTES = 20 << 10  # Bytes of each row that are read before the wait.
 
-IN_A_LOAD = 16
-"""int8 numbers in the longest load: rows that begin at a multiple of 16 need no shorter loads."""
+IN_A_LOAD = 16  # int8 numbers of the longest load; rows start at a multiple of it.
 
 
 def supports(linear: Any) -> str | None:
-    """Why this kernel cannot multiply by a linear's weights, or gains nothing by it; None where it can."""
+    """Return why this kernel is not used for a linear, or None."""
     weight: Any = linear.weight
     if linear.in_features % IN_A_LOAD:
         return "inputs that are no multiple of 16"
@@ -37,10 +34,7 @@ def supports(linear: Any) -> str | None:
 
 
 def is_int8_by_row(weight: Any) -> bool:
-    """Whether a weight is torchao's int8 with one scale a row, for activations that are not quantized.
-
-    torchao's own product with such a weight has no zero point either.
-    """
+    """Return whether a weight is torchao's int8 with a scale per row, without zero points or quantized activations."""
     if type(weight).__name__ != "Int8Tensor" or weight.act_quant_kwargs is not None:
         return False
     is_by_row = weight.act_pre_scale is None and weight.scale.numel() == len(weight)
@@ -48,32 +42,26 @@ def is_int8_by_row(weight: Any) -> bool:
 
 
 def as_rows(weight: Any) -> tuple[Tensor, Tensor | None]:
-    """The matrix of a supported weight, [out, in], and the scale of each row, [out, 1]; None where there is none."""
+    """Return the matrix, [out, in], and the row scales, [out, 1], or None."""
     return (weight.qdata, weight.scale) if hasattr(weight, "qdata") else (weight, None)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut."""
-
-    rows: int
-    """Outputs of a program, of each matrix."""
-    chunk: int
-    """Numbers of a row that a program reads in a step."""
+    rows: int  # Outputs of a program, of each matrix.
+    chunk: int  # Numbers of a row per step.
     warps: int
-    held: int
-    """Steps whose weights are read ahead."""
+    held: int  # Steps that are read ahead.
 
 
 def tile_for(inputs: int, element_bytes: int, ends: GemvFusion) -> Tile:
-    """The tile for rows of so many numbers. Small programs are many at once: a tile of 40 KB was 20 % slower (H100)."""
+    """Return the tile for this row length. Small programs run concurrently: a tile of 40 KB was 20 % slower (H100)."""
     rows = 2 if element_bytes == 1 and not ends.swiglu else 1
     chunk, warps = (512, 2) if inputs <= 4096 else (1024, 4)
     return Tile(rows, chunk, warps, HELD_BYTES // (chunk * element_bytes))
 
 
 def _name(specialization: Any) -> str:
-    """The kernel's name in a profile."""
     return "gemv_int8_kernel" if specialization.constants["scaled"] else "gemv_dense_kernel"
 
 
@@ -84,8 +72,7 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
     inputs: tl.constexpr, chunk: tl.constexpr, rows: tl.constexpr, held: tl.constexpr, scaled: tl.constexpr,
     matrices: tl.constexpr, normed: tl.constexpr, added: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """hidden, gain: [inputs]; weights: [matrices * outputs, inputs]; scales: [matrices * outputs], read only if
-    `scaled`; residual, output: [outputs]. With two matrices a program takes the same rows of both."""
+    """Shapes: hidden, gain [inputs]; weights [matrices * outputs, inputs]; scales [matrices * outputs]."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     first = tl.program_id(0) * rows
@@ -123,7 +110,6 @@ def gemv_dense_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _places(step: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The numbers of a step, by the eight that a thread reads at once, [chunk / 8, 8]."""
     return step * chunk + tl.arange(0, chunk // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
 
 
@@ -131,11 +117,8 @@ def _places(step: tl.constexpr, chunk: tl.constexpr):  # type: ignore[no-untyped
 def _weights(  # type: ignore[no-untyped-def]
     start, inside, step: tl.constexpr, inputs: tl.constexpr, chunk: tl.constexpr
 ):  # fmt: skip
-    """A step's weights, [chunk / 8, rows, 8].
-
-    In this order the compiler has the lanes of a warp read one row, and a thread the same places of all rows, so that
-    it needs a part of the vector alone.
-    """
+    """Return a step's weights, [chunk / 8, rows, 8]: the lanes of a warp read one row, a thread the same columns of all
+    rows."""
     place = _places(step, chunk)[:, None, :]
     is_inside = inside[None, :, None] & (place < inputs)
     return tl.load(start + place, mask=is_inside, other=0.0, eviction_policy="evict_first")
@@ -144,18 +127,12 @@ def _weights(  # type: ignore[no-untyped-def]
 def launch(
     hidden: Tensor, weights: Tensor, scales: Tensor | None, ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
 ) -> Tensor:
-    """One kernel for the product and its ends.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
+    """Run one kernel for the GEMV and its fused operations; return [out] (half for SwiGLU), summed in 32 bits.
 
     Args:
         hidden: [in].
-        weights: [out, in], where `in` is a multiple of 16: floating point, or int8. For SwiGLU the gate's rows, then
-            up's.
-        scales: The scale of each row, [out] or [out, 1]; None for rows without.
-
-    Returns:
-        [out], or half as many for SwiGLU; of the vector's type, summed in 32 bits.
+        weights: [out, in], `in` a multiple of 16: floating point or int8. For SwiGLU the gate's rows, then up's.
+        scales: Row scales, [out] or [out, 1], or None.
     """
     matrices = 2 if ends.swiglu else 1
     outputs, inputs = len(weights) // matrices, weights.shape[1]
@@ -177,7 +154,6 @@ def launch(
 
 @torch.library.custom_op("benchmarker::gemv_dense", mutates_args=())
 def gemv_dense(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """rows @ hidden, each sum multiplied by its row's scale. Arguments as of `launch`."""
     return launch(hidden, rows, scales)
 
 
@@ -188,7 +164,7 @@ def _shape(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:  # no
 
 @torch.library.custom_op("benchmarker::gemv_swiglu", mutates_args=())
 def gemv_swiglu(hidden: Tensor, rows: Tensor, scales: Tensor | None) -> Tensor:
-    """silu(gate @ hidden) * (up @ hidden), the first half of an MLP with SwiGLU. Arguments as of `launch`."""
+    """Return silu(gate @ hidden) * (up @ hidden); see `launch`."""
     return launch(hidden, rows, scales, GemvFusion(swiglu=True))
 
 

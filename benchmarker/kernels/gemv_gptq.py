@@ -1,8 +1,7 @@
-"""W4A16 GEMV over GPTQ-packed weights: a matrix of 4-bit numbers times a vector, each word of eight read once.
+"""W4A16 GEMV for GPTQ weights.
 
-On NVIDIA's Hopper and newer, in 16 bit and for the usual groups of 128 with zero points of 8, on tensor cores
-(`gemv_gptq.cu`); else by `gemv_gptq_triton`. torch's compiler launches no kernel early, so it is given an operator that
-it does not look into.
+Hopper and newer use tensor cores (`gemv_gptq.cu`) in 16 bits for groups of 128 inputs and zero points of 8; everything
+else uses `gemv_gptq_triton`. Inductor cannot launch kernels early, so the GEMV is an opaque operator.
 """
 
 from collections.abc import Sequence
@@ -16,16 +15,15 @@ from benchmarker.kernels import gemv_gptq_triton, gemv_tensor_core
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.launch_support import is_aligned
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
 IN_A_WORD = 8
-TENSOR_TILE_OUTPUTS = 16
-"""Outputs of a tile of `gemv_gptq.cu`, of each matrix."""
+TENSOR_TILE_OUTPUTS = 16  # Outputs of a tile of `gemv_gptq.cu`, of each matrix.
 LARGEST_GROUP = 512
 
 
 def supports(linear: Any) -> str | None:
-    """Why this kernel cannot multiply by a linear's weights; None where it can."""
+    """Return why this kernel is not used for a linear, or None."""
     if type(linear).__name__ != "TorchLinear" or linear.bits != 4:
         return "not gptqmodel's TorchLinear in 4 bit"
     if not linear.qweight.is_cuda:
@@ -34,7 +32,7 @@ def supports(linear: Any) -> str | None:
 
 
 def layout_reason(linear: Any) -> str | None:
-    """What of a linear's packing by gptqmodel this kernel does not know; None where it knows all."""
+    """Return which property of gptqmodel's packing is not supported, or None."""
     if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
         return "zeros in an older format, an adapter, or outputs that are no multiple of 8"
     group = len(linear.g_idx) // len(linear.scales)
@@ -47,36 +45,26 @@ def layout_reason(linear: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One linear's packed weights.
+    """Packed weights of one linear; for SwiGLU they may be columns of a larger matrix."""
 
-    For SwiGLU they may be columns of a larger matrix, all three alike.
-    """
-
-    words: Tensor
-    """[in / 8, out], int32: eight consecutive inputs each, from the lowest bits up."""
-    zeros: Tensor | None
-    """The zero points, [groups, out / 8], int32: eight consecutive outputs each; None where all are 8."""
-    scales: Tensor
-    """[groups, out], 16 or 32 bits."""
+    words: Tensor  # [in / 8, out], int32: eight consecutive inputs, lowest bits first.
+    zeros: Tensor | None  # Zero points, [groups, out / 8], int32: eight consecutive outputs. None if all are 8.
+    scales: Tensor  # [groups, out], 16 or 32 bits.
 
     @property
     def pitch(self) -> int:
-        """Words from a row to the next: the outputs of the matrix that these are columns of, or their own."""
+        """Words between rows."""
         return self.words.stride(0)
 
 
 def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUSION) -> Tensor:
-    """One kernel for the product and its ends.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
+    """Run one kernel for the GEMV and its fused operations; return all outputs (one matrix's for SwiGLU), summed in 32
+    bits.
 
     Args:
         hidden: [in].
-        matrices: One; two of the same pitch for SwiGLU; or three whose outputs follow one another, each but the last
-            with a multiple of 32.
-
-    Returns:
-        [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
+        matrices: One; two of equal pitch for SwiGLU; or three with concatenated outputs, all but the last a multiple of
+            32.
     """
     assert ends.swiglu or all(matrix.words.is_contiguous() for matrix in matrices)
     if takes_tensor_cores(hidden, matrices, ends):
@@ -85,7 +73,6 @@ def launch(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion = NO_FUS
 
 
 def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion) -> bool:
-    """Whether `gemv_gptq.cu` is for this product."""
     sizes = [size for matrix in matrices for size in (len(matrix.scales[0]), matrix.pitch)]
     return (
         gemv_tensor_core.why_not(hidden.device, hidden.dtype, len(hidden), sizes) is None
@@ -103,7 +90,6 @@ def takes_tensor_cores(hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFus
 def on_tensor_cores(
     hidden: Tensor, matrices: Sequence[Matrix], ends: GemvFusion, *, tile: gemv_tensor_core.Tile | None = None
 ) -> Tensor:
-    """As `launch`, by `gemv_gptq.cu`."""
     three = [*matrices, matrices[-1], matrices[-1]][:3]
     counts, units = [len(matrix.scales[0]) for matrix in matrices], len(hidden) // gemv_tensor_core.CHUNK
     outputs = counts[0] if ends.swiglu else sum(counts)
@@ -117,15 +103,7 @@ def on_tensor_cores(
 
 @torch.library.custom_op("benchmarker::gemv_gptq", mutates_args=())
 def gemv_gptq(hidden: Tensor, words: Tensor, zeros: Tensor | None, scales: Tensor) -> Tensor:
-    """hidden @ ((numbers - zeros) * scales).
-
-    Args:
-        hidden: [in].
-        words: As in `Matrix`; so are `zeros` and `scales`.
-
-    Returns:
-        [out], of the vector's type; summed in 32 bits.
-    """
+    """Return hidden @ ((numbers - zeros) * scales); see `Matrix`."""
     return launch(hidden, [Matrix(words, zeros, scales)])
 
 
@@ -135,7 +113,7 @@ def _shape(hidden: Tensor, words: Tensor, zeros: Tensor | None, scales: Tensor) 
 
 
 def unpacked(words: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
-    """The unpacked matrix, [in, out] in the type of the scales, by torch's operators; on a GPU see `unpack_matrix`."""
+    """Dequantize to [in, out] with torch operators; `dequantize_matrix` has a GPU kernel."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=words.device)
     groups, outputs = scales.shape
     numbers = (words.unsqueeze(1) >> shifts.view(1, -1, 1)) & 15

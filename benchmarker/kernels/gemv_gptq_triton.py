@@ -1,14 +1,13 @@
-"""GPTQ's GEMV in Triton: for every group size, zero points and cards that `gemv_gptq.cu` is not for.
+"""W4A16 GEMV for GPTQ in Triton, for all group sizes, zero points and GPUs that `gemv_gptq.cu` does not support.
 
-A program of the grid takes a few outputs and all their inputs, so that nothing is left to add up: its warps take
-different groups of inputs. Words of neighbouring outputs lie side by side, and a thread reads four at once.
+A program takes a few outputs and all their inputs; its warps take different groups. Words of neighbouring outputs are
+adjacent, and a thread reads four at once.
 
-A number is not converted: its four bits, left where they are in the word, are those of a 32-bit float that is so small
-that it has no exponent (a denormal), 2**149 times smaller than the number and its place say. The vector is multiplied
-by the rest beforehand. So a weight takes one instruction to cut out, and one to multiply and add.
+Numbers are not converted: four bits, left in their place, are a denormal 32-bit float, 2**149 times too small up to the
+position's factor. The vector is scaled in advance, so that a weight takes one instruction to mask and one to multiply
+and add. The vector is read in 16-byte loads; eight Triton loads would be a third of all instructions.
 
-On NVIDIA's Hopper and newer the kernel starts while the one before it ends (programmatic dependent launch). It reads
-its weights at once, as no step writes them, and waits for the vector.
+On Hopper and newer the kernel starts early and reads weights before it waits for the vector.
 """
 
 from collections.abc import Sequence
@@ -25,25 +24,18 @@ if TYPE_CHECKING:
     from benchmarker.kernels.gemv_gptq import Matrix
 
 
-UNIT = tl.constexpr(2.0**96)
-"""What the vector is multiplied by, whose numbers may then be up to 2**24 before a group's sum overflows."""
-UNITS = tl.constexpr(2.0**53)
-"""What is left to multiply the product by: a number's bits are those of 2**-149 of it."""
+UNIT = tl.constexpr(2.0**96)  # Factor of the vector, whose numbers may be up to 2**24 before a group's sum overflows.
+UNITS = tl.constexpr(2.0**53)  # Remaining factor of the product: a number's bits are 2**-149 of it.
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut."""
-
-    columns: int
-    """Outputs of a program, of each of its two halves: they are neighbours, or SwiGLU's gate and up."""
+    columns: int  # Outputs of each half: neighbours, or SwiGLU's gate and up.
     warps: int
-    held: int
-    """Steps whose weights are read ahead."""
+    held: int  # Steps that are read ahead.
 
 
 def tile_for(groups: int, ends: GemvFusion) -> Tile:
-    """The tile for a product of so many groups of words."""
     warps = 4 if groups <= 24 else 8
     return Tile(16, 4, 3) if ends.swiglu else Tile(8, warps, 5)
 
@@ -56,10 +48,10 @@ def gemv_gptq_kernel(  # type: ignore[no-untyped-def]
     held: tl.constexpr, several: tl.constexpr, swiglu: tl.constexpr, zeroed: tl.constexpr, normed: tl.constexpr,
     added: tl.constexpr, by_ptx: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
-    """hidden, gain: [groups * in_group * 8]; words: [groups * in_group, outputs]; zeros: [groups, outputs / 8]; scales:
-    [groups, outputs]; residual, output: [outputs of all]. With `several`, outputs of three matrices follow one another;
-    with `swiglu`, the second matrix is as large as the first, and both may be columns of a matrix of `pitch` outputs. A
-    step takes `at_once` groups, `rows` words of each at a time."""
+    """Shapes: hidden, gain [groups * in_group * 8]; words [groups * in_group, outputs]; zeros [groups, outputs / 8];
+    scales [groups, outputs]; residual, output [outputs of all]. With `several`, the outputs of three matrices are
+    concatenated. With `swiglu`, both matrices have equal size and may be columns of a matrix of `pitch` outputs. A step
+    takes `at_once` groups, `rows` words of each at a time."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
     halves: tl.constexpr = 1 if swiglu else 2
@@ -120,8 +112,7 @@ def _products(  # type: ignore[no-untyped-def]
     words, words1, hidden, gain, squares, step: tl.constexpr, groups, in_group: tl.constexpr, columns: tl.constexpr,
     at_once: tl.constexpr, rows: tl.constexpr, normed: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """A step's numbers of both halves times the vector, [at_once, rows, columns], the vector's sums, [at_once, rows,
-    1], all of it `UNIT` times too large, and the squares with this step's added, [at_once, rows]."""
+    """Return dot products of both halves, sums of the vector (both times `UNIT`), and squares."""
     dot = tl.zeros([at_once, rows, columns], tl.float32)
     dot1 = tl.zeros([at_once, rows, columns], tl.float32)
     sum_of_hidden = tl.zeros([at_once, rows], tl.float32)
@@ -137,7 +128,7 @@ def _products(  # type: ignore[no-untyped-def]
                 squares += value * value
                 value *= gains[nibble]
             sum_of_hidden += value
-            # The last two numbers are shifted down, the others lie 4 bits further up each.
+            # The last two numbers are shifted down; each of the others is 4 bits higher.
             value *= UNIT / (16**nibble if nibble < 6 else 1)
             dot += _number(words[part], nibble) * value[:, :, None]
             dot1 += _number(words1[part], nibble) * value[:, :, None]
@@ -148,7 +139,6 @@ def _products(  # type: ignore[no-untyped-def]
 def _place(  # type: ignore[no-untyped-def]
     step: tl.constexpr, part: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr
 ):  # fmt: skip
-    """The groups of a step, [at_once, 1], and the words of a part in them, [1, rows]."""
     group = step * at_once + tl.arange(0, at_once)
     return group[:, None], (part * rows + tl.arange(0, rows))[None, :]
 
@@ -158,7 +148,7 @@ def _weights(  # type: ignore[no-untyped-def]
     words, zeros, scales, step: tl.constexpr, column, outputs, pitch, groups,
     in_group: tl.constexpr, at_once: tl.constexpr, rows: tl.constexpr, zeroed: tl.constexpr,
 ):  # fmt: skip
-    """A step's words, a tuple of [at_once, rows, columns], its scales and zero points, [at_once, 1, columns]."""
+    """Return a step's words, tuple of [at_once, rows, columns], scales and zero points, [at_once, 1, columns]."""
     parts = ()
     for part in tl.static_range(in_group // rows):
         group, word = _place(step, part, at_once, rows)
@@ -178,7 +168,6 @@ def _weights(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _number(words, nibble: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number of each word as a float that is 2**149 times too small, and 16**nibble too large for the first six."""
     if nibble == 7:
         bits = words.to(tl.uint32, bitcast=True) >> 28
     elif nibble == 6:
@@ -190,7 +179,6 @@ def _number(words, nibble: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _zero(zero, column, zeroed: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The zero points of these outputs, 2**149 times too small."""
     number = (zero >> (column % 8 * 4)[None, None, :]) & 15 if zeroed else tl.full([1, 1, 1], 8, tl.int32)
     return number.to(tl.float32, bitcast=True)
 
@@ -198,18 +186,7 @@ def _zero(zero, column, zeroed: tl.constexpr):  # type: ignore[no-untyped-def]
 def launch(
     hidden: Tensor, matrices: Sequence["Matrix"], ends: GemvFusion = NO_FUSION, *, tile: Tile | None = None
 ) -> Tensor:
-    """One kernel for the product and its ends.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
-
-    Args:
-        hidden: [in].
-        matrices: One; two of the same pitch for SwiGLU; or three whose outputs follow one another, each but the last
-            with a multiple of twice the tile's columns.
-
-    Returns:
-        [outputs of all], or [outputs of one] for SwiGLU; of the vector's type, summed in 32 bits.
-    """
+    """Run the Triton kernel; see `gemv_gptq.launch`."""
     first, second, third = [*matrices, matrices[-1], matrices[-1]][:3]
     (groups, outputs), in_group = first.scales.shape, len(first.words) // len(first.scales)
     count = outputs if ends.swiglu else sum(matrix.words.shape[1] for matrix in matrices)
@@ -238,7 +215,7 @@ def _arguments(matrix: "Matrix") -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _ptx(*, bf16: bool) -> str:
-    """$8 is the address, $9 is 0 where nothing is to be read; then the numbers are 0."""
+    """Return PTX that reads eight numbers: $8 is the address, $9 is 0 to return zeros."""
     lines = ["mov.b32 w0, 0;", "mov.b32 w1, 0;", "mov.b32 w2, 0;", "mov.b32 w3, 0;", "setp.ne.b32 inside, $9, 0;"]
     lines.append("@inside ld.global.v4.b32 {w0, w1, w2, w3}, [$8];")
     for word in range(4):
@@ -258,24 +235,16 @@ REGISTERS = tl.constexpr("=f," * 8 + "l,r")
 
 
 def can_read_by_ptx(*vectors: Tensor | None) -> bool:
-    """Whether `read_eight` may read all of these by its PTX: floating point of 16 bits from a multiple of 16 bytes on.
-
-    Args:
-        vectors: None where there is nothing to read.
-    """
+    """Return whether `read_eight` may read these vectors by PTX: 16-bit floats at a multiple of 16 bytes, or None."""
     return all(vector is None or (vector.element_size() == 2 and is_aligned(vector)) for vector in vectors)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def read_eight(vector, place, inside, by_ptx: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The numbers from each place on, a multiple of 8, as eight tensors; 0 where not `inside`.
-
-    Args:
-        by_ptx: Whether the GPU is NVIDIA's, and `can_read_by_ptx` allows it.
-    """
+    """Return the eight numbers from each place on as eight tensors, 0 if not `inside`; see `can_read_by_ptx`."""
     kind: tl.constexpr = vector.dtype.element_ty
     if by_ptx:
-        # Not pure: a load that the compiler moves before the wait for the kernel before this one reads nothing.
+        # Not pure: the compiler must not move the load before the wait for the previous kernel.
         numbers = tl.inline_asm_elementwise(
             READ_BF16 if kind == tl.bfloat16 else READ_F16, REGISTERS,
             [(vector + place).to(tl.int64), inside.to(tl.int32)], dtype=(tl.float32,) * 8, is_pure=False, pack=1,

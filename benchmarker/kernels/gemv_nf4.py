@@ -1,7 +1,4 @@
-"""W4A16 GEMV over bitsandbytes' NF4 or FP4 codes, each byte of two read once: `gemv_nf4.cu`.
-
-For NVIDIA's Hopper and newer, 16 bit, and bitsandbytes' usual blocks of 64.
-"""
+"""W4A16 GEMV for bitsandbytes' NF4 and FP4 codes in blocks of 64, in 16 bits on Hopper and newer (`gemv_nf4.cu`)."""
 
 from typing import Any
 
@@ -12,18 +9,15 @@ from benchmarker.kernels import gemv_tensor_core
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.launch_support import is_aligned
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-BLOCK = 64
-"""Weights that share a scale, for this kernel."""
-BLOCK_SIZES = (32, 64, 128)
-"""The same for other kernels of this package."""
-TILE_OUTPUTS = 8
-"""Of the kernel; with SwiGLU of each of its two matrices."""
+BLOCK = 64  # Weights per scale in this kernel.
+BLOCK_SIZES = (32, 64, 128)  # Weights per scale in other kernels of this package.
+TILE_OUTPUTS = 8  # Outputs of a tile; with SwiGLU of each matrix.
 
 
 def supports(linear: Any) -> str | None:
-    """Why this kernel cannot multiply by a linear's weights; None where it can."""
+    """Return why this kernel is not used for a linear, or None."""
     if not is_4bit(linear):
         return "not bitsandbytes' Linear4bit"
     if reason := layout_reason(linear):
@@ -35,12 +29,12 @@ def supports(linear: Any) -> str | None:
 
 
 def is_4bit(module: nn.Module) -> bool:
-    """Whether a module is bitsandbytes' 4-bit linear. Classes of the same name that wrap one, and do more, are not."""
+    """Return whether a module is bitsandbytes' Linear4bit itself, not a wrapper of the same name."""
     return type(module).__name__ == "Linear4bit" and isinstance(module, nn.Linear)
 
 
 def layout_reason(linear: Any) -> str | None:
-    """What of a linear's packing by bitsandbytes no kernel of this package knows; None where all is known."""
+    """Return which property of bitsandbytes' packing no kernel supports, or None."""
     state = linear.weight.quant_state
     if state is None:
         return "weights that are not quantized yet"
@@ -58,15 +52,7 @@ def launch(
     hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor, ends: GemvFusion = NO_FUSION, *,
     tile: gemv_tensor_core.Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """One kernel for the product and its ends; see `gemv_tensor_core.launch`.
-
-    Args:
-        hidden: [in].
-        packed: As for `gemv_nf4`; so are `scales` and `numbers`. For SwiGLU the gate's rows, then up's.
-
-    Returns:
-        [out], or half as many for SwiGLU; of the vector's type, summed in 32 bits.
-    """
+    """Run one kernel for the GEMV and its fused operations; see `gemv_nf4` and `gemv_tensor_core.launch`."""
     outputs = 2 * packed.numel() // len(hidden) // (2 if ends.swiglu else 1)
     return gemv_tensor_core.launch(
         "gemv_nf4", hidden, [packed, scales, numbers], [outputs], ends, tile=tile, outputs=outputs,
@@ -76,16 +62,13 @@ def launch(
 
 @torch.library.custom_op("benchmarker::gemv_nf4", mutates_args=())
 def gemv_nf4(hidden: Tensor, packed: Tensor, scales: Tensor, numbers: Tensor) -> Tensor:
-    """weight @ hidden.
+    """Return weight @ hidden, summed in 32 bits.
 
     Args:
-        hidden: [in], 16 bit.
-        packed: [out * in / 2, 1], uint8: two codes a byte, the earlier input's in the upper four bits.
-        scales: The scale of each block of 64 consecutive inputs, [out * in / 64], float32, one row after another.
-        numbers: The number that each code stands for, before its scale, [16], float32.
-
-    Returns:
-        [out], of the vector's type, summed in 32 bits.
+        hidden: [in], 16 bits.
+        packed: [out * in / 2, 1], uint8: two codes per byte, the earlier input in the upper four bits.
+        scales: One per block of 64 inputs, [out * in / 64], float32, row by row.
+        numbers: Value of each code before its scale, [16], float32.
     """
     return launch(hidden.contiguous(), packed, scales, numbers)
 

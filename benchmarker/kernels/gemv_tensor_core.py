@@ -1,6 +1,6 @@
-"""GEMVs over packed 4-bit weights on tensor cores, for NVIDIA's Hopper and newer: how they are cut and launched.
+"""W4A16 GEMV on tensor cores, for Hopper and newer: tiles and launch of `gemv_nf4.cu` and `gemv_gptq.cu`.
 
-How they work is written in `gemv_tensor_core.cuh`; the two kernels are `gemv_nf4.cu` and `gemv_gptq.cu`.
+`gemv_tensor_core.cuh` describes the algorithm.
 """
 
 from __future__ import annotations
@@ -18,45 +18,28 @@ from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.launch_support import can_start_early, is_aligned
 
 WARP = 32
-CHUNK = 128
-"""Inputs that a warp multiplies by at once; the file's CHUNK. All are a multiple of it."""
-OUTPUTS_STEP = 16
-"""Outputs are a multiple of it, also those of each of several matrices."""
-MOST_INPUTS = 32768
-"""The vector lies in shared memory."""
-TABLE_BYTES = 256 * 256
-"""Shared memory of the table of pairs, which comes first (`pair_table.cuh`)."""
-VECTOR_AT = TABLE_BYTES + 512
-"""Bytes of shared memory before the vector: the table, and zeros."""
+CHUNK = 128  # Inputs per warp step; CHUNK in the sources. The inputs are a multiple of it.
+OUTPUTS_STEP = 16  # The outputs of each matrix are a multiple of it.
+MOST_INPUTS = 32768  # Largest vector, which lies in shared memory.
+TABLE_BYTES = 256 * 256  # Shared memory of the pair table (`pair_table.cuh`), which comes first.
+VECTOR_AT = TABLE_BYTES + 512  # Offset of the vector in shared memory: table and zeros.
 SUMS_BYTES = 2 * 4 * 20 * 2 * 16
-"""Bytes of shared memory behind it at most: twice the sums of 20 warps, of two matrices, of 16 outputs."""
-HOPPERS_SHARED_BYTES = 227 * 1024
-"""Shared memory of a block on Hopper; others have less, and not every torch tells."""
-MOST_GROUPS = 15
-"""A block has so many barriers for parts of its warps."""
-MOST_HELD = 5
-"""Parts of the inputs that a lane has registers for."""
+"""Largest shared memory after the vector: sums of 20 warps, two matrices, 16 outputs, twice."""
+HOPPERS_SHARED_BYTES = 227 * 1024  # Shared memory of a block on Hopper; not every torch reports the device's.
+MOST_GROUPS = 15  # Number of barriers of a block.
+MOST_HELD = 5  # Input parts that fit in a lane's registers.
 TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut."""
-
-    split: int
-    """Warps that share the inputs of a tile."""
-    groups: int
-    """Groups of so many warps in a program of the grid."""
-    held: int
-    """Parts of the inputs that a warp reads ahead."""
+    split: int  # Warps that share the inputs of a tile.
+    groups: int  # Groups of `split` warps per program.
+    held: int  # Input parts that a warp reads ahead.
 
 
 def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequence[int]) -> str | None:
-    """Why these kernels do not make a product of this type and size on a device; None where they do.
-
-    Args:
-        outputs: Of each matrix.
-    """
+    """Return why these kernels do not support this type and size (`outputs` of each matrix), or None."""
     if not can_start_early(device):
         return "needs NVIDIA's Hopper or newer, and a Triton that is not 3.4"
     if dtype not in TYPES:
@@ -69,19 +52,17 @@ def why_not(device: torch.device, dtype: torch.dtype, inputs: int, outputs: Sequ
 
 
 def most_shared_bytes(device: torch.device) -> int:
-    """Shared memory that a block may take, in bytes."""
     properties: Any = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", HOPPERS_SHARED_BYTES))
 
 
 def processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @cache
 def why_not_compiled(device: torch.device) -> str | None:
-    """Why the smallest product cannot be compiled for a card and loaded there; None where it can."""
+    """Return why the smallest GEMV does not compile or load on this GPU, or None."""
     hidden = torch.zeros(CHUNK, dtype=torch.float16, device=device)
     program = program_for(hidden, NO_FUSION, Tile(1, 1, 1), units=1, tile_outputs=8, outputs=8, multiprocessors=1)
     try:
@@ -92,12 +73,12 @@ def why_not_compiled(device: torch.device) -> str | None:
 
 
 def vector_bytes(inputs: int) -> int:
-    """What a vector takes in shared memory: 16 bits a number, with zeros to two whole chunks."""
+    """Return the shared memory of a vector, padded to two chunks."""
     return 2 * -(-inputs // (2 * CHUNK)) * 2 * CHUNK
 
 
 def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
-    """Whether all of these are of one type of 16 bits, and begin at a multiple of 16 bytes."""
+    """Return whether all vectors have one 16-bit type and 16-byte alignment."""
     given = [hidden, *(vector for vector in others if vector is not None)]
     return hidden.dtype in TYPES and all(
         vector.dtype == hidden.dtype and vector.is_contiguous() and is_aligned(vector) for vector in given
@@ -105,11 +86,7 @@ def takes_vectors(hidden: Tensor, *others: Tensor | None) -> bool:
 
 
 def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
-    """The tile for inputs of so many parts: the fastest of some for each product of Qwen3-4B on an H100.
-
-    Args:
-        most_held: Parts that a lane has registers for; 1 where a part is of two matrices.
-    """
+    """Return the tile for this number of input parts, measured with each GEMV of Qwen3-4B on an H100."""
     each = -(-units // (20 if most_held == 1 else 19))
     if each > 3 and most_held > 1:
         each = -(-units // (16 * most_held)) * most_held
@@ -119,8 +96,6 @@ def tile_for(units: int, *, most_held: int = MOST_HELD) -> Tile:
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel's constants and its grid."""
-
     macros: tuple[tuple[str, int], ...]
     blocks: int
     threads: int
@@ -130,7 +105,6 @@ class Program:
 def program_for(
     hidden: Tensor, ends: GemvFusion, tile: Tile, *, units: int, tile_outputs: int, outputs: int, multiprocessors: int
 ) -> Program:
-    """What a product is compiled and launched with; arguments as of `launch`."""
     inputs, matrices = len(hidden), 2 if ends.swiglu else 1
     tiles = outputs // tile_outputs
     blocks = min(-(-tiles // tile.groups), multiprocessors)
@@ -153,24 +127,14 @@ def launch(
     name: str, hidden: Tensor, weights: Sequence[Tensor], sizes: Sequence[int], ends: GemvFusion, *,
     units: int, tile_outputs: int, outputs: int, tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """One kernel for the product and its ends.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
+    """Run one kernel for the GEMV and its fused operations.
 
     Args:
-        name: The file without `.cu`.
-        hidden: [in]. This and the ends' vectors are as `takes_vectors` says.
-        weights: What the kernel is given before the norm's weight.
-        sizes: Whole numbers that it is given after the output.
-        units: Parts of the inputs, of which a warp takes some.
-        tile_outputs: Outputs of a tile.
-
-    Returns:
-        [outputs], of the vector's type.
-
-    Raises:
-        ValueError: A vector is of another kind.
-        CudaSourceError: The kernel cannot be compiled or loaded here.
+        name: File name without `.cu`.
+        hidden: [in]; this and the fused vectors must satisfy `takes_vectors`.
+        weights: Tensor arguments before the norm's weight.
+        sizes: Integer arguments after the output.
+        units: Parts of the inputs, shared among warps.
     """
     if not takes_vectors(hidden, ends.gain, ends.residual):
         raise ValueError("vectors that are not all of one type of 16 bits, or that begin at no multiple of 16 bytes")

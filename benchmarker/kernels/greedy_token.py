@@ -1,8 +1,6 @@
-"""Argmax of the logits of one sequence, in two small kernels.
+"""Argmax of one sequence's logits in two small kernels: parts, then the maximum of the parts.
 
-Qwen3-4B has 151,936 logits, 300 KB: one program would read them for longer than a decoder layer takes. So each of many
-programs finds the maximum of a part, and one program finds the maximum of those. Both kernels start early
-(programmatic dependent launch).
+Qwen3-4B has 151,936 logits (300 KB), which one program would read for longer than a layer takes. Both start early.
 """
 
 import torch
@@ -10,15 +8,13 @@ from torch import Tensor
 
 from benchmarker.kernels.launch_support import can_start_early, tl, triton
 
-PART = 1024
-"""Logits of a program of the first kernel."""
+PART = 1024  # Logits per program of the first kernel.
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def argmax_of_parts_kernel(  # type: ignore[no-untyped-def]
     logits, highest, places, count, part: tl.constexpr, early: tl.constexpr
 ):  # fmt: skip
-    """logits: [count]; highest, places: [grid], the highest of each part and where it first stands."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -33,7 +29,6 @@ def argmax_of_parts_kernel(  # type: ignore[no-untyped-def]
 def argmax_kernel(  # type: ignore[no-untyped-def]
     highest, places, token, parts, count, most_parts: tl.constexpr, early: tl.constexpr
 ):  # fmt: skip
-    """The first place of the highest of all parts; see `argmax_of_parts_kernel`."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -45,14 +40,7 @@ def argmax_kernel(  # type: ignore[no-untyped-def]
 
 
 def greedy_token(logits: Tensor) -> Tensor:
-    """The place of the highest of the logits, of equals the first.
-
-    Args:
-        logits: [vocabulary].
-
-    Returns:
-        [1, 1], int64.
-    """
+    """Return the first position of the largest logit, [1, 1], int64."""
     count = len(logits)
     parts = triton.cdiv(count, PART)
     highest = logits.new_empty(parts, dtype=torch.float32)

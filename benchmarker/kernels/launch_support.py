@@ -1,7 +1,8 @@
-"""Programmatic dependent launch (PDL), on NVIDIA's Hopper or newer: a kernel starts while the one before it ends.
+"""Helpers for kernel launches: optional Triton, programmatic dependent launch (PDL), counters and alignment.
 
-Such a kernel can read its weights, which no step writes, before the input that it depends on is there. So the memory
-does not rest between two kernels.
+With PDL, on NVIDIA's Hopper and newer, a kernel starts while the previous kernel ends and reads its weights, which no
+step writes, before it waits for its input. So all kernels here require that weights are not written just before on the
+same device. Without Triton (torch on a CPU) stand-ins let the files be imported.
 """
 
 from functools import cache
@@ -11,18 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HOPPER = 9
-"""Major number of Hopper's compute capability."""
+HOPPER = 9  # Major compute capability of Hopper.
 
 
 @cache
 def can_start_early(device: torch.device) -> bool:
-    """Whether a kernel can be launched so: on Hopper or newer, and, for Triton's, with a Triton that is not 3.4."""
+    """Return whether PDL is available: Hopper or newer, and a Triton other than 3.4."""
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     import triton
 
-    # Triton 3.4 has the two calls, but cannot compile them.
+    # Triton 3.4 has both calls but cannot compile them.
     return not triton.__version__.startswith("3.4.") and torch.cuda.get_device_capability(device)[0] >= HOPPER
 
 
@@ -32,7 +32,6 @@ try:
 except ImportError:
 
     def _as_it_is(*functions: Any, **_: Any) -> Any:
-        """A stand-in for `triton.jit`, with arguments or without, and for `tl.constexpr`: what is given, unchanged."""
         return functions[0] if functions else _as_it_is
 
     triton: Any = SimpleNamespace(jit=_as_it_is)  # type: ignore[no-redef]
@@ -43,20 +42,18 @@ __all__ = ["tl", "triton"]
 
 @cache
 def arrived(kernel: str, places: int, device: torch.device) -> Tensor:  # noqa: ARG001  Each kernel has its own.
-    """How many programs of a kernel have ended at each place, [places], int32: zeros between two launches.
+    """Return counters of programs that have ended, [places], int32, zero between launches.
 
-    All launches of the kernel on a device share it, and each leaves zeros. So they must be in one stream, where each
-    waits for the one before it to end before it counts. The first call must not be in the capture of a graph.
+    All launches of a kernel on a device share them, so they must be in one stream. The first call must not be captured.
     """
     return torch.zeros(places, dtype=torch.int32, device=device)
 
 
 def is_aligned(tensor: Tensor) -> bool:
-    """Whether a tensor begins at a multiple of 16 bytes, so that it can be read 16 bytes at a time."""
     return tensor.data_ptr() % 16 == 0
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The same numbers one after another, from a multiple of 16 bytes on; a copy only where they lie otherwise."""
+    """Return a contiguous tensor at a multiple of 16 bytes, copied if necessary."""
     tensor = tensor.contiguous()
     return tensor if is_aligned(tensor) else tensor.clone()

@@ -1,8 +1,8 @@
-"""Many rows brought into the order of `prefill_gemm`, and SwiGLU on the way, for NVIDIA's Hopper.
+"""Permutation of rows to the order of `prefill_gemm`, optionally with SwiGLU, for Hopper.
 
-`packed_weights.by_lane` says the same in torch's operators. Of these torch's compiler makes kernels that read number by
-number: at 512 rows SwiGLU and the order of its 9,728 outputs took 25 to 27 us on one H100, SwiGLU alone 8 us
-(2026-11-25). How this kernel works is written in `permute_rows.cu`. On a CPU the operators are used.
+`packed_weights.by_lane` is the same in torch operators, of which inductor makes kernels that read number by number:
+SwiGLU and the permutation of 512 rows of 9,728 took 25 to 27 us on one H100, SwiGLU alone 8 us (2026-11-25).
+`permute_rows.cu` describes the algorithm.
 """
 
 import torch
@@ -12,32 +12,21 @@ from benchmarker.kernels.cuda_source import cuda_kernel
 from benchmarker.kernels.launch_support import aligned
 from benchmarker.kernels.packed_weights import LANE_CHUNK, by_lane
 
-# No `from __future__ import annotations` here: torch reads the operators' types from its annotations.
+# No `from __future__ import annotations`: torch reads the operators' types from its annotations.
 
 THREADS = 256
-EIGHT = 8
-"""Inputs that a thread takes."""
+EIGHT = 8  # Inputs per thread.
 
 
 @torch.library.custom_op("benchmarker::rows_by_lane", mutates_args=())
 def rows_by_lane(hidden: Tensor, in_word: int) -> Tensor:
-    """Rows, [rows, inputs], in the order of `packed_weights.by_lane`: [rows, inputs / 64, 4, 16].
-
-    Args:
-        hidden: Of 16 bits; its inputs a multiple of 64.
-        in_word: Weights of a word of the matrix, 4 or 8.
-    """
+    """Return 16-bit rows, [rows, inputs], in the order of `packed_weights.by_lane`."""
     return launch(hidden, in_word) if hidden.is_cuda else by_lane(hidden, in_word)
 
 
 @torch.library.custom_op("benchmarker::swiglu_by_lane", mutates_args=())
 def swiglu_by_lane(gate_up: Tensor, in_word: int) -> Tensor:
-    """silu(gate) * up of each row, in the order of `packed_weights.by_lane`: [rows, width / 64, 4, 16].
-
-    Args:
-        gate_up: [rows, 2 * width], of 16 bits: the gate of a row and behind it its up; the width a multiple of 64.
-        in_word: Weights of a word of the matrix that multiplies the result, 4 or 8.
-    """
+    """Return silu(gate) * up of rows [rows, gate and up] in the order of `packed_weights.by_lane`."""
     if gate_up.is_cuda:
         return launch(gate_up, in_word, is_gated=True)
     gate, up = gate_up.chunk(2, -1)
@@ -59,7 +48,6 @@ def _empty(like: Tensor, width: int) -> Tensor:
 
 
 def launch(rows: Tensor, in_word: int, *, is_gated: bool = False) -> Tensor:
-    """As `rows_by_lane`, or with `is_gated` as `swiglu_by_lane`, by the kernel."""
     rows = aligned(rows)
     placed = _empty(rows, rows.shape[1] // (2 if is_gated else 1))
     macros = {"IN_WORD": in_word, "GATED": int(is_gated), "BF16": int(rows.dtype == torch.bfloat16), "THREADS": THREADS}

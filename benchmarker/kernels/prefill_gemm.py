@@ -1,7 +1,4 @@
-"""Packed weights times many rows, for NVIDIA's Hopper: how a product is cut and launched.
-
-How the kernel works is written in `prefill_gemm.cu`. A program of the grid is as large as a processor has room for.
-"""
+"""Prefill GEMM: packed weights times many rows, for Hopper. `prefill_gemm.cu` describes the algorithm."""
 
 from __future__ import annotations
 
@@ -17,66 +14,48 @@ from benchmarker.kernels.cuda_source import compile_only as compile_source
 from benchmarker.kernels.gemv_tensor_core import HOPPERS_SHARED_BYTES, Program
 from benchmarker.kernels.packed_weights import LANE_CHUNK, Packed
 
-WARP_GROUP = 128
-"""Threads that ask the tensor cores together."""
+WARP_GROUP = 128  # Threads that issue one wgmma.
 REGISTERS = {2: (40, 232), 3: (40, 152)}
-"""By the warp groups that multiply: registers of a thread that copies, and of one that multiplies, which a program
-exchanges among its threads. With fewer at its beginning it would wait for them without end."""
-STAGED_BYTES = 4 * 1024
-"""Shared memory for the results of a warp group on their way out."""
+"""Registers of a copying and a multiplying thread by number of multiplying warp groups. Threads exchange them; with
+fewer at its start, a program would deadlock."""
+STAGED_BYTES = 4 * 1024  # Shared memory for the results of a warp group.
 MOST_STAGES = 8
 MOST_SHARED = 1024
-SCALED = 8
-"""Chunks whose scales of codes come together."""
-LINE = 32
-"""GPTQ's outputs are a multiple of it; so many words of 32 bits are brought together."""
-BLOCKS_STEP = 256
-"""Inputs of codes are a multiple of it: the scales of an output begin at a multiple of 16 bytes."""
-FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}
-"""The file's FORM."""
-NEARLY_ALL = 0.75
-"""Part of the processors. Where more tiles than that are left, each is made by one processor, and the others rest."""
+SCALED = 8  # Chunks whose code scales are copied together.
+LINE = 32  # 32-bit words that are copied together; GPTQ's outputs are a multiple of it.
+BLOCKS_STEP = 256  # Inputs of codes are a multiple of it, so that the scales of an output are aligned to 16 bytes.
+FORMS = {"int8 by row": 8, "int4 by group": 4, "nf4": 16, "fp4": 16}  # FORM in the source.
+NEARLY_ALL = 0.75  # Share of the multiprocessors from which remaining tiles are computed whole, one per multiprocessor.
 SHARES = (4, 1)
-"""How many programs a tile may have, where there are fewer tiles than processors. Two more numbers are tried: the most
-that fit, processors // tiles, and one program for each processor."""
+"""Programs per tile if there are fewer tiles than multiprocessors, besides the most that fit and one program per
+multiprocessor."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut."""
-
-    outputs: int
-    """Outputs of a tile: 128, 192 or 256."""
-    rows: int
-    """Rows of a tile: 32, 64, 128, or 256 with 128 outputs."""
-    programs: int
-    """Programs of the grid, at most one for each processor."""
-    shared: int
-    """Tiles of which each program makes an equal part. The others are made whole, in turns of one each."""
+    outputs: int  # Outputs of a tile: 128, 192 or 256.
+    rows: int  # Rows of a tile: 32, 64, 128, or 256 with 128 outputs.
+    programs: int  # Programs, at most one per multiprocessor.
+    shared: int  # Tiles of which each program computes an equal part; the others are computed whole, one per turn.
 
     @property
     def groups(self) -> int:
-        """Warp groups that multiply, each one or two times 64 outputs; one more brings what they need."""
+        """Warp groups that multiply; one more copies."""
         return 3 if self.outputs == 192 else 2
 
     @property
     def threads(self) -> int:
-        """Threads of a program."""
         return WARP_GROUP * (1 + self.groups)
 
     @property
     def name(self) -> str:
-        """`warp groups, 256 outputs, 128 rows, 132 programs, 28 tiles shared`."""
+        """Name in records: `warp groups, 256 outputs, 128 rows, 132 programs, 28 tiles shared`."""
         size = f"{self.outputs} outputs, {self.rows} rows"
         return f"warp groups, {size}, {self.programs} programs, {self.shared} tiles shared"
 
 
 def why_not(device: torch.device, dtype: torch.dtype, packed: Packed) -> str | None:
-    """Why this kernel does not multiply by such weights; None where it does.
-
-    Args:
-        dtype: Of the rows.
-    """
+    """Return why this kernel does not support the weights with rows of this type, or None."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != HOPPER:
         return "not Hopper"
     inputs = packed.length * packed.in_word
@@ -99,13 +78,10 @@ def _why_not_weights(dtype: torch.dtype, packed: Packed, inputs: int) -> str | N
 
 
 def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
-    """Cuts worth timing, the likeliest first.
+    """Return the cuts to time, the most promising first.
 
-    Tiles of 192 outputs are worth it where each of nearly all processors makes one: query, key and value of Qwen3-4B at
-    512 rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 outputs and 256 rows. Else the
-    latter won: tiles of 256 outputs and 128 rows have as many sums, and twice as many weights are unpacked for them.
-    They are timed for 129 to 256 rows, and where half of the last tile of 256 rows would be empty. Of 64 and 128 rows,
-    tiles of 256 outputs were the fastest for no product of Qwen3-4B in int8, GPTQ or NF4 there.
+    Tiles of 192 outputs help if nearly all multiprocessors compute one each: query, key and value of Qwen3-4B at 512
+    rows took 27 us in GPTQ on an H100 (2026-11-25), and 29 with 96 tiles of 128 x 256, which won otherwise.
     """
     sizes = _sizes(rows)
     tile_rows = min(128, sizes[0][1])
@@ -122,7 +98,6 @@ def cuts_for(packed: Packed, rows: int, processors: int) -> list[Cut]:
 
 
 def _sizes(rows: int) -> list[tuple[int, int]]:
-    """Outputs and rows of the tiles that are timed for any product."""
     if rows <= 128:
         return [(128, next(size for size in (32, 64, 128) if rows <= size))]
     if rows <= 256:
@@ -136,16 +111,15 @@ def _tiles(packed: Packed, rows: int, outputs: int, tile_rows: int) -> int:
 
 
 def _shared_tiles(tiles: int, programs: int) -> int:
-    """Tiles to be shared: those that are left where each program has as many whole ones.
+    """Return the tiles to share: those that remain after equal numbers of whole tiles.
 
-    Where nearly every program would make one of them, none are shared: to leave sums and to add them up takes longer.
+    None are shared if nearly every program would compute one, since exchanging sums takes longer.
     """
     left = tiles % programs
     return left if tiles < programs or left <= NEARLY_ALL * programs else 0
 
 
 def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
-    """What a product is compiled and launched with."""
     form, inputs = FORMS[packed.form], packed.length * packed.in_word
     words = cut.outputs * LANE_CHUNK // (1 if form == 8 else 2)
     stage = cut.rows * LANE_CHUNK * 2 + words + (2 * cut.outputs if form == 4 else 0) + 16
@@ -162,30 +136,13 @@ def program_for(packed: Packed, dtype: torch.dtype, cut: Cut) -> Program:
 
 
 def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
-    """Have the kernel of a cut compiled, and not run. Several threads can do so at once.
-
-    Raises:
-        CudaSourceError: It cannot be compiled here.
-    """
     compile_source("prefill_gemm", program_for(packed, hidden.dtype, cut).macros, hidden.device)
 
 
 def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
-    """The product of packed weights with rows.
+    """Return the product, [rows, outputs], summed in 32 bits.
 
-    The caller must wait for weights that were written just before on the same device: the kernel does not. On a device
-    one product is made at a time, as on one stream: they share the counts. Programs wait for each other, so that all of
-    a product must find room on the device at once.
-
-    Args:
-        hidden: [rows, ...], see `packed_weights.by_lane`; with the weights as `why_not` says.
-
-    Returns:
-        [rows, outputs], of the type of `hidden`; summed in 32 bits.
-
-    Raises:
-        ValueError: The rows are of another kind.
-        CudaSourceError: The kernel cannot be compiled or loaded here.
+    Products share counters, so a device computes one at a time. Programs wait for each other: all must be resident.
     """
     if not hidden.is_contiguous() or not gemv_tensor_core.takes_vectors(hidden):
         raise ValueError("not contiguous rows of one type of 16 bits that begin at a multiple of 16 bytes")
@@ -209,7 +166,6 @@ def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
 
 
 def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
-    """The words and the scales of groups, as a program copies them."""
     form = FORMS[packed.form]
     if form == 4:
         lines = packed.words.view(packed.length, -1, LINE).transpose(0, 1)
@@ -223,11 +179,10 @@ def _maps_of(packed: Packed, cut: Cut) -> tuple[TensorMap, TensorMap | None]:
 
 
 def prepare(device: torch.device) -> None:
-    """Make what all products of a device share. Made during a capture, it would be filled at a replay alone."""
+    """Allocate the shared counters, which a capture would only clear at replay."""
     _counts(device)
 
 
 @cache
 def _counts(device: torch.device) -> Tensor:
-    """A count for each tile that programs share: zeros, as the kernel leaves them."""
     return torch.zeros(MOST_SHARED, dtype=torch.int32, device=device)

@@ -1,37 +1,8 @@
-"""Products of packed weights with several vectors, of sequences in a decode step or of a prompt.
+"""Quantized GEMM (W4A16 and W8A16) for several rows: sequences of a decode step, or a prefill.
 
-torch's compiler makes int8's product of two kernels, gptqmodel and bitsandbytes unpack the whole matrix to 16 bits
-first: all of them move more bytes than a product in 16 bits would. Here packed weights are read as the libraries keep
-them, in the fastest of several ways (`quantized_gemm`), which a measurement at set-up finds (`gemm_autotune`).
-
-The four products of a layer of Qwen3-4B, linears of one input joined (`fuse_qkv_gate_up`), us on one H100 (2026-11-25):
-
-| rows | fp16 by cuBLAS | int8 | NF4 | GPTQ | by |
-| --: | --: | --: | --: | --: | :-- |
-| 2 | 105 | - | 59 | 57 | `w4a16_gemm` |
-| 8 | 101 to 104 | - | 59 | 58 | `w4a16_gemm` |
-| 16 | 102 to 104 | - | 65 | 58 | `prefill_gemm`; query, key and value, and NF4's o, `w4a16_gemm` |
-| 32 | 102 to 107 | - | 69 | 60 | `prefill_gemm`; NF4's query, key and value `w4a16_gemm` |
-| 64 | 100 to 104 | 80 | 76 | 65 | `prefill_gemm` |
-| 512 | 167 to 171 | 188 | 193 | 183 | `prefill_gemm` |
-| 2,048 | 561 to 578 | 592 | 599 | 581 | `prefill_gemm`; o unpacked first |
-| 4,096 | 1,155 to 1,185 | 1,156 | 1,141 | 1,131 | `prefill_gemm`; o, and int8's down, unpacked first |
-
-Each is the fastest of its ways, and cuBLAS was timed beside each form, for 4,096 rows on another card.
-
-Up to 64 rows packed weights are faster, since there is less to read. With hundreds of rows all forms wait for the
-tensor cores. What is left at 512 rows are mostly sums of tiles that programs share: query, key and value share none and
-take as long as cuBLAS's; gate and up take 8 to 11 us longer, o 4 to 8, and down at most 4.
-
-Layouts, and what `packed_matmul`, which multiplies int8 by 2 to 32 rows, reached on one H200 (2026-11-23):
-
-| form | bytes a weight, scales included | layout | GB/s of 19456 x 2560 at 8 rows (fp16: 2,800) |
-| :-- | --: | :-- | --: |
-| int8 | 1 + 2 / inputs | [outputs, inputs], a scale of 16 or 32 bits for each output | 2,170 |
-| GPTQ | 0.5 + 2.5 / group | [inputs / 8, outputs] words of 32 bits; scales and zeros for groups of inputs | 860 |
-| NF4, FP4 | 0.5 + 4 / block | [outputs, inputs / 2] bytes; scales of 32 bits for blocks of inputs | 830 |
-
-Everywhere here the last cache was overwritten before each product.
+Libraries dequantize the whole matrix to 16 bits first, and inductor uses two kernels for int8; both move more bytes
+than a 16-bit GEMM. Here packed weights are read as the libraries store them, by the fastest candidate
+(`gemm_autotune`). README.md has measured times.
 """
 
 from functools import partial
@@ -68,24 +39,18 @@ from benchmarker.kernels.packed_weights import (
 )
 from benchmarker.kernels.permute_rows import rows_by_lane
 from benchmarker.kernels.quantized_gemm_triton import tiles_for
+from benchmarker.kernels.rewritten_module import RewrittenModule
 
-# No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
+# No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
-MOST_ROWS = 16_384
-"""Most vectors of a product where `prefill_gemm` is one of its ways; elsewhere those of a tile of `packed_matmul`."""
-STEP = 128
-"""Inputs of a step of the kernel, and of the smallest group with scales of GPTQ's."""
-BLOCK = 64
-"""The smallest block of bitsandbytes' that the kernel takes."""
-ALL_EIGHT = -0x77777778
-"""A word of eight zero points that are 8, as an int32."""
+MOST_ROWS = 16_384  # Most rows if `prefill_gemm` is a candidate; otherwise a tile of `quantized_gemm_triton`.
+STEP = 128  # Inputs are a multiple of it, and so are GPTQ's groups.
+BLOCK = 64  # bitsandbytes' blocks are a multiple of it.
+ALL_EIGHT = -0x77777778  # Word of eight zero points of 8, as int32.
 
 
 def packed_form(linear: Any) -> str | None:
-    """The form of a linear's weights as `Packed.form` names it; None for what this kernel does not take.
-
-    Read once, before the model runs: it looks at the numbers.
-    """
+    """Return the `Packed.form` of a linear's weights, or None if unsupported. It reads the weights: call it once."""
     device = getattr(linear, "weight", getattr(linear, "qweight", None))
     if device is None or not can_start_early(device.device) or linear.in_features % STEP or linear.out_features % 8:
         return None
@@ -103,15 +68,7 @@ def packed_form(linear: Any) -> str | None:
 
 
 def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
-    """A linear's product without its bias.
-
-    Args:
-        hidden: [..., inputs], as many vectors as `takes_rows`, float16 or bfloat16.
-        form: `packed_form` of the linear.
-
-    Returns:
-        [vectors, outputs].
-    """
+    """Return a linear's product without bias, [rows, outputs], for rows [..., inputs] as in `takes_rows`."""
     rows = hidden.reshape(-1, hidden.shape[-1])
     if are_ordered_by_kernel(rows.shape[0], linear, form):
         placed: Tensor = rows_by_lane(rows, in_word(form))
@@ -121,32 +78,28 @@ def packed_product(hidden: Tensor, linear: Any, form: str) -> Tensor:
     return product_of_placed(placed, linear, form)
 
 
-def are_ordered_by_kernel(rows: int, linear: Any, form: str) -> bool:
-    """Whether `rows_by_lane` brings so many rows into the order of the linear's product.
+def are_ordered_by_kernel(rows: int, linear: RewrittenModule, form: str) -> bool:
+    """Return whether `rows_by_lane` permutes the rows.
 
-    The compiler orders fewer: where words have four weights, in the kernel that makes the rows. Where they have eight,
-    it made two more kernels a layer for that (64 rows of Qwen3-4B), so that ours does it from 33 rows on.
+    The compiler permutes fewer rows: inside the previous kernel for words of four weights. For words of eight weights
+    it needed two more kernels per layer (64 rows of Qwen3-4B), so `rows_by_lane` is used from 33 rows on.
     """
     few = ONE_TILE if in_word(form) == 4 else FEW_ROWS
     return rows > few and bool(linear.most_packed_rows > ONE_TILE)
 
 
 def product_of_placed(placed: Tensor, linear: Any, form: str) -> Tensor:
-    """As `packed_product`, of rows in one of the orders of `packed_weights.order_of`."""
     product: Tensor = packed_matmul(placed, *packed_tensors(linear, form), form, linear.out_features)
     return product
 
 
 def most_packed_rows(linear: Any, form: str | None) -> int:
-    """Vectors that a product of the linear's packed weights takes at most: 0 of another form, `packed_form`.
-
-    Read once, before the model runs.
-    """
+    """Return the most rows of a linear's quantized GEMM, 0 without a form. Call it once."""
     if form is None:
         return 0
     packed = packed_of(*packed_tensors(linear, form), form, linear.out_features)
     if is_int4_by_group(form) or form == "int8 by row":
-        # int8 in any type of 16 bits.
+        # int8 supports any 16-bit type.
         dtype = packed.scales.dtype if packed.scales.dtype in gemv_tensor_core.TYPES else torch.float16
     else:
         dtype = linear.weight.quant_state.dtype
@@ -156,14 +109,12 @@ def most_packed_rows(linear: Any, form: str | None) -> int:
     return MOST_ROWS
 
 
-def takes_rows(hidden: Tensor, linear: Any) -> bool:
-    """Whether there are as many vectors as the linear's product takes, of a type that it takes."""
+def takes_rows(hidden: Tensor, linear: RewrittenModule) -> bool:
     rows, most = hidden.numel() // hidden.shape[-1], int(linear.most_packed_rows)
     return 1 < rows <= most and hidden.dtype in gemv_tensor_core.TYPES
 
 
 def packed_tensors(linear: Any, form: str) -> tuple[Any, Any, Any]:
-    """A linear's weights, scales and zeros as `packed_of` takes them."""
     if is_int4_by_group(form):
         return linear.qweight, linear.scales, linear.qzeros
     if form == "int8 by row":
@@ -181,17 +132,7 @@ def packed_matmul(
     form: str,
     outputs: int,
 ) -> Tensor:
-    """The product of packed weights with rows, in the way that is fastest for its shape on this device.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
-
-    Args:
-        hidden: The rows in one of the orders of `packed_weights.order_of`.
-        weights: As `packed_weights.packed_of` takes them; so are `scales`, `zeros`, `form` and `outputs`.
-
-    Returns:
-        [rows, outputs], of the type of `hidden`; summed in 32 bits.
-    """
+    """Return the product of packed weights with rows, [rows, outputs], by the fastest candidate, summed in 32 bits."""
     assert not is_int4_by_group(form) or weights.is_contiguous(), "columns of joined words"
     packed, hidden = packed_of(weights, scales, zeros, form, outputs), aligned(hidden)
     return chosen(hidden, packed, ways_for, unpacked_way).launch(hidden, packed)
@@ -206,24 +147,18 @@ def _shape(
     form: str,  # noqa: ARG001
     outputs: int,
 ) -> Tensor:
-    # `len` would make a number of the rows of any prompt.
+    # `len` would specialize the number of rows.
     return hidden.new_empty((hidden.shape[0], outputs))
 
 
 UNPACKED = "unpacked to 16 bit, then cuBLAS"
 ORDERED_FROM = 9
-"""Rows from which `prefill_gemm` is timed beside `w4a16_gemm`.
-
-On an H100 the latter takes 60 to 61 us for the products of a layer of Qwen3-4B and 8 rows, and 84 to 88 for 32;
-`prefill_gemm` takes 65 to 76 for 64."""
+"""Rows from which `prefill_gemm` is timed next to `w4a16_gemm`. On an H100 the latter takes 60 to 61 us for the GEMMs
+of a layer of Qwen3-4B and 8 rows, 84 to 88 for 32; `prefill_gemm` takes 65 to 76 for 64."""
 
 
 def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
-    """The candidates for a product, the likeliest first.
-
-    Args:
-        hidden: The rows in one of the orders of `packed_weights.order_of`.
-    """
+    """Return the candidates for rows in an order of `packed_weights.order_of`, the most promising first."""
     device, rows = hidden.device, len(hidden)
     processors = gemv_tensor_core.processors(device) if hidden.is_cuda else 1
     has_warp_groups = prefill_gemm.why_not(device, hidden.dtype, packed) is None
@@ -235,8 +170,8 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     if by_table:
         most_shared_bytes = gemv_tensor_core.most_shared_bytes(device)
         ways += map(_by_cut, w4a16_gemm.cuts_for(packed, rows, processors, most_shared_bytes))
-    # Tiles took 1.2 to 3 times as long as the table on an H100: Qwen3-4B's products, 2 to 16 rows (2026-11-25). For 32
-    # rows the table was faster too.
+    # Triton tiles took 1.2 to 3 times as long as `w4a16_gemm` on an H100: GEMMs of Qwen3-4B, 2 to 16 rows (2026-11-25).
+    # At 32 rows `w4a16_gemm` was faster too.
     if rows <= ONE_TILE and not (by_table and has_warp_groups):
         ways += map(_by_tile, tiles_for(packed, rows, processors))
     if hidden.dim() == 2 and rows >= ORDERED_FROM and has_warp_groups:
@@ -244,7 +179,7 @@ def ways_for(hidden: Tensor, packed: Packed) -> list[Way]:
     return [*ways, unpacked_way]
 
 
-# Bringing rows into the order of a way is part of what the product takes.
+# Permuting the rows is part of a candidate's time.
 
 
 def _by_tile(tile: quantized_gemm_triton.Tile) -> Way:
@@ -282,11 +217,7 @@ def _by_warp_groups_in_order(cut: prefill_gemm.Cut) -> Way:
 
 
 def unpacked_product(hidden: Tensor, packed: Packed) -> Tensor:
-    """The same product with the matrix unpacked to 16 bits first, to the numbers that the libraries make.
-
-    Args:
-        hidden: The rows in one of their orders.
-    """
+    """Dequantize the matrix to 16 bits and multiply by cuBLAS, for rows in any order."""
     if hidden.dim() == 4:
         return hidden.view(len(hidden), -1) @ unpack(packed, hidden.dtype, is_by_lane=True)
     rows = as_they_are(hidden)

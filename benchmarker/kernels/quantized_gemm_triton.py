@@ -1,15 +1,11 @@
-"""Packed weights times 2 to 128 rows, by tensor cores: words are unpacked in registers.
+"""Quantized GEMM in Triton for 2 to 128 rows: words are unpacked in registers.
 
-Weights are the left operand of `tl.dot` and come from registers; rows are the right one and come from shared memory, so
-that eight rows are no more than eight columns of an instruction. A word holds consecutive inputs. The sum over the
-inputs may be made in any order, so the first input of every word is one product, the second the next, and so on: the
-rows are given in that order (`by_place`), and no weight moves between threads. Scales multiply the sums of a group, in
-32 bits, and not the weights: fewer operations, and no rounding.
+Weights are the left operand of `tl.dot`, from registers; rows are the right operand, from shared memory, so that eight
+rows are eight columns of an instruction. The first input of every word is one product, the second the next, and so on,
+with rows in that order (`by_place`): no weight moves between threads. Scales multiply a group's sums in 32 bits.
 
-The rows, 128 at most, are one tile, so that each word is read once.
-
-Where the tiles do not fill the card, programs share the inputs of a tile (`parts`): each writes its sums, and the one
-that ends last adds them up, always in the same order.
+All rows are one tile, so each word is read once. If the tiles do not fill the GPU, programs share the inputs of a tile
+(`parts`), and the last one adds the sums in a fixed order.
 """
 
 from collections.abc import Iterator
@@ -24,44 +20,27 @@ from benchmarker.kernels.dequantize_words import unpack_codes, unpack_gptq, unpa
 from benchmarker.kernels.launch_support import arrived, can_start_early, tl, triton
 from benchmarker.kernels.packed_weights import Packed
 
-MOST_TILES = 1 << 14
-"""Tiles of the largest product."""
+MOST_TILES = 1 << 14  # Tiles of the largest GEMM.
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is divided among the programs of a grid."""
-
     outputs: int
-    """Outputs of a program."""
-    rows: int
-    """Rows that a program has room for."""
-    words: int
-    """Words of an output that a program takes in one step."""
-    parts: int
-    """Programs that share the inputs of the same outputs."""
+    rows: int  # Row capacity.
+    words: int  # Words of an output per step.
+    parts: int  # Programs that share the inputs of the same outputs.
     warps: int
-    stages: int
-    """Steps whose words are on their way at the same time, and the one that is being multiplied."""
+    stages: int  # Steps in flight, including the current one.
 
     @property
     def name(self) -> str:
-        """`128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
+        """Name in records: `128 outputs, 64 rows, 16 words, 2 parts, 4 warps, 4 stages`."""
         size = f"{self.outputs} outputs, {self.rows} rows, {self.words} words"
         return f"{size}, {self.parts} parts, {self.warps} warps, {self.stages} stages"
 
 
 def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
-    """The product of packed weights with rows.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
-
-    Args:
-        hidden: [rows, in_word, length], see `packed_weights.by_place`; float16 or bfloat16.
-
-    Returns:
-        [rows, outputs], of the type of `hidden`; summed in 32 bits.
-    """
+    """Return the product, [rows, outputs], summed in 32 bits, for rows [rows, in_word, length] (`by_place`)."""
     output = hidden.new_empty((len(hidden), packed.outputs))
     positional, named = _arguments(hidden, packed, tile, output)
     with torch.cuda.device_of(output):
@@ -70,11 +49,6 @@ def launch(hidden: Tensor, packed: Packed, tile: Tile) -> Tensor:
 
 
 def compile_only(hidden: Tensor, packed: Packed, tile: Tile) -> Any:
-    """Have the kernel of a tile compiled, and not run. Several threads can do so at once.
-
-    Returns:
-        Triton's compiled kernel, with its PTX in `asm`.
-    """
     positional, named = _arguments(hidden, packed, tile, hidden)
     with torch.cuda.device_of(hidden):
         return packed_matmul_kernel.warmup(*positional, grid=_grid(hidden, packed, tile), **named)
@@ -86,7 +60,6 @@ def _grid(hidden: Tensor, packed: Packed, tile: Tile) -> tuple[int, int]:
 
 
 def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the kernel, those with a place and those with a name."""
     tiles = _grid(hidden, packed, tile)[0]
     assert tiles <= MOST_TILES
     numbers = tiles * tile.parts * tile.outputs * tile.rows if tile.parts > 1 else 1
@@ -109,7 +82,6 @@ def _arguments(hidden: Tensor, packed: Packed, tile: Tile, output: Tensor) -> tu
 def _scale(  # type: ignore[no-untyped-def]
     scales, group, column, inside, outputs, groups: tl.constexpr, form: tl.constexpr
 ):  # fmt: skip
-    """Scales of a group of inputs, of each output in `column`, float32."""
     if form == "int8 by row":
         place = column
     elif form == "int4 by group" or form == "int4 by group, zeros":
@@ -124,7 +96,7 @@ def _unpacked(  # type: ignore[no-untyped-def]
     words, numbers, column, inside, word, outputs,
     length: tl.constexpr, form: tl.constexpr, kind: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """Words of these outputs as weights: a tile, [outputs, words], for each place in a word."""
+    """Return these words as weights: a tile, [outputs, words], for each place in a word."""
     if form == "int4 by group" or form == "int4 by group, zeros":
         packed = tl.load(words + word[:, None] * outputs + column[None, :], mask=inside[None, :], other=0)
         weights = unpack_gptq(tl.trans(packed), kind, by_ptx)
@@ -142,14 +114,12 @@ def _unpacked(  # type: ignore[no-untyped-def]
 def _values(  # type: ignore[no-untyped-def]
     hidden, at, word, row, rows, length: tl.constexpr, in_word: tl.constexpr
 ):  # fmt: skip
-    """What these rows have at a place of these words, [words, rows]."""
     start = hidden + at * length + row[None, :] * (length * in_word)
     return tl.load(start + word[:, None], mask=(row < rows)[None, :], other=0.0)
 
 
 @triton.jit
 def _zero(zeros, group, column, inside, outputs):  # type: ignore[no-untyped-def]
-    """Zero points of a group of inputs, less the 8 that unpacking has subtracted."""
     packed = tl.load(zeros + group * (outputs // 8) + column // 8, mask=inside, other=0)
     return ((packed >> column % 8 * 4 & 15) - 8).to(tl.float32)
 
@@ -159,8 +129,7 @@ def _fetch_first(  # type: ignore[no-untyped-def]
     words, column, first_column, outputs, length: tl.constexpr, first,
     tile_outputs: tl.constexpr, tile_words: tl.constexpr, by_column: tl.constexpr,
 ):  # fmt: skip
-    """Have the words of a program's first steps brought into the last cache: four lines of 128 bytes of each output,
-    or four tiles of words by column."""
+    """Prefetch a program's first words to L2: four lines of 128 bytes of each output, or four tiles by column."""
     if by_column:
         line = tl.minimum(first_column + tl.arange(0, tile_outputs // 32) * 32, outputs - 1)
         ahead = tl.minimum(first + tl.arange(0, 4 * tile_words), length - 1)
@@ -179,8 +148,7 @@ def _fetch_first(  # type: ignore[no-untyped-def]
 def _sum_of_parts(  # type: ignore[no-untyped-def]
     total, sums, arrived, parts: tl.constexpr, tile_outputs: tl.constexpr, tile_rows: tl.constexpr
 ):  # fmt: skip
-    """Leave a program's sums where the one that ends last finds those of all; the sums of all, and whether that is
-    this program."""
+    """Store a program's sums; return the total and True in the program that ends last."""
     tile = sums + tl.program_id(0) * (parts * tile_outputs * tile_rows)
     place = tl.arange(0, tile_outputs)[:, None] * tile_rows + tl.arange(0, tile_rows)[None, :]
     tl.store(tile + tl.program_id(1) * (tile_outputs * tile_rows) + place, total)
@@ -202,12 +170,12 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     tile_rows: tl.constexpr, tile_outputs: tl.constexpr, tile_words: tl.constexpr, parts: tl.constexpr,
     early: tl.constexpr, by_ptx: tl.constexpr,
 ):  # fmt: skip
-    """hidden: [rows, in_word, length], see `by_place`; words: [outputs, length], for GPTQ [length, outputs]; scales:
-    int8 [outputs], GPTQ [groups, outputs], codes [outputs, groups]; zeros: GPTQ's [groups, outputs / 8], for codes
-    their table [16]; sums: [tiles, parts, tile_outputs, tile_rows]; arrived: [tiles], zeros, and zeros again at the
-    end; output: [rows, outputs]. `length` are the words of an output, and `in_group` those that share a scale."""
+    """Shapes: hidden [rows, in_word, length]; words [outputs, length], GPTQ [length, outputs]; scales int8 [outputs],
+    GPTQ [groups, outputs], codes [outputs, groups]; zeros GPTQ [groups, outputs / 8], codes [16]; sums [tiles, parts,
+    tile_outputs, tile_rows]; arrived [tiles], zero before and after; output [rows, outputs]. `in_group` words share a
+    scale."""
     kind: tl.constexpr = hidden.dtype.element_ty
-    # Triton's interpreter knows no product of bfloat16.
+    # Triton's interpreter has no bfloat16 product.
     exact: tl.constexpr = kind if by_ptx else tl.float32
     by_column: tl.constexpr = form == "int4 by group" or form == "int4 by group, zeros"
     by_group: tl.constexpr = form != "int8 by row"
@@ -221,7 +189,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     first = tl.program_id(1) * each
     last = min(first + each, steps)
     if early:
-        # They come out of memory while the kernel before this one ends.
+        # Prefetched while the previous kernel ends.
         _fetch_first(
             words, column, first_column, outputs, length, first * tile_words, tile_outputs, tile_words, by_column
         )
@@ -233,7 +201,7 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
     for step in range(first, last):
         word = step * tile_words + tl.arange(0, tile_words)
         if by_group:
-            # Read a step ahead: nothing else waits for it.
+            # Read one step ahead.
             following = min(step + 1, steps - 1) * tile_words // in_group
             next_scale = _scale(scales, following, column, inside, outputs, groups, form)
         weights = _unpacked(words, zeros, column, inside, word, outputs, length, form, kind, by_ptx)
@@ -264,31 +232,25 @@ def packed_matmul_kernel(  # type: ignore[no-untyped-def]
         tl.store(output + place, total.to(kind), mask=(row < rows)[None, :] & inside[:, None])
 
 
-SHARED_BYTES = 100 << 10
-"""Shared memory that a program may take, so that two fit on a processor of Hopper's."""
+SHARED_BYTES = 100 << 10  # Shared memory per program, so that two fit on a multiprocessor of Hopper.
 SHAPES = {
     16: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
     32: ((64, 2, 1), (32, 2, 1), (64, 4, 1), (64, 4, 2)),
     64: ((128, 8, 1), (64, 4, 1), (64, 2, 1), (64, 4, 2)),
     128: ((64, 4, 1), (128, 8, 1)),
 }
-"""By the rows of a tile: its outputs, its warps, and how many times the fewest words of int8 it takes in a step. Two
-warps ask the tensor cores one by one (mma), four together (wgmma): which is faster depends on the shape."""
-FEWEST_ROWS = 16
-"""Rows of the smallest tile: fewer would be copied two bytes at a time."""
+"""By rows of a tile: outputs, warps, multiples of the smallest int8 step. Two warps use mma, four together wgmma; the
+faster one depends on the shape."""
+FEWEST_ROWS = 16  # Rows of the smallest tile; fewer would be copied two bytes at a time.
 
 
 def tiles_for(packed: Packed, rows: int, processors: int) -> list[Tile]:
-    """Tiles worth timing for 128 rows at most, the likeliest first."""
+    """Return the tiles to time for at most 128 rows, the most promising first."""
     tiles = _tiles(packed, rows, processors)
     return list(dict.fromkeys(tile for tile in tiles if packed.length % tile.words == 0))
 
 
 def _tiles(packed: Packed, rows: int, processors: int) -> Iterator[Tile]:
-    """Tiles whose inputs are shared until there are two to four programs for each processor.
-
-    With fewer the memory rests, with more their sums take longer than they save.
-    """
     least, tile_rows = 32 if packed.form == "int8 by row" else 16, max(FEWEST_ROWS, 1 << (rows - 1).bit_length())
     for programs in (2, 4) if tile_rows < 128 else (1, 2):
         for outputs, warps, times in SHAPES[tile_rows]:

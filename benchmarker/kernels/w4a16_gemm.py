@@ -1,8 +1,7 @@
-"""4-bit weights times 2 to 64 rows on tensor cores, for NVIDIA's Hopper and newer: how a product is cut and launched.
+"""W4A16 GEMM for 2 to 64 rows on tensor cores, for Hopper and newer. `w4a16_gemm.cu` describes the algorithm.
 
-How the kernel works is written in `w4a16_gemm.cu`. A program of the grid is as large as a processor has room for. What
-limits a product depends on its rows: with few, the weights that are on their way from memory; with many, the rows,
-which each warp reads again for each of its tiles.
+A program fills a multiprocessor. With few rows the limit is the weights in flight from memory, with many the rows,
+which each warp reads again for each tile.
 """
 
 from __future__ import annotations
@@ -23,47 +22,32 @@ from benchmarker.kernels.launch_support import arrived
 from benchmarker.kernels.packed_weights import Packed
 
 MOST_ROWS = 64
-COLUMNS = 8
-"""Rows of one product of a tensor core."""
+COLUMNS = 8  # Rows per tensor core product.
 TILE_OUTPUTS = 16
-GROUPS_OF = {"int4 by group": 128, "nf4": 64, "fp4": 64}
-"""Inputs that share a scale, by the form."""
-MOST_COUNTED = 1 << 14
-"""Warps whose sums are counted, where blocks share the inputs of a tile."""
+GROUPS_OF = {"int4 by group": 128, "nf4": 64, "fp4": 64}  # Inputs per scale.
+MOST_COUNTED = 1 << 14  # Most warps whose sums are counted if blocks share a tile's inputs.
 MOST_GROUPS, MOST_PARTS, FEWEST_WARPS = 15, 8, 6
 MOST_HELD = {1: {12: 4, 16: 3, 20: 2}, 3: {12: 4, 16: 2, 20: 1}, 4: {8: 4, 12: 2, 16: 1}, 8: {8: 2, 12: 1}}
-"""Chunks that a lane has registers for: by the most groups of eight rows, and then by the most warps of a block."""
-FIRST_CACHE_KB = 240
-"""The first cache of a processor of an H100, with the shared memory that is taken from it."""
-CANDIDATES = 5
-"""Cuts that are worth timing."""
+"""Chunks that fit in a lane's registers, by groups of eight rows, then by warps per block."""
+FIRST_CACHE_KB = 240  # L1 cache of an H100's multiprocessor, including shared memory.
+CANDIDATES = 5  # Cuts to time.
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a product is cut."""
-
-    split: int
-    """Warps of a program that share the inputs of a tile of 16 outputs."""
-    groups: int
-    """Groups of so many warps in a program."""
-    parts: int
-    """Programs that share the inputs of a tile."""
-    held: int
-    """Chunks of 128 inputs that a warp reads ahead."""
+    split: int  # Warps of a program that share the inputs of a tile of 16 outputs.
+    groups: int  # Groups of `split` warps per program.
+    parts: int  # Programs that share the inputs of a tile.
+    held: int  # Chunks of 128 inputs that a warp reads ahead.
 
     @property
     def name(self) -> str:
-        """`table, 5 warps a tile, 3 tiles, 1 parts, 2 chunks ahead`."""
+        """Name in records: `table, 5 warps a tile, 3 tiles, 1 parts, 2 chunks ahead`."""
         return f"table, {self.split} warps a tile, {self.groups} tiles, {self.parts} parts, {self.held} chunks ahead"
 
 
 def why_not(hidden: Tensor, packed: Packed) -> str | None:
-    """Why this kernel does not make a product; None where it does.
-
-    Args:
-        hidden: [rows, inputs].
-    """
+    """Return why this kernel does not support rows [rows, inputs] times the weights, or None."""
     inputs, group = packed.length * packed.in_word, packed.in_group * packed.in_word
     if not 1 < len(hidden) <= MOST_ROWS:
         return f"fewer than 2 rows or more than {MOST_ROWS}"
@@ -77,13 +61,7 @@ def why_not(hidden: Tensor, packed: Packed) -> str | None:
 
 
 def cuts_for(packed: Packed, rows: int, processors: int, most_shared_bytes: int = HOPPERS_SHARED_BYTES) -> list[Cut]:
-    """Cuts worth timing, the likeliest first: for each number of warps that share a tile the likeliest cut.
-
-    Args:
-        rows: 2 to 64.
-        processors: Of the device.
-        most_shared_bytes: Shared memory that a program may take.
-    """
+    """Return the cuts to time: the best estimates for each number of warps per tile."""
     estimates = {
         cut: estimated_us(cut, packed, rows, processors)
         for cut in _possible_cuts(packed, rows)
@@ -96,7 +74,6 @@ def cuts_for(packed: Packed, rows: int, processors: int, most_shared_bytes: int 
 
 
 def _possible_cuts(packed: Packed, rows: int) -> Iterator[Cut]:
-    """Cuts of which no warp is without inputs, and for which there are registers."""
     chunks, tiles = packed.length * packed.in_word // CHUNK, packed.outputs // TILE_OUTPUTS
     for split, groups in product(range(1, 21), range(1, MOST_GROUPS + 1)):
         most_held = _most_held(_columns(rows), split * groups)
@@ -110,7 +87,6 @@ def _possible_cuts(packed: Packed, rows: int) -> Iterator[Cut]:
 
 
 def _most_held(columns: int, warps: int) -> int:
-    """Chunks that a lane has registers for; 0 where a block has too many warps."""
     by_warps = next(by_warps for most, by_warps in MOST_HELD.items() if columns <= most)
     return next((held for most, held in by_warps.items() if warps <= most), 0)
 
@@ -120,17 +96,15 @@ def _columns(rows: int) -> int:
 
 
 def _units(cut: Cut, chunks: int) -> int:
-    """Chunks of a warp: a multiple of those that it reads ahead."""
     return -(-chunks // (cut.split * cut.parts * cut.held)) * cut.held
 
 
 def estimated_us(cut: Cut, packed: Packed, rows: int, processors: int) -> float:
-    """What a product may take on an H100, in microseconds: good enough to leave out what cannot be fast.
+    """Return a rough time on an H100, in microseconds, to exclude slow cuts.
 
-    A chunk is 1 KB of weights. Those of the busiest processor come with 25 KB/us at most; a chunk is 1 us on its way. A
-    chunk takes the first cache 32 cycles for the table, and 16 for each eight rows. Rows come from the last cache with
-    42 KB/us: once, or in each turn if they do not stay in the first one. Sums of several parts go through the last
-    cache twice.
+    A chunk is 1 KB of weights; a multiprocessor receives at most 25 KB/us with 1 us latency. A chunk takes the L1 cache
+    32 cycles for the table and 16 per eight rows. Rows come from L2 at 42 KB/us, once or in each turn if L1 is too
+    small. Sums of several parts pass through L2 twice.
     """
     inputs, columns, warps = packed.length * packed.in_word, _columns(rows), cut.split * cut.groups
     program = program_for(packed, rows, torch.float16, cut, processors)
@@ -146,7 +120,6 @@ def estimated_us(cut: Cut, packed: Packed, rows: int, processors: int) -> float:
 
 
 def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, processors: int) -> Program:
-    """What a product is compiled and launched with."""
     inputs, columns = packed.length * packed.in_word, _columns(rows)
     tiles = packed.outputs // TILE_OUTPUTS * cut.parts
     blocks = min(-(-tiles // cut.groups), processors)
@@ -156,7 +129,7 @@ def program_for(packed: Packed, rows: int, dtype: torch.dtype, cut: Cut, process
         "GROUPS": cut.groups, "PARTS": cut.parts, "UNITS": _units(cut, inputs // CHUNK), "HELD": cut.held,
         "IS_REPEATED": is_repeated, "BF16": dtype == torch.bfloat16,
     }  # fmt: skip
-    # The sums of a tile are added up while those of the next one are written.
+    # A tile's sums are added while the next tile's are written.
     sums = (2 if is_repeated else 1) * cut.groups * cut.split * _sums_of_tile(rows)
     return Program(
         tuple((name, int(value)) for name, value in macros.items()),
@@ -171,30 +144,12 @@ def _sums_of_tile(rows: int) -> int:
 
 
 def compile_only(hidden: Tensor, packed: Packed, cut: Cut) -> None:
-    """Have the kernel of a cut compiled, and not run. Several threads can do so at once.
-
-    Raises:
-        CudaSourceError: It cannot be compiled here.
-    """
     program = program_for(packed, len(hidden), hidden.dtype, cut, gemv_tensor_core.processors(hidden.device))
     compile_source("w4a16_gemm", program.macros, hidden.device)
 
 
 def launch(hidden: Tensor, packed: Packed, cut: Cut) -> Tensor:
-    """The product of packed weights with rows.
-
-    The caller must wait for weights that were written just before on the same device: the kernel does not.
-
-    Args:
-        hidden: [rows, inputs]; with the weights as `why_not` says, and beginning at a multiple of 16 bytes.
-
-    Returns:
-        [rows, outputs], of the type of `hidden`; summed in 32 bits.
-
-    Raises:
-        ValueError: The rows are of another kind.
-        CudaSourceError: The kernel cannot be compiled or loaded here.
-    """
+    """Return the product, [rows, outputs], summed in 32 bits, for aligned rows [rows, inputs] (`why_not`)."""
     rows, device = len(hidden), hidden.device
     if not 1 < rows <= MOST_ROWS or not gemv_tensor_core.takes_vectors(hidden):
         raise ValueError(f"not 2 to {MOST_ROWS} rows of one type of 16 bits that begin at a multiple of 16 bytes")

@@ -1,35 +1,51 @@
-"""Explain from a text: the profiler's tables in it, and the latencies above them where it is a log of runs."""
+"""Profiler tables of a text, with the latencies above them if it is a log of runs, and the kernels of a trace."""
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.core.errors import ResultsError, SpecError
-from benchmarker.logs.explain_table import TableReport, report_on
-from benchmarker.logs.import_log import import_log
+from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
+from benchmarker.core.tables import code
+from benchmarker.logs.log_import import import_log
 from benchmarker.logs.log_text import read_log
+from benchmarker.logs.table_report import TableReport, report_on
+from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
+from benchmarker.profiling.trace import Work, cpu_work, device_work
+from benchmarker.profiling.trace_events import DEVICE_CATEGORIES, complete_events, device_interval, read_trace
 from benchmarker.schema.record import RunRecord
+
+_HEAD_BYTES = 1 << 16
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """The profiler tables and the runs of one text."""
+    """The tables and the runs of one file."""
 
     reports: tuple[TableReport, ...]
-    records: tuple[RunRecord, ...]
-    """A record for each run of the text; none where it has no latencies."""
+    records: tuple[RunRecord, ...] = ()
+    """A record for each run of the text."""
     why_no_records: str | None = None
-    """Why the latencies of the text cannot be used; None where they can be, or where it has none."""
+    """Reason why the latencies of the text are not used; None if they are, or if it has none."""
 
 
-def read_text(path: Path) -> LogReading:
-    """The profiler tables of a text, and its runs.
+def is_log_or_trace(path: Path) -> bool:
+    """Return True for a text or a trace, and False for a record or a folder."""
+    return path.is_file() and (path.suffix != ".json" or _is_trace(path))
+
+
+def read_log_or_trace(path: Path) -> LogReading:
+    """Read the profiler tables of a text and its runs, or the kernels of a Chrome trace.
 
     Raises:
-        ResultsError: The text cannot be read, or has no table with times.
+        ResultsError: The file cannot be read, or has no table with times.
     """
+    if _is_trace(path):
+        return LogReading(tuple(report for table in _tables_of_trace(path) if (report := report_on(table))))
     text = read_log(path)
     try:
         tables = read_tables(text)
@@ -37,17 +53,75 @@ def read_text(path: Path) -> LogReading:
         raise ResultsError(f"{path}: {error}") from error
     reports = tuple(report for table in tables if (report := report_on(table)))
     if not reports:
-        why = "a table, but no time in it" if tables else "no table of torch.profiler"
-        raise ResultsError(f"{path}: {why}; print one with `prof.key_averages().table()`, or give a record")
+        if not tables and read_tool_results(path):
+            raise ResultsError(f"{path}: results of another benchmark; give it to `benchmarker import`")
+        problem = "a profiler table without times" if tables else "no table of torch.profiler"
+        raise ResultsError(f"{path}: {problem}; print one with `prof.key_averages().table()`, or give a record")
     try:
         return LogReading(reports, import_log(path))
     except SpecError as error:
-        # Only the user knows what is missing, and `import` is where it is given.
-        return LogReading(reports, (), f"{error} to `benchmarker import`, and explain its records")
+        # Only the user can add the missing fact, as an option of `import`.
+        return LogReading(reports, (), f"{error} to {code('benchmarker import')}, and explain its records")
     except ResultsError:
-        return LogReading(reports, ())
+        return LogReading(reports)
 
 
-def is_text(path: Path) -> bool:
-    """Whether a path is to be read as a log and not as a record."""
-    return path.is_file() and path.suffix != ".json"
+def _is_trace(path: Path) -> bool:
+    """Return True if the file's first bytes are those of a Chrome trace, gzipped or not."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        if head[:2] == _GZIP:
+            with gzip.open(path) as unpacked:
+                head = unpacked.read(_HEAD_BYTES)
+    except (OSError, EOFError):
+        # The reader names the problem of a damaged file.
+        return path.suffix == ".gz"
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    return is_json and any(key in head for key in (b'"traceEvents"', b'"deviceProperties"', b'"ph"'))
+
+
+def _tables_of_trace(path: Path) -> list[ProfilerTable]:
+    """The kernels of each device as a table; the operators if the trace has no kernels.
+
+    Raises:
+        ResultsError: The trace is damaged, or has neither.
+    """
+    events = read_trace(path)
+    try:
+        devices = sorted({device_interval(event).lane[0] for event in complete_events(events, DEVICE_CATEGORIES)})
+        works = [(f"device {device}", device_work(events, device_indices=[device])) for device in devices]
+        if not works:
+            return [_table(cpu_work(events), path, None, is_on_device=False)]
+    except BenchmarkerError as error:
+        reason = "no kernel and no operator in this trace; profile with torch.profiler" if not devices else error
+        raise ResultsError(f"{path}: {reason}") from error
+    return [_table(work, path, name if len(works) > 1 else None, is_on_device=True) for name, work in works]
+
+
+def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -> ProfilerTable:
+    rows = tuple(
+        TableRow(
+            name=kernel.name,
+            kind="kernel" if is_on_device else "operator",
+            calls=kernel.calls,
+            self_cpu_s=None if is_on_device else kernel.total_s,
+            cpu_total_s=None,
+            self_device_s=kernel.total_s if is_on_device else None,
+            device_total_s=None,
+        )
+        for kernel in work.kernels
+    )
+    return ProfilerTable(
+        line=0,
+        rank=None,
+        process=process,
+        device="CUDA" if is_on_device else None,
+        rows=rows,
+        cpu_s=None if is_on_device else work.kernel_s,
+        device_s=work.kernel_s if is_on_device else None,
+        text="",
+        title=path.name,
+        span_s=work.span_s if is_on_device else None,
+        busy_s=work.busy_s if is_on_device else None,
+    )

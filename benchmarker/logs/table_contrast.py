@@ -1,4 +1,4 @@
-"""Several printed profiler tables of one log against each other."""
+"""Differences between the profiler tables of one log: profiles of one process, or processes of one run."""
 
 from __future__ import annotations
 
@@ -6,55 +6,87 @@ from collections.abc import Sequence
 from typing import get_args
 
 from benchmarker.core.formatting import MISSING, seconds
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
-from benchmarker.logs.explain_table import TableReport
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, inert
+from benchmarker.logs.table_report import TableReport
 from benchmarker.profiling.categories import Category
 
 MOST_CATEGORIES = 3
-"""Categories that a sentence names."""
+"""Categories that a sentence on a difference names."""
 WORTH_NAMING = 0.02
-"""Part of the larger table's time: smaller differences are left out."""
+"""Part of the larger table's time from which on a difference is named."""
+EQUAL = 1.005
+"""Ratio of two times that are printed as equal."""
 
 
 def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
-    """A sentence for each table against the first; nothing for a single one, or one whose total is not known."""
-    first, names = reports[0], _names(reports)
+    """Compare the tables of one process with its first, and the processes of one run with each other."""
+    first = reports[0]
+    same = [report for report in reports if report.table.process == first.table.process]
+    names = _names(same)
     sentences = [
         f"{name} {_difference(first, report)}"
-        for name, report in zip(names[1:], reports[1:], strict=True)
+        for name, report in zip(names[1:], same[1:], strict=True)
         if report.phase.by == first.phase.by and first.table.known_total_s and report.table.known_total_s
     ]
-    return [bold(f"Against {names[0]}"), bullets(sentences)] if sentences else []
+    blocks: list[Block] = [bold(f"Against {names[0]}"), bullets(sentences)] if sentences else []
+    return [*blocks, *_processes(reports)]
+
+
+def _processes(reports: Sequence[TableReport]) -> list[Block]:
+    """The first table of each process, and the categories in which they differ."""
+    by_process = {report.table.process: report for report in reversed(reports)}
+    ordered = sorted(by_process.values(), key=lambda report: report.table.line)
+    if len(ordered) < 2:
+        return []
+    names = [inert(report.table.process or f"line {report.table.line}") for report in ordered]
+    least_s = WORTH_NAMING * max(report.phase.kernel_s for report in ordered)
+    sentences = []
+    for purpose in get_args(Category):
+        times = [(report.phase.categories.get(purpose, 0.0), name) for report, name in zip(ordered, names, strict=True)]
+        (low_s, low), (high_s, high) = min(times), max(times)
+        if high_s - low_s >= least_s:
+            sentences.append(f"{purpose}: {seconds(low_s)} in {low} to {seconds(high_s)} in {high}")
+    differences = sentences or ["the same time in every category, within 2 % of the total"]
+    return [f"{bold('Processes of one run')}: {', '.join(names)}", bullets(differences)]
 
 
 def _names(reports: Sequence[TableReport]) -> list[str]:
-    """The tables' titles in the text; the numbers of their lines where a title is missing or repeated."""
+    """The tables' titles, or the numbers of their lines if a title is missing or repeated."""
+    processes = [report.table.process for report in reports]
+    if None not in processes and len(set(processes)) == len(processes) > 1:
+        return [inert(process) for process in processes if process]
     titles = [report.table.title for report in reports]
     if None not in titles and len(set(titles)) == len(titles):
-        return [escaped(title) for title in titles if title]
-    return [f"line {report.table.line}" for report in reports]
+        return [inert(title) for title in titles if title]
+    return [f"line {report.table.line}" if report.table.line else report.table.process or "trace" for report in reports]
 
 
 def _difference(first: TableReport, report: TableReport) -> str:
     """`takes 8.56x less kernel time (587.35 ms for 5.0250 s): -2.2536 s matmul, -844.08 ms attention`."""
     before_s, after_s = first.phase.kernel_s, report.phase.kernel_s
-    what = "kernel" if report.phase.by == "device" else "operator"
-    times = max(before_s, after_s) / min(before_s, after_s)
-    than = f"{times:.2f}x {'less' if after_s < before_s else 'more'} {what} time"
+    ratio = max(before_s, after_s) / min(before_s, after_s)
+    than = f"{ratio:.2f}x {'less' if after_s < before_s else 'more'}" if ratio > EQUAL else "the same"
     before, after = _times(first), _times(report)
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
     largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
     phrases = [
-        f"{'+' if change >= 0 else '-'}{seconds(abs(change))} {name}"
+        f"{_signed(change)} {name}"
         for name, change in largest[:MOST_CATEGORIES]
         if abs(change) >= WORTH_NAMING * max(before_s, after_s)
     ]
     parts = f": {', '.join(phrases)}" if phrases else ""
-    return f"takes {than} ({seconds(after_s)} for {seconds(before_s)}){parts}"
+    host = ""
+    if ratio <= EQUAL and report.table.device_s and first.table.cpu_s and report.table.cpu_s:
+        host = f"; the host's rows take {seconds(report.table.cpu_s)} for {seconds(first.table.cpu_s)}"
+    return f"takes {than} {report.unit} time ({seconds(after_s)} for {seconds(before_s)}){parts}{host}"
+
+
+def _signed(change_s: float) -> str:
+    return f"{'+' if change_s >= 0 else '-'}{seconds(abs(change_s))}"
 
 
 def _times(report: TableReport) -> dict[str, float]:
-    """Seconds by category of kernel, and of the rows that the table leaves out."""
+    """Seconds by category, and of the rows that the table leaves out."""
     return {
         **{str(name): own_s for name, own_s in report.phase.categories.items()},
         "not in the table": report.phase.not_listed_s,
@@ -62,16 +94,13 @@ def _times(report: TableReport) -> dict[str, float]:
 
 
 def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
-    """Kernel time by category, a column a table; the others against the first."""
-    first = reports[0]
-    names: list[Category] = [
-        name for name in get_args(Category) if any(name in report.phase.categories for report in reports)
-    ]
-    lines = [(str(name), *(_compared(report, first, name) for report in reports)) for name in names]
+    """Render time by category, with a column for each table and the difference to the first."""
+    used = [name for name in get_args(Category) if any(name in report.phase.categories for report in reports)]
+    unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
+    lines: list[tuple[str, ...]] = [(name, *(_cell(report, reports[0], name) for report in reports)) for name in used]
     lines.append(("not in the table", *map(_not_listed, reports)))
-    what = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
-    lines.append((Text(bold(f"all {what}s")), *(Text(bold(_at_least(report))) for report in reports)))
-    columns = [Column[tuple[str, ...]](f"{what} time", lambda line: line[0], "left")]
+    lines.append((Text(bold(f"all {unit}s")), *(Text(bold(_at_least(report))) for report in reports)))
+    columns = [Column[tuple[str, ...]](f"{unit} time", lambda line: line[0], "left")]
     columns += [_column(index, name) for index, name in enumerate(_names(reports), 1)]
     return [Sheet("Each against the first", columns, lines)]
 
@@ -80,16 +109,13 @@ def _column(index: int, name: str) -> Column[tuple[str, ...]]:
     return Column(name, lambda line: line[index])
 
 
-def _compared(report: TableReport, first: TableReport, name: Category) -> str:
+def _cell(report: TableReport, first: TableReport, name: Category) -> str:
     """`587.35 ms (-2.2536 s)`: a category's time in a table, and its difference to the first table."""
-    own_s = report.phase.categories.get(name)
+    own_s, before_s = report.phase.categories.get(name), first.phase.categories.get(name)
     if own_s is None:
         return MISSING
-    before_s = first.phase.categories.get(name)
-    if report is first or before_s is None:
-        return seconds(own_s)
-    change = own_s - before_s
-    return f"{seconds(own_s)} ({'+' if change >= 0 else '-'}{seconds(abs(change))})"
+    is_alone = report is first or before_s is None
+    return seconds(own_s) if is_alone else f"{seconds(own_s)} ({_signed(own_s - (before_s or 0.0))})"
 
 
 def _not_listed(report: TableReport) -> str:
@@ -97,6 +123,6 @@ def _not_listed(report: TableReport) -> str:
 
 
 def _at_least(report: TableReport) -> str:
-    """The time of all kernels; where the table leaves out an unknown part, `at least` that of its rows."""
+    """The time of all kernels, or `at least` that of the rows if the table leaves out an unknown part."""
     is_known = report.table.not_listed_share is not None
     return f"{'' if is_known else 'at least '}{seconds(report.phase.kernel_s)}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.gpu import Gpu
-from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record import Energy, EnergyWindow
 
 WINDOW_S = 10.0
 """Shortest window."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.schema.roofline import Limits
+from benchmarker.schema.record import Limits
 
 if TYPE_CHECKING:
     import torch

@@ -1,28 +1,34 @@
-"""The events of a Chrome trace as torch.profiler writes it: read, checked, and as intervals in nanoseconds."""
+"""Events of a Chrome trace that torch.profiler wrote: read, checked, as intervals in nanoseconds, and their sections.
+
+A device runs behind the host, so the time at which a kernel ran does not show which section requested it. Its launch
+does: the trace joins both by a number. Annotations may lie inside each other, on other threads too, as when autograd's
+own thread recomputes a layer inside the backward pass; the innermost counts.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.core.errors import ResultsError, read_problem
-from benchmarker.profiling.table import shortened
+from benchmarker.profiling.profile_table import shortened
 
-# The same on CUDA and ROCm.
+# CUDA and ROCm use the same names.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CPU_CATEGORY = "cpu_op"
-# No clock reads as much.
+# No clock has larger readings.
 _LONGEST_US = 1e18
 
 TraceEvent = dict[str, Any]
 
 
 class Interval(NamedTuple):
-    """One thing that ran: a kernel on a stream, or an operator on a thread."""
+    """Kernel on a stream, or operator on a thread."""
 
     name: str
     start_ns: int
@@ -30,19 +36,19 @@ class Interval(NamedTuple):
     lane: tuple[int, int]
     """Device and stream, or process and thread."""
     launch: int | None = None
-    """Number of the launch that it is from; all kernels of a replayed graph share one."""
+    """Number of its launch, which all kernels of a replayed graph share."""
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
-    """All events of a trace file, gzipped or not.
+    """Read the events of a trace file, gzipped or not.
 
     Raises:
-        ResultsError: It cannot be read, was cut short, or is no trace.
+        ResultsError: The file cannot be read, is cut short, or is not a trace.
     """
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        # Kernel names come from compilers: neither their encoding nor their control characters are to be relied on.
+        # Kernel names come from compilers: their encoding and control characters are unreliable.
         document = json.loads(text.decode(errors="replace"), strict=False)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
@@ -55,7 +61,7 @@ def read_trace(path: Path) -> list[TraceEvent]:
 
 
 def complete_events(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
-    """Events of these categories with a duration; the others mark moments and name threads."""
+    """Return the events of these categories that have a duration."""
     return (
         event
         for event in events
@@ -112,3 +118,59 @@ def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
     problem = "is missing" if value is None else f"is {shortened(repr(value), 40)}"
     name = shortened(str(event.get("name", "without a name")), 60)
     return ResultsError(f"the profiler's trace is damaged: `{key}` of its event {name} {problem}; profile again")
+
+
+_MARK = "benchmarker: section "
+
+
+class Span(NamedTuple):
+    """Annotation of a section, on the trace's clock."""
+
+    start_ns: int
+    end_ns: int
+    section: str
+
+
+def section_mark(section: str) -> str:
+    """Return the name of the annotation (`record_function`) around a section."""
+    return _MARK + section
+
+
+def spans_of(events: Iterable[dict[str, Any]]) -> list[Span]:
+    """Return the annotated sections of a trace in the order of their starts."""
+    spans = []
+    for event in events:
+        if event.get("ph") == "X" and event.get("cat") == "user_annotation":
+            name = str(event.get("name"))
+            if name.startswith(_MARK):
+                start_ns = round(event["ts"] * 1000)
+                spans.append(Span(start_ns, start_ns + round(event["dur"] * 1000), name.removeprefix(_MARK)))
+    return sorted(spans)
+
+
+def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
+    """Return the time of each launch by its number."""
+    starts: dict[int, int] = {}
+    for event in events:
+        arguments = event.get("args")
+        # cuda_runtime, cuda_driver, hip_runtime
+        is_call = str(event.get("cat")).endswith(("_runtime", "_driver"))
+        if event.get("ph") == "X" and is_call and isinstance(arguments, dict):
+            correlation, started_us = arguments.get("correlation"), event.get("ts")
+            if isinstance(correlation, int) and isinstance(started_us, int | float):
+                starts[correlation] = round(started_us * 1000)
+    return starts
+
+
+def section_at(spans: Sequence[Span], moment_ns: int) -> str:
+    """Return the innermost section at a moment; empty outside all sections.
+
+    Args:
+        spans: Result of `spans_of`. Of two annotations that overlap, one contains the other.
+    """
+    # The innermost section is the last one to begin.
+    position = bisect_right(spans, moment_ns, key=lambda span: span.start_ns)
+    for span in reversed(spans[:position]):
+        if moment_ns <= span.end_ns:
+            return span.section
+    return ""

@@ -11,12 +11,11 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.evaluation_text import Text, read_text
 from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK, check_room
 from benchmarker.quality.windows import Windows, check_positions, check_tokens, cut
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality import QualitySize, baseline_name
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySize, QualitySpec, baseline_name
 
 if TYPE_CHECKING:
     import torch

@@ -95,7 +95,7 @@ LOADER: Loader = Loader(
     bits=(4,),
     extra_tensors=extra_tensors,
     kernels={
-        "MatMul4Bit": "bookkeeping",
+        "MatMul4Bit": "dequantize",
         "bitsandbytes::gemv_4bit": "quantized matmul",
         "bitsandbytes::gemm_4bit": "quantized matmul",
         "bitsandbytes::dequantize_4bit": "dequantize",

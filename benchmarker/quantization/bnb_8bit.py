@@ -84,7 +84,7 @@ LOADER: Loader = Loader(
     bits=(8,),
     extra_tensors=extra_tensors,
     kernels={
-        "MatMul8bitLt": "bookkeeping",
+        "MatMul8bitLt": "quantized matmul",
         "bitsandbytes::int8_scaled_mm": "quantized matmul",
         "bitsandbytes::int8_mixed_scaled_mm": "quantized matmul",
         "bitsandbytes::int8_linear_matmul": "quantized matmul",

@@ -13,7 +13,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.schema.model_facts import TensorTypes
+from benchmarker.schema.model import TensorTypes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.model_facts import LoadFacts, TensorTypes
+from benchmarker.schema.model import LoadFacts, TensorTypes
 
 if TYPE_CHECKING:
     import torch

@@ -5,13 +5,18 @@ A name is put first alone only where the statistics tell it from the next. Other
 
 from __future__ import annotations
 
-from benchmarker.comparison.duration import round_s
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+
 from benchmarker.comparison.ranking import Ranking, Rival
-from benchmarker.comparison.rows import Results, Row
-from benchmarker.comparison.words import cell_words, listed
+from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
 from benchmarker.core.tables import bold, code, escaped
+from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 
@@ -107,7 +112,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = workload_of(row.workload).quality_text(row)
+    quality = row.quality_text
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 
@@ -119,3 +124,17 @@ def _name(row: Row) -> str:
 def _rate(row: Row) -> str:
     assert row.pace
     return f"{decimal(row.pace.value * row.ranking.scale)} {row.ranking.shown_unit}"
+
+
+def round_s(records: Sequence[RunRecord]) -> float | None:
+    """Seconds of one round of all variants: the median time from one process to the next, times the variants.
+
+    A pause, as before a sweep went on, is one long time among many. None where no sweep had two processes.
+    """
+    starts: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if record.sweep:
+            starts[record.sweep].append(datetime.fromisoformat(record.started_at).timestamp())
+    spans = [later - earlier for times in starts.values() for earlier, later in pairwise(sorted(times))]
+    variants = len({record.variant.name for record in records})
+    return variants * statistics.median(spans) if spans else None

@@ -14,7 +14,7 @@ from benchmarker.comparison.rows import Results, Row
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.first_table import first_table
-from benchmarker.report.sheets import sheets
+from benchmarker.report.markdown import sheets
 from benchmarker.schema.registry import workload_of
 
 

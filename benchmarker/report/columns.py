@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.comparison.speed_up import SpeedUp
-from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, times, with_spread
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times, with_spread
 from benchmarker.core.stats import Ratio
-from benchmarker.core.tables import Column
+from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
@@ -217,17 +217,48 @@ def quality_columns(rows: Sequence[Row]) -> Columns:
     return [column for metric in facts for column in fact_columns(rows, metric)]
 
 
-def quality_text(row: Row) -> str:
-    """Return how exact a row is, in words: `error 2.1 ppm`."""
-    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
-    return ", ".join(
-        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
-        for metric in facts
-    )
-
-
 def bound(rows: Sequence[Row]) -> Columns:
     """The column of what each row waits for; none where no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
+
+
+LIMITS_TITLE = "Against the limits of the device"
+
+
+def floors(rows: Sequence[Row]) -> Sheet | None:
+    """Latencies beside the least that the device allows; None where no floor is known."""
+    measured = [row for row in rows if row.floor_s is not None and row.latency]
+    if not measured:
+        return None
+    columns: list[Column[Row]] = [
+        *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
+        *names(measured),
+        Column(
+            "latency ms",
+            lambda row: with_spread(row.latency, scale=1e3),
+            sort=lambda row: row.latency.value if row.latency else None,
+        ),
+        Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
+        Column(
+            "floor / latency",
+            _floor_share,
+            sort=lambda row: row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None,
+            is_more_better=True,
+        ),
+    ]
+    unit = measured[0].described.unit
+    if any(row.demand and row.demand.bytes is not None for row in measured):
+        source = (
+            "from the bytes that it must move and the memory bandwidth that was measured in the same process, or from "
+            "its arithmetic, where that takes longer"
+        )
+    else:
+        source = "from its arithmetic and the matmul rate that was measured in the same process"
+    return Sheet(LIMITS_TITLE, columns, measured, (f"Floor: the least time that a {unit} can take, {source}.",))
+
+
+def _floor_share(row: Row) -> str:
+    """`83 %`: the floor over the latency."""
+    return percent(row.floor_s / row.latency.value, places=0) if row.floor_s is not None and row.latency else MISSING

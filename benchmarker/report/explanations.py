@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from benchmarker.comparison.words import cell_words, listed
+from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.explain.difference import Contrast
-from benchmarker.explain.sentence_numbers import rate
-from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names
+from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names, rate
 from benchmarker.explain.verdict import gain_words, share_words
+from benchmarker.schema.registry import workload_of
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
+
 
 SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
 ACROSS = 4
@@ -205,3 +209,22 @@ def ceiling_words(ceiling: Ceiling, unit: str) -> str:
     if ceiling.least_per_s is None:
         return f"at most {most}, the kernels' time alone"
     return f"{rate(ceiling.least_per_s, unit).split()[0]} to {most}"
+
+
+def explained_blocks(comparison: Comparison) -> list[Block]:
+    """Return a line per cause, the header, the waterfalls, each variant's reason and the differences."""
+    workload = workload_of(comparison.workload)
+    # With one variant the reason comes first anyway.
+    causes = bullets(comparison.reasons) if len(comparison.explained) > 1 else ""
+    ceilings, break_evens = workload.predictions(comparison)
+    return [
+        causes,
+        bullets(workload.header(comparison.records)),
+        *explanation_blocks(
+            comparison.explained,
+            contrasts=comparison.contrasts,
+            ceilings=ceilings,
+            break_evens=break_evens,
+            baseline=comparison.baseline or "",
+        ),
+    ]

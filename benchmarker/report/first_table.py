@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from benchmarker.comparison.ranking import Ranking
-from benchmarker.comparison.rows import Row
+from benchmarker.comparison.ranking import Ranking, ranking_of
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words
 from benchmarker.comparison.speed_up import is_wide, own_outlier
-from benchmarker.comparison.words import cell_words
 from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note
 from benchmarker.report.columns import against_named, bound, memory, outlier_words, speed_up
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 Columns = list[Column[Row]]
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
@@ -35,16 +35,17 @@ def columns(ranking: Ranking) -> Columns:
     if not rows:
         return []
     workload = workload_of(rows[0].workload)
+    brief, exactness = workload.brief_columns(rows)
     variant = Column[Row]("variant", lambda row: row.label, "left")
     return [
         variant,
         *workload.name_columns(rows)[1:],
-        *workload.brief_columns(rows),
+        *brief,
         _pace(rows[0]),
         *speed_up(rows),
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
-        *workload.quality_columns(rows),
+        *exactness,
         *(_why(column) for column in bound(rows)),
     ]
 
@@ -90,3 +91,64 @@ def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
         notes.append(OUTLIER_NOTE)
     marks = dict.fromkeys(row.mark for row in rows if row.mark)
     return (*notes, *(f"* {mark}." for mark in marks))
+
+
+MOST_CELLS = 12
+"""More would hide the first table; `--all` has them."""
+MOST_NAMES = 3
+
+
+def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
+    """A table of the other cells; None where there are none, or too many.
+
+    Args:
+        shown: The cell of the first table.
+    """
+    measured = results.measured_cells
+    cells = [cell for cell in measured if cell != shown]
+    if not 0 < len(cells) <= MOST_CELLS:
+        return None
+    rankings = [
+        ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
+    ]
+    alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
+    notes = []
+    if any(_as_good(ranking) for ranking in rankings):
+        notes.append("Where several are named, nothing tells them apart yet, or they are equally fast.")
+    leaders = [_leader(ranking) for ranking in rankings]
+    notes += reference_note(leaders)
+    if any(leader.speed_up and leader.speed_up.outlier for leader in leaders):
+        notes.append(OUTLIER_NOTE)
+    by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
+    columns = [
+        Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
+        Column[Ranking]("fastest", _names, "left"),
+        Column[Ranking](leaders[0].ranking.heading, lambda ranking: pace(_leader(ranking))),
+        *(_of_leader(column) for column in by_leader),
+    ]
+    return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
+
+
+def _of_leader(column: Column[Row]) -> Column[Ranking]:
+    return Column(column.heading, lambda ranking: column.text(_leader(ranking)), "left")
+
+
+def _leader(ranking: Ranking) -> Row:
+    assert ranking.leader is not None, "a measured cell has a leader"
+    return ranking.leader
+
+
+def _as_good(ranking: Ranking) -> list[str]:
+    """Return the labels of the other rows that are as fast as the leader, or may be."""
+    rows = [rival.row for rival in ranking.undecided or ranking.same]
+    fastest = [ranking.fastest] if ranking.fastest else []
+    return list(dict.fromkeys(row.label for row in (*fastest, *rows) if row is not _leader(ranking)))
+
+
+def _names(ranking: Ranking) -> str:
+    """Return `bnb4`, or `int8, gptq or 2 more` if several are equally good."""
+    names = [_leader(ranking).label, *_as_good(ranking)]
+    if len(names) > MOST_NAMES:
+        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

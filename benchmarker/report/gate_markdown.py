@@ -11,7 +11,7 @@ from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 
 
 def gate_blocks(gate: Gate) -> list[Block]:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.rows import CellKey, Row, cell_words
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.formatting import MISSING, plural, with_spread
 from benchmarker.core.tables import Column, Sheet, plain_line

@@ -10,11 +10,16 @@ from collections.abc import Mapping
 
 from benchmarker.comparison.aggregate import make_row
 from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, Context, Results, headline_rows, with_bound
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.recommend import Recommendation
+from benchmarker.comparison.rows import CellKey, Context, Results, cell_words, headline_rows, with_bound
 from benchmarker.core import tables
-from benchmarker.core.tables import Block, Sheet, bold, bullets
-from benchmarker.report.columns import bound, memory
-from benchmarker.report.sheets import forced, left_out, sheets
+from benchmarker.core.formatting import plural
+from benchmarker.core.tables import Block, Sheet, bold, bullets, code, escaped
+from benchmarker.report.answer import answer
+from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
+from benchmarker.report.first_table import first_table, other_cells
+from benchmarker.report.recommendation import budget_lines, recommendation_lines
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -26,9 +31,9 @@ def to_markdown(results: Results) -> str:
 
 def whole(results: Results) -> list[Block]:
     """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
-    rows, chosen, workload = results.rows, headline_rows(results.rows), workload_of(results.workload)
+    rows, workload = results.rows, workload_of(results.workload)
     first, *others = sheets(results)
-    limits = workload.limit_sheet(workload.limit_rows(rows))
+    limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
         bullets([*forced(results), *workload.header(results.records)]),
         first,
@@ -38,8 +43,7 @@ def whole(results: Results) -> list[Block]:
     blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
-    closing = workload.closing(chosen, results.baseline)
-    return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
+    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
@@ -60,9 +64,103 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
     return [
-        bullets(workload.run_header(record)),
+        bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
         workload.caption(results),
         bullets(workload.caveats([record], rows)),
     ]
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """The answer at the largest cell first; then every cell, and what else the workload has."""
+    rows, chosen = results.rows, headline_rows(results.rows)
+    workload = workload_of(results.workload)
+    cell = chosen[0].cell if chosen else None
+    columns = [
+        *workload.name_columns(rows),
+        *workload.timing_columns(chosen),
+        *speed_up(chosen),
+        *against_named(chosen, results.named),
+        *whole_call(chosen, results.baseline),
+        *bound(chosen),
+        *workload.cost_columns(chosen),
+    ]
+    tables = [Sheet(f"At {cell_words(cell)}" if cell else "", columns, chosen)]
+    if len({row.cell for row in rows}) > 1:
+        columns = [
+            *workload.cell_columns(rows),
+            *workload.name_columns(rows),
+            *workload.timing_columns(rows),
+            *speed_up(rows),
+            *against_named(rows, results.named),
+            *whole_call(rows, results.baseline),
+            *workload.cost_columns(rows, whole=True),
+        ]
+        tables.append(Sheet("Every cell", columns, rows))
+    return [*tables, *workload.detail_sheets(chosen)]
+
+
+def where(results: Results) -> str:
+    """Model, device and how often, in a line or two."""
+    lines = workload_of(results.workload).header(results.records)
+    chosen = [line for line in lines if not line.startswith("versions:")]
+    return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
+
+
+def forced(results: Results) -> list[str]:
+    """What differs although it should not, and was compared all the same."""
+    if not results.differences:
+        return []
+    differences = (escaped(difference, longest=300) for difference in results.differences)
+    return [f"{bold('not comparable, forced:')} {'; '.join(differences)}"]
+
+
+def left_out(results: Results) -> list[str]:
+    """The files that could not be read."""
+    return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
+
+
+MOST_CAVEATS = 4
+"""The most important ones come first; the rest is only counted."""
+
+
+def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
+    """The answer, the table, and where everything else is.
+
+    Args:
+        recommendation: The answer to a budget, in place of the general one.
+        sheet: A table in place of the first one.
+    """
+    ranking = ranking_of(results)
+    lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
+    elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
+    blocks: list[Block] = [
+        "\n".join([*forced(results), *lines]),
+        where(results),
+        sheet or first_table(ranking),
+        *([elsewhere] if elsewhere else []),
+    ]
+    if recommendation:
+        blocks.append(bullets(budget_lines(recommendation)))
+    workload = workload_of(results.workload)
+    blocks.append(bullets(workload.remarks(results.rows, results.baseline, brief=True)))
+    caveats = workload.caveats(results.records, results.rows)
+    hidden = max(0, len(caveats) - MOST_CAVEATS)
+    return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
+
+
+def _rest(results: Results, hidden: int) -> str:
+    """What `--all` adds.
+
+    Args:
+        hidden: Caveats that were not printed.
+    """
+    cells = len({row.cell for row in results.rows}) - 1
+    parts = [
+        *([plural(cells, "more cell", "more cells")] if cells > 0 else []),
+        *([plural(hidden, "more caveat", "more caveats")] if hidden else []),
+        *(["reasons"] if results.reasons else []),
+        "all columns",
+    ]
+    return f"--all: {', '.join(parts)}; --columns, --sort, --format; {code('benchmarker report')} draws."

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,10 +19,10 @@ from benchmarker.core.errors import FieldError, SpecError, read_problem
 from benchmarker.schema.base import Plain, Scalar, first_problem
 from benchmarker.schema.experiment import ExperimentBase, VariantBase
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
-from benchmarker.schema.shipped_configs import find_config, shipped_configs
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
+
 
 PlainT = TypeVar("PlainT", bound=Plain)
 NO_FLAGS: Mapping[str, str] = MappingProxyType({})
@@ -195,3 +196,22 @@ def parse_option(text: str) -> tuple[str, Scalar]:
     if not isinstance(parsed, str | int | float | bool | None):
         raise SpecError(f"--option {text}: the value must be a single number, word or true/false")
     return key.strip(), parsed
+
+
+FOLDER = Path(str(files("benchmarker") / "configs"))
+
+
+def shipped_configs() -> tuple[str, ...]:
+    """Their names, without the ending."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def find_config(path: Path) -> Path:
+    """The file itself, or the shipped one that it names: `quickstart`, or `configs/quickstart.yaml` anywhere.
+
+    A file of the user's always comes first; where there is neither, the path as it was given.
+    """
+    if path.exists() or path.parent.name not in ("", "configs") or path.is_absolute():
+        return path
+    shipped = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"
+    return shipped if shipped.is_file() else path

@@ -6,10 +6,12 @@ window share their subject, so that treating them as independent would understat
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from benchmarker.core.formatting import decimal, percent, significant
 from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 QualitySize = Literal["quick", "full"]
@@ -230,3 +232,95 @@ what 8 bit forms cost, 0.0014 in llama.cpp's table for Llama-3-8B, and below its
 def baseline_name(model_id: str, dtype: str) -> str:
     """What a record calls the unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
     return f"fp16 of {model_id} in {dtype}"
+
+
+class QualitySpec(Plain):
+    """Whether and how perplexity and divergence from the unquantized model are measured."""
+
+    size: Literal["off", "quick", "full"] = "off"
+    """`quick` scores 2,048 tokens in 64 windows spread over the text, `full` all of it."""
+    text: str | None = None
+    """A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT; the text that ships with benchmarker if not
+    said."""
+    top_k: Annotated[int, Field(gt=0)] | None = None
+    """Keep only so many of the likeliest tokens: a small file, and divergences that are lower bounds."""
+    baseline: Annotated[str, Field(min_length=1)] | None = None
+    """Hub id or folder of the unquantized model, where the checkpoint itself is quantized."""
+
+    tasks: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Tasks of lm-evaluation-harness whose questions are asked, by name."""
+    task_limit: Positive | None = None
+    """Questions of each task; all of them if not said."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything is to be judged."""
+        return self.size != "off" or bool(self.tasks)
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, size: Any) -> Any:
+        # YAML 1.1 reads a bare `off` as false.
+        return "off" if size is False else size
+
+
+INDISTINGUISHABLE = "indistinguishable"
+
+
+def quality_line(quality: Quality) -> str:
+    """The whole of it in one line, for the end of a run."""
+    against = quality.against
+    sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
+    if not quality.is_reference:
+        sentences += [
+            f"{change_text(quality)} against {quality.baseline} ({decimal(quality.baseline_perplexity)})",
+            f"KL divergence {kl_text(quality)}, median {significant(against.kl_median, 3)}, "
+            f"99 % {significant(against.kl_99, 3)}",
+            f"same top token {percent(against.same_top, places=1)}",
+        ]
+    return ", ".join([*sentences, f"noise floor {significant(quality.noise.kl_mean, 3)}, {quality.seconds:.1f} s"])
+
+
+def step_line(checked: StepDivergence) -> str:
+    """How far the timed step is from the form's own forward, in one line."""
+    verdicts = {
+        "equal": "rounding",
+        "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
+        "wrong": "another computation",
+        "cache": f"the quantized KV cache; {significant(checked.plain_kl_mean or 0.0, 2)} without",
+    }
+    return (
+        f"KL step/eager: {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps "
+        f"({verdicts[checked.verdict]})"
+    )
+
+
+def wrong_step_words(checked: StepDivergence) -> str:
+    """Why a cell whose step is wrong has no speed."""
+    expected = significant(checked.expected, 2)
+    return (
+        "the timed step predicts something else than the form's own forward: "
+        f"KL {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps, where rounding gives up to "
+        f"{expected}; report it as a bug of the engine"
+    )
+
+
+def change_text(quality: Quality) -> str:
+    """Of the perplexity, from the baseline's: `+1.2 ± 0.3 %`."""
+    against = quality.against
+    ratio = math.exp(against.ln_ratio)
+    error = "" if against.ln_ratio_error is None else f" ± {100 * ratio * against.ln_ratio_error:.2f}"
+    return f"{100 * (ratio - 1):+.2f}{error} %"
+
+
+def kl_text(quality: Quality) -> str:
+    """Mean and standard error; a word where the baseline differs from itself by as much."""
+    against = quality.against
+    if not quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    if against.kl_mean_error is None:
+        return significant(against.kl_mean, 3)
+    places = len(significant(against.kl_mean, 3).partition(".")[2])
+    plain = "e" not in significant(against.kl_mean, 3)
+    error = f"{against.kl_mean_error:.{places}f}" if plain else significant(against.kl_mean_error, 1)
+    return f"{significant(against.kl_mean, 3)} ± {error}"

@@ -9,16 +9,15 @@ A workload's own record, cell and sample are subclasses of these, in `workloads/
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Container, Mapping, Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.schema.base import Count, Number, Plain, Positive, Scalar, Seconds, Spent, Whole
-from benchmarker.schema.energy import Energy
+from benchmarker.schema.base import Count, Joules, Number, Plain, Positive, Rate, Scalar, Seconds, Spent, Whole
 from benchmarker.schema.environment import Conditions, Environment, HostLoad
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.roofline import Demand, Limits
 from benchmarker.schema.status import CellStatus
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -37,6 +36,68 @@ Flag = Literal[
     "step_differs",
 ]
 """What a reader should know before believing a cell; the report has the words."""
+
+
+class EnergyWindow(Plain):
+    """Whole generations, back to back, for at least ten seconds."""
+
+    seconds: Seconds
+    energy_j: Joules
+    """Of the whole board, by its driver's counter, idle power included."""
+    generations: Positive
+    temperature_before_c: Number | None = None
+    temperature_after_c: Number | None = None
+
+
+class Energy(Plain):
+    """What a cell's generations cost, counted apart from the timed repeats."""
+
+    idle_power_w: Number | None = None
+    """Of the board with the model loaded and nothing to do, by the same counter."""
+    generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
+    """At the cell's shape."""
+    prefill: tuple[EnergyWindow, ...] = ()
+    """The same with one new token. Empty where the cell has no more."""
+
+
+class Limits(Plain):
+    """What the device does at best, measured in this process before it loaded a model."""
+
+    read_bytes_per_s: Rate
+    """Summing an array."""
+    copy_bytes_per_s: Rate
+    """Copying one half of the array over the other: bytes read plus bytes written."""
+    array_bytes: Whole
+    """Size of that array: several times the cache, on a GPU 2 GiB."""
+    matmul_flops_per_s: Rate
+    """Of square matrices in the type that is measured, 2 * n^3 operations each. On a CPU of the fastest of some sizes,
+    in that type and in float32."""
+    matmul_dtype: str
+    """Of those matrices."""
+    matmul_size: Whole
+    """n."""
+    cache_bytes: Whole | None = None
+    """The device's last cache before its memory. None where nothing says."""
+    launch_s: Number | None = None
+    """Host time to launch one empty kernel, many back to back, outside torch's operators. None on CPU."""
+    operator_s: Number | None = None
+    """The same for torch's smallest operator, with Python and the dispatcher. None on CPU."""
+    graph_kernel_s: Number | None = None
+    """Time of one empty kernel inside a replayed graph: what is left of a launch there. None on CPU."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bandwidth: the higher of the two, as decoding reads much more than it writes."""
+        return max(self.read_bytes_per_s, self.copy_bytes_per_s)
+
+
+class Demand(Plain):
+    """What one call cannot do without, counted from its shapes and tensors."""
+
+    flops: Count | None = None
+    """Floating-point operations. None in records from before it was kept."""
+    bytes: Count | None = None
+    """Read from and written to the device's memory at least. None in records from before it was kept."""
 
 
 class SampleBase(Plain):
@@ -193,6 +254,31 @@ class RunRecord(Plain):
     """None where this program measured."""
     reproduce: str
     """The command that makes this record again."""
+
+    @property
+    def family_place(self) -> int:
+        """Position of the variant in its family if single runs are compared."""
+        return 0
+
+    @property
+    def knows_subject(self) -> bool:
+        """Whether the record has its subject's facts: a run that failed early has none."""
+        return bool(self.cells)
+
+    @property
+    def choices(self) -> Mapping[str, str | None]:
+        """What a library chose while it ran, such as a kernel; equal in all records that have it."""
+        return {}
+
+    @property
+    def libraries(self) -> Container[str] | None:
+        """Quantization libraries that the variant runs; None if unknown."""
+        return None
+
+    @classmethod
+    def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
+        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
+        return None
 
     @property
     def moment(self) -> Moment:

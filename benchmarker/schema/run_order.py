@@ -29,20 +29,12 @@ class OrderLine(Plain):
 
 
 def append_order(folder: Path, line: OrderLine) -> None:
-    """Append a process to the folder's list.
-
-    Raises:
-        ResultsError: The file cannot be written.
-    """
+    """Append a process to the folder's list; raises ResultsError."""
     append_lines(folder, f"{line.model_dump_json()}\n".encode())
 
 
 def append_lines(folder: Path, lines: bytes) -> None:
-    """Append complete lines in one write, so that processes do not interleave.
-
-    Raises:
-        ResultsError: The file cannot be written.
-    """
+    """Append complete lines in one write, so that processes do not interleave; raises ResultsError."""
     path = folder / RUN_ORDER
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -56,11 +48,7 @@ def append_lines(folder: Path, lines: bytes) -> None:
 
 
 def read_order(folder: Path) -> list[OrderLine]:
-    """Return the processes of a sweep in the order in which they ended; none if the folder has no such file.
-
-    Raises:
-        ResultsError: The file cannot be read, or a line of it is damaged.
-    """
+    """Return the processes of a sweep in the order in which they ended; none if the folder has no such file."""
     path = folder / RUN_ORDER
     try:
         text = path.read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from benchmarker.core.errors import ErrorKind
+from benchmarker.core.tables import escaped
 
 CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
 
@@ -30,3 +31,21 @@ STATUSES: dict[ErrorKind, CellStatus] = {
 def status_of(kind: ErrorKind) -> CellStatus:
     """What a table calls a cell without a number."""
     return STATUSES.get(kind, "error")
+
+
+STATUS_TEXTS = {
+    "invalid": "invalid",
+    "oom_gpu": "out of GPU memory",
+    "oom_host": "out of memory",
+    "timeout": "timed out",
+    "crash": "crashed",
+    "unsupported": "not supported",
+    "error": "error",
+    "failed": "failed",
+    "not measured": "not measured",
+}
+
+
+def status_words(status: str) -> str:
+    """`out of GPU memory`."""
+    return STATUS_TEXTS.get(status, escaped(status))

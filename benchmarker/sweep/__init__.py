@@ -1,1 +1,1 @@
-"""What a sweep is made of: the plan, the children and their time-outs, the folder with its lock, the faults."""
+"""Sweeps: all variants of a config in rounds of fresh processes, on one or several workers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.make_job import blank_record
@@ -14,11 +15,12 @@ from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.run_order import OrderLine, append_order
-from benchmarker.sweep.child import ChildEnd, Phase, StoppedError, Watch, run_child
-from benchmarker.sweep.child_log import CappedLog
+from benchmarker.sweep.child import CappedLog, ChildEnd, Phase, StoppedError, Watch, run_child
 from benchmarker.sweep.live_table import cell_line
-from benchmarker.sweep.retries import Decision, Fault
-from benchmarker.sweep.session import Equipment, Progress, Sweep
+
+if TYPE_CHECKING:
+    from benchmarker.sweep.retries import Decision, Fault
+    from benchmarker.sweep.session import Equipment, Progress, Sweep
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
@@ -46,7 +48,7 @@ class Attempt:
         self.watch = Watch(self.path, len(self.cells))
         self.log = CappedLog(self.path.with_suffix(".log"))
         self.is_last = False
-        """Whether disturbed cells are kept and flagged, because they are not measured again."""
+        """True if disturbed cells are kept and flagged, because they are not measured again."""
         self._host: HostGauge | None = None
         self._pid = 0
         self._shown = 0
@@ -54,11 +56,7 @@ class Attempt:
         self._since = time.monotonic()
 
     def run(self) -> tuple[ChildEnd, str | None]:
-        """Run the child; return how it ended, and the reason if its record cannot be read.
-
-        Raises:
-            StoppedError: The sweep is being stopped; the child's finished cells are saved.
-        """
+        """Run the child; return how it ended, and the reason if its record cannot be read."""
         device, started = self.equipment.environment.device, time.time()
         part = Part(
             record=self.path,
@@ -95,7 +93,7 @@ class Attempt:
         )
         append_order(self.sweep.folder, line)
         if self.log.problem:
-            self.equipment.say(f"  {self.log.problem}")
+            self.equipment.print_line(f"  {self.log.problem}")
         return end, self._set_aside_if_broken()
 
     @property
@@ -107,11 +105,7 @@ class Attempt:
         return self.record.cells if self.record else ()
 
     def settle(self, decision: Decision, fault: Fault | None) -> None:
-        """Complete the record with the facts that the child could not write.
-
-        Raises:
-            ResultsError: The record cannot be saved.
-        """
+        """Complete the record with the facts that the child could not write; raises ResultsError."""
         before = self.record or self._blank()
         cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
         failed = [self._failed_cell(position, reason) for position, reason in decision.failed.items()]
@@ -200,26 +194,25 @@ class Attempt:
         """Print new lines and cells, learn how long cells take, and read the host's load."""
         if self._host:
             self._host.read()
-        say, workload = self.equipment.say, self.sweep.workload
+        print_line, workload = self.equipment.print_line, self.sweep.workload
         for line in lines:
             if not line.startswith((*HIDDEN, f"{self.variant}: ", workload.cell_opening)):
-                say(f"  {line}")
+                print_line(f"  {line}")
         monitor = self.equipment.monitor
         if monitor and monitor.problem and not self.equipment.is_unwatched:
-            say(f"  {monitor.problem}")
+            print_line(f"  {monitor.problem}")
             self.equipment.is_unwatched = True
         if self._shown == 0 and self.watch.phase == "load":
             self._since = time.monotonic()
         points = self.sweep.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._shown :]:
-            say(f"  {cell_line(workload, points[position], cell)}")
+            print_line(f"  {cell_line(workload, points[position], cell)}")
             now = time.monotonic()
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
 
     def _set_aside_if_broken(self) -> str | None:
-        """Rename a record that cannot be read and return the reason; a new record takes its place."""
         if not self.path.exists():
             return None
         try:

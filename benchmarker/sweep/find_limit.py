@@ -31,8 +31,6 @@ PARTS = 8
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one value."""
-
     value: int
     fits: bool
     error_kind: ErrorKind | None
@@ -48,11 +46,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Limit:
-    """Result of a search."""
-
     axis: str
     trials: tuple[Trial, ...]
-    """Trials in the order in which they ran."""
 
     @property
     def largest(self) -> Trial | None:
@@ -131,11 +126,6 @@ def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Tri
 
 
 def _start(job: Job, axis: str) -> int:
-    """Return the first value to try.
-
-    Raises:
-        SpecError: The workload has no such axis, or the job has several cells for one value of the axis.
-    """
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:
@@ -150,17 +140,12 @@ def _start(job: Job, axis: str) -> int:
 
 
 def _shortest(procedure: Procedure) -> Procedure:
-    """Return a procedure with one repeat after one warm-up."""
     changes = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
     return procedure.model_copy(update=changes)
 
 
 def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord:
-    """Measure a job in a process of its own and return its record.
-
-    Raises:
-        ResultsError: The process left no record.
-    """
+    """Measure a job in a process of its own and return its record."""
     part = Part(record=path.absolute(), sweep=sweep, cells=(0,), only="timing")
     saved = write_job(job, path.parent)
     command = [*run, "--job", str(saved), "--part", part.model_dump_json(), "--quiet"]
@@ -176,11 +161,7 @@ def _measured(job: Job, path: Path, sweep: str, run: Sequence[str]) -> RunRecord
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
-    """Return whether the value fits, according to its record.
-
-    Raises:
-        ResultsError: The process failed for another reason than memory.
-    """
+    """Return whether the value fits, according to its record."""
     cell = record.cells[0] if record.cells else None
     if cell is not None and cell.status == "ok":
         memory = cell.memory

@@ -1,4 +1,7 @@
-"""Files of a sweep's folder, and the rule by which `--resume` uses the records in it again.
+"""Files of a sweep's folder, its lock, and the rule by which `--resume` uses the records in it again.
+
+Two sweeps at once would mix their records and disturb each other's measurements. The operating system frees the lock
+when its owner dies.
 
 Nothing is ever deleted except half-written files of a killed process, which have an ending of their own. Records that
 cannot be used are renamed, so that they appear in no table.
@@ -8,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
@@ -24,6 +30,9 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
 
+LOCK = ".lock"
+OWNER = ".lock-owner"
+"""File with the owner's name, such as `process 4711 on node3`."""
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
@@ -37,16 +46,13 @@ class SweepFile(Plain):
     sweep_version: Literal[1] = 1
     config: str
     arguments: tuple[str, ...]
-    """Names of variants, and options of every run."""
     variants: tuple[str, ...] = ()
     """Names of the measured variants. Empty in older files."""
     rounds: int
     max_rounds: int | None = None
     """Rounds are added up to this number while an interval is wide; None for no added rounds."""
     seed: int
-    """Seed of the variants' order."""
     started_at: str
-    """ISO 8601, UTC."""
     baseline: str | None = None
     """Variant that the others are compared with. None in older files."""
 
@@ -59,17 +65,44 @@ class ReusableCells:
     cards: Mapping[int, str | None]
     """Card of each round that is partly measured; the same card has to measure the rest."""
     profiled: frozenset[str]
-    """Variants with a profile."""
     notes: tuple[str, ...]
     """One line for each file that cannot be used, or only in part."""
 
 
-def read_sweep_file(folder: Path) -> SweepFile | None:
-    """Read the request of the sweep in this folder; None if there is none.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder; create it if needed."""
+    owner_path = folder / OWNER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(timeout=0)
+        owner_path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    except Timeout as error:
+        raise ResultsError(
+            f"{folder}: another sweep{_owner(owner_path)} is writing there; "
+            "wait for it, or choose another folder with --output"
+        ) from error
+    except OSError as error:
+        raise ResultsError(
+            f"{folder}: results cannot be written there ({error.strerror}); choose another folder with --output"
+        ) from error
+    try:
+        yield
+    finally:
+        owner_path.unlink(missing_ok=True)
+        lock.release()
 
-    Raises:
-        ResultsError: The file is damaged.
-    """
+
+def _owner(path: Path) -> str:
+    """Return ` (process 4711)`, with the host if it is another one; an empty text if the file is missing."""
+    with contextlib.suppress(OSError):
+        owner = path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
+        return f" ({owner})" if owner else ""
+    return ""
+
+
+def read_sweep_file(folder: Path) -> SweepFile | None:
     path = folder / SWEEP_FILE
     try:
         return SweepFile.model_validate_json(path.read_bytes())
@@ -82,7 +115,6 @@ def read_sweep_file(folder: Path) -> SweepFile | None:
 
 
 def write_sweep_file(folder: Path, sweep: SweepFile) -> None:
-    """Save the request of a sweep; raises ResultsError."""
     write_atomically(folder / SWEEP_FILE, sweep.model_dump_json(indent=1) + "\n")
 
 
@@ -230,7 +262,6 @@ def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
 
 
 def _is_unwatched(cell: CellBase) -> bool:
-    """Return True if the cell is valid but the state of the GPU is unknown."""
     return cell.status == "ok" and cell.conditions is None
 
 
@@ -262,16 +293,16 @@ def _incomplete_rounds(
         card = card_of(record.environment.device.uuid, record.place)
         cells_of[record.round][card] |= {(record.variant.name, position) for position in cells}
     total = sum(map(len, keys.values()))
-    own: dict[int, str | None] = {}
+    continued: dict[int, str | None] = {}
     foreign: set[tuple[int, str | None]] = set()
     for number, by_card in cells_of.items():
         for card, measured in by_card.items():
-            if card in cards and number not in own:
+            if card in cards and number not in continued:
                 if 0 < len(measured) < total:
-                    own[number] = card
+                    continued[number] = card
             elif len(measured) < total:
                 foreign.add((number, card))
-    return own, foreign
+    return continued, foreign
 
 
 def _why_unused(record: RunRecord, *, is_watched: bool) -> str:

@@ -18,9 +18,8 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status_words import status_words
-from benchmarker.sweep.child import Watch, run_child
-from benchmarker.sweep.child_log import CappedLog
+from benchmarker.schema.status import status_words
+from benchmarker.sweep.child import CappedLog, Watch, run_child
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
 from benchmarker.workloads.session import Judging
@@ -38,11 +37,7 @@ class Judgement:
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
-    """Check the inputs of measurements that come after hours of timing.
-
-    Raises:
-        BenchmarkerError: An input is unsuitable, or a library is not installed.
-    """
+    """Check the inputs of measurements that come after hours of timing; raises BenchmarkerError."""
     for job in jobs:
         judging = workload_of(job.workload).judging()
         if judging and judging.form(job):
@@ -65,15 +60,10 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
 
 
 def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Judgement) -> None:
-    """Measure, and complete the records.
-
-    Raises:
-        ResultsError: A record cannot be saved.
-        StoppedError: The sweep is being stopped.
-    """
+    """Measure, and complete the records; raises ResultsError or StoppedError."""
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
-    equipment.say(f"[{judging.name}] {', '.join(judgement.variants)}")
+    equipment.print_line(f"[{judging.name}] {', '.join(judgement.variants)}")
     judged, fault = _run(sweep, judging, progress, equipment, variant)
     missing = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
     changes = judging.changes(sweep.jobs[variant], judged, missing)
@@ -82,7 +72,6 @@ def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Jud
 
 
 def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
-    """Return the variants to be judged, grouped by quantization."""
     groups: dict[str, list[str]] = {}
     for name, job in sweep.jobs.items():
         if quantization := judging.form(job):
@@ -91,7 +80,6 @@ def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
 
 
 def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRecord]]:
-    """Return the records of each variant that has any, oldest first."""
     try:
         files = sorted(collect([folder]).files, key=lambda file: file[1].started_at)
     except ResultsError:
@@ -108,7 +96,7 @@ def _run(
     def show(lines: Sequence[str]) -> None:
         for line in lines:
             if not line.startswith(f"{variant}: "):
-                equipment.say(f"  {line}")
+                equipment.print_line(f"  {line}")
 
     path = sweep.quality_path(variant)
     log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
@@ -133,6 +121,6 @@ def _run(
         fault = Fault(missing.error_kind, missing.reason)
     if fault:
         name = f"{variant}, {judging.lost(sweep.jobs[variant], watch.record)}"
-        equipment.say(f"  {name}: {status_words(fault.status)}: {fault.reason}")
+        equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
         progress.failures.append(Failure(name, fault, log=log.path, tail=tail, alone=sweep.alone(variant)))
     return watch.record, fault

@@ -12,8 +12,7 @@ from tabulate import tabulate
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase
-from benchmarker.schema.status import CellStatus
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import CellStatus, status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload

@@ -32,8 +32,6 @@ class SweepTimeoutError(Exception):
 
 @dataclass(frozen=True)
 class Busy:
-    """Work in progress."""
-
     work: Work
     since_s: float
 
@@ -61,13 +59,7 @@ class Loop:
         """Finished rounds by worker."""
 
     def run(self, works: Sequence[Work]) -> None:
-        """Do all of the work.
-
-        Raises:
-            DeviceError: No worker is left.
-            SweepTimeoutError: The sweep's time is up.
-            BaseException: Anything that a worker could not handle, such as a full disk.
-        """
+        """Do all of the work; raises DeviceError or SweepTimeoutError or BaseException."""
         self._queue = list(works)
         while self._queue or self._busy:
             self._queue = [work for work in self._queue if not self._is_given_up(work)]
@@ -100,9 +92,9 @@ class Loop:
             if work is None:
                 continue
             self._queue.remove(work)
-            others = [other for other in workers if other.host == worker.host and other != worker]
-            waiting = sum(other not in self._busy for other in others)
-            shares_host = len(others) - waiting + min(waiting, len(self._queue)) > 0
+            neighbours = [neighbour for neighbour in workers if neighbour.host == worker.host and neighbour != worker]
+            waiting = sum(neighbour not in self._busy for neighbour in neighbours)
+            shares_host = len(neighbours) - waiting + min(waiting, len(self._queue)) > 0
             if worker.name:
                 self._terminal.line(f"{worker.name}: {work}")
             self._last_lines[worker] = str(work)
@@ -121,8 +113,8 @@ class Loop:
         After a round that ran forwards, a worker measures the one that runs backwards, so that a drift within the two
         cancels.
         """
-        cards = {other.card for other in workers}
-        own = [work for work in self._queue if isinstance(work, Round) and work.is_bound and work.card == worker.card]
+        cards = {candidate.card for candidate in workers}
+        bound = [work for work in self._queue if isinstance(work, Round) and work.is_bound and work.card == worker.card]
         free = [
             work
             for work in self._queue
@@ -133,7 +125,7 @@ class Loop:
         last = self._last_round.get(worker, -1)
         partner = [work for work in free if isinstance(work, Round) and last % 2 == 0 and work.number == last + 1]
         even = [work for work in free if isinstance(work, Round) and work.number % 2 == 0]
-        return [*own, *partner, *even, *free][0]
+        return [*bound, *partner, *even, *free][0]
 
     def _take(self, ended: Ended) -> None:
         busy, worker = self._busy.pop(ended.worker), ended.worker
@@ -155,9 +147,9 @@ class Loop:
         self.rounds_of[worker.name] += 1
         if worker.name:
             self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
-        if not self._terminal.can_pin and any(isinstance(left, Round) for left in self._queue):
+        if not self._terminal.can_pin and any(isinstance(work, Round) for work in self._queue):
             rounds, under_way = self._session.schedule.rounds, [busy.work for busy in self._busy.values()]
-            finished = rounds - sum(isinstance(left, Round) for left in (*self._queue, *under_way))
+            finished = rounds - sum(isinstance(unfinished, Round) for unfinished in (*self._queue, *under_way))
             self._terminal.line(f"after {finished} of {rounds} rounds:\n{self.table()}")
 
     def _lose(self, worker: Worker, work: Work, reason: str) -> None:

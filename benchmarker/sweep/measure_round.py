@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.schema.record import CellBase
-from benchmarker.schema.status_words import status_words
+from benchmarker.schema.status import status_words
 from benchmarker.sweep.attempt import Attempt
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
 from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
@@ -19,15 +19,10 @@ from benchmarker.sweep.sweep_plan import Schedule, Task, without_given_up
 def measure_round(
     sweep: Sweep, progress: Progress, equipment: Equipment, tasks: Sequence[Task], schedule: Schedule
 ) -> None:
-    """Measure the tasks of a round in order, except for cells that were given up in an earlier round.
-
-    Raises:
-        ResultsError: A record cannot be saved.
-        StoppedError: The sweep is being stopped.
-    """
+    """Measure the tasks of a round in order, except for cells that were given up in an earlier round."""
     for planned in tasks:
         for task in without_given_up([planned], progress.given_up):
-            equipment.say(schedule.begin(task, progress.given_up))
+            equipment.print_line(schedule.begin(task, progress.given_up))
             started = time.monotonic()
             _measure_variant(sweep, progress, equipment, task)
             schedule.forecast.learn(task, time.monotonic() - started)
@@ -35,8 +30,6 @@ def measure_round(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one child, by position in the grid."""
-
     cells: Mapping[int, CellBase]
     """Measured cells, as the record has them now."""
     again: tuple[int, ...]
@@ -44,7 +37,6 @@ class Outcome:
     lost: Mapping[int, Fault]
     """Cells that are not tried again in this round."""
     pending: tuple[int, ...]
-    """Cells for the next process."""
     after_cells: Fault | None
     """Failure after all cells were measured, as in the profile."""
 
@@ -93,15 +85,15 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
         workload=attempt.sweep.workload,
     )
     attempt.settle(decision, fault)
-    say = attempt.equipment.say
+    print_line = attempt.equipment.print_line
     if fault and not decision.is_final:
         tries[decision.pending[0]] += 1
-        say(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
+        print_line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
     cells = dict(zip(attempt.cells, attempt.finished[:count], strict=False))
     again = _to_repeat(cells, reruns)
     for position in again:
         if cells[position].error_kind == "disturbed":
-            say(f"  {cells[position].reason}; measured again")
+            print_line(f"  {cells[position].reason}; measured again")
     lost = {
         position: Fault(cell.error_kind or "other", cell.reason or "no reason is recorded")
         for position, cell in cells.items()
@@ -117,7 +109,6 @@ def _outcome(attempt: Attempt, tries: Counter[int], reruns: Counter[int]) -> Out
 
 
 def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
-    """Return the invalid cells that may be measured again, and count the repetition."""
     again = [
         position
         for position, cell in cells.items()
@@ -147,5 +138,5 @@ def _failures(attempt: Attempt, outcome: Outcome) -> list[Failure]:
         for point, fault in entries
     ]
     for failure in failures:
-        attempt.equipment.say(f"  {failure.name}: {status_words(failure.fault.status)}: {failure.fault.reason}")
+        attempt.equipment.print_line(f"  {failure.name}: {status_words(failure.fault.status)}: {failure.fault.reason}")
     return failures

@@ -35,7 +35,7 @@ def prepare_host(
     *,
     command: Sequence[str] = PREPARE_HOST,
     variables: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    print_line: Callable[[str], None] = lambda line: None,
 ) -> Environment:
     """Return the environment of a run on that device, after preparing the jobs' checkpoints.
 
@@ -43,12 +43,12 @@ def prepare_host(
         jobs: Files of the jobs.
         command: Command of the process, before its arguments.
         variables: Environment variables besides those of this process.
-        say: Prints a line.
+        print_line: Prints a line.
 
     Raises:
         DeviceError: There is no such device, or the process failed.
     """
-    last, found = "", None
+    last, environment = "", None
     with subprocess.Popen(
         [*command, device, *map(str, jobs)],
         stdin=subprocess.DEVNULL,
@@ -64,17 +64,17 @@ def prepare_host(
             timer.start()
         for line in process.stdout:
             try:
-                found = Environment.model_validate_json(line)
+                environment = Environment.model_validate_json(line)
             except ValidationError:
                 last = line.strip() or last
                 if jobs and not line.startswith("error: "):
-                    say(f"  {line.rstrip()}")
+                    print_line(f"  {line.rstrip()}")
         timer.cancel()
     if process.returncode == -signal.SIGKILL and timer.finished.is_set() and not jobs:
         raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s")
-    if process.returncode or found is None:
+    if process.returncode or environment is None:
         raise DeviceError(last.removeprefix("error: ") or f"the first process ended with {process.returncode}")
-    return found
+    return environment
 
 
 def main() -> None:

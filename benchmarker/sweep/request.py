@@ -1,4 +1,4 @@
-"""What a sweep is asked to measure: variants, options, rounds and folder, checked before anything runs."""
+"""Request of a sweep: variants, options, rounds and folder, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,14 @@ class Settings:
     """Options of the sweep itself."""
 
     rounds: int | None = None
-    """Rounds of every variant; None for the config's."""
     output: Path | None = None
     """Folder for the records; None for a new one in `results/<device>/<model>`."""
     resume: bool = False
     timeout_s: float | None = None
-    """Seconds for the entire sweep; None for no limit."""
     load_timeout_s: float = LOAD_LIMIT_S
     cell_timeout_s: float | None = None
     """Seconds for one cell; None for ten times as long as the cell took before."""
     seed: int | None = None
-    """Seed of the variants' order; None for a new one."""
     dry_run: bool = False
     allow_shared: bool = False
     """Accept cells that were measured while other processes computed on the device."""
@@ -74,8 +71,6 @@ class Options:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A config file that was read once."""
-
     path: Path
     sha256: str
     experiment: ExperimentBase
@@ -89,12 +84,9 @@ class SweepRequest:
     config_sha256: str
     """SHA-256 of the config's content that the jobs were made from."""
     arguments: tuple[str, ...]
-    """Names of variants, and options, as `sweep.json` keeps them."""
     display: tuple[str, ...]
     jobs: Mapping[str, Job]
-    """Job of each variant, by the name that the tables show."""
     saved: tuple[Job, ...]
-    """Jobs that the folder holds from an earlier part of the sweep."""
     baseline: str
     rounds: int
     max_rounds: int | None
@@ -103,18 +95,11 @@ class SweepRequest:
     folder: Path | None
     """None for a new folder, which is named after the device."""
     before: SweepFile | None
-    """The sweep to resume; None for a new one."""
     notes: tuple[str, ...]
-    """Lines about the folder for the user."""
     settings: Settings
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read a sweep's config.
-
-    Raises:
-        SpecError: The file cannot be read, or something in it is wrong.
-    """
     content = read_config_bytes(path)
     return ConfigFile(path, hashlib.sha256(content).hexdigest(), parse_experiment(content, path))
 
@@ -161,11 +146,7 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
 
 
 def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tuple[list[str], Path | None]:
-    """Return the named variants in the config's order (all if none is named), and the folder among the words.
-
-    Raises:
-        SpecError: A word is neither a variant nor a folder, or there are two folders.
-    """
+    """Return the named variants in the config's order (all if none is named), and the folder among the words."""
     names = [variant.name for variant in experiment.variants]
     others = [word for word in words if word not in names]
     if len(others) > 1 or (others and not ("/" in others[0] or Path(others[0]).is_dir())):
@@ -178,11 +159,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    """Return the number of rounds that the options request; None without such an option.
-
-    Raises:
-        SpecError: More than one of the options is given.
-    """
+    """Return the number of rounds that the options request; None without such an option."""
     choices = [*([rounds] if rounds else []), *[QUICK_ROUNDS] * quick, *[PUBLISH_ROUNDS] * publish]
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
@@ -190,7 +167,6 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
 
 
 def _max_rounds(settings: Settings, before: SweepFile | None, experiment: ExperimentBase) -> int | None:
-    """Return the limit on added rounds; None if an option or the config fixes the number of rounds."""
     if settings.max_rounds or settings.rounds:
         return settings.max_rounds
     if before:
@@ -199,11 +175,6 @@ def _max_rounds(settings: Settings, before: SweepFile | None, experiment: Experi
 
 
 def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
-    """Return the sweep to resume, and lines for the user.
-
-    Raises:
-        ResultsError: The folder does not exist, or holds records of something else.
-    """
     if not settings.resume:
         return None, ()
     if folder and not folder.is_dir():
@@ -220,18 +191,13 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
 
 
 def _saved_variants(saved: Sequence[Job], before: SweepFile) -> dict[str, Job]:
-    """Return the jobs of the sweep's variants as the folder has them; none if one is missing."""
     jobs = {job.variant.name: job for job in saved}
     names = before.variants or tuple(jobs)
     return {name: jobs[name] for name in names} if jobs.keys() >= set(names) else {}
 
 
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
-    """Make and check the job of every variant before the first one runs.
-
-    Raises:
-        SpecError: An option is wrong, or two variants get the same name.
-    """
+    """Make and check the job of every variant before the first one runs."""
     jobs: dict[str, Job] = {}
     for variant in variants:
         arguments = ["--config", str(config.path), "--variant", variant, *options.text]
@@ -250,7 +216,6 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
 
 
 def _replaced(before: SweepFile | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a line if other variants or options than before are given."""
     if before is None or before.arguments == arguments:
         return ()
     return (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
@@ -263,7 +228,6 @@ def _seed(settings: Settings, before: SweepFile | None) -> int:
 
 
 def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
-    """Return a line if the config differs from the one that the folder's jobs were made from."""
     if all(job.origin is None or job.origin.config_sha256 == config.sha256 for job in saved):
         return ()
     effect = (

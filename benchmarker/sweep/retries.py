@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import ErrorKind
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.status import CellStatus, status_of
-from benchmarker.sweep.child import ChildEnd, Phase
 
 if TYPE_CHECKING:
+    from benchmarker.sweep.child import ChildEnd, Phase
     from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
@@ -43,14 +43,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Decision:
-    """Consequences of a child's end."""
-
     failed: Mapping[int, Fault]
     """Unfinished cells, by position in the grid; they go into the child's record."""
     pending: tuple[int, ...]
-    """Cells for a fresh process."""
     is_final: bool
-    """Whether the failed cells are given up: they are not tried again, in this round or another."""
+    """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
 def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:

@@ -19,16 +19,15 @@ from benchmarker.execution.job_file import with_origin
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, open_folder, write_sweep_file
-from benchmarker.sweep.judge_quality import missing_judgements
+from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.lock import locked
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.stopping import more_rounds
-from benchmarker.sweep.sweep_plan import Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
-from benchmarker.sweep.workers.base import Pool, Round, Session, Tools
+from benchmarker.sweep.sweep_plan import RAY, Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
+from benchmarker.sweep.workers.base import Pool, Round, Session, Tools, check_devices
 from benchmarker.sweep.workers.local import LocalPool
 
 
@@ -39,9 +38,7 @@ class SweepResult:
     folder: Path
     failures: tuple[Failure, ...]
     out_of_time: bool = False
-    """Whether the time for the entire sweep was up before its end."""
     stopped: BaseException | None = None
-    """Ctrl-C, or an error that ended the sweep."""
 
     @property
     def failed(self) -> list[str]:
@@ -50,12 +47,12 @@ class SweepResult:
 
 
 def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
-    """Run the variants and save their records; None for a dry run.
-
-    Raises:
-        BenchmarkerError: The request cannot be carried out, or the folder belongs to another sweep; nothing has run.
-    """
+    """Run the variants and save their records; None for a dry run."""
     settings, started = request.settings, time.monotonic()
+    if settings.places:
+        check_devices(request.jobs.values())
+    if settings.places != RAY:
+        check_inputs(request.jobs.values())
     forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, forecast)):
         terminal.line(line)
@@ -108,13 +105,6 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
-    """Return the workers that `--places` requests.
-
-    Raises:
-        SpecError: There are no such workers.
-        MissingLibraryError: Ray is not installed.
-        DeviceError: Ray has no GPU.
-    """
     numbers = local_numbers(settings.places) if settings.places else []
     if numbers is not None:
         if settings.runtime_env:
@@ -184,10 +174,10 @@ def _take_in(
         terminal.line(note)
     if request.settings.resume:
         cells = request.rounds * sum(len(job.grid.points()) for job in session.sweep.jobs.values())
-        left = ""
+        forecast = ""
         if reusable.finished and tasks:
-            left = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
-        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{left}")
+            forecast = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
+        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
     session.progress.profiled |= reusable.profiled
     for (_, variant, position), cell in reusable.finished.items():
         session.progress.live_table.add(variant, position, cell)
@@ -207,7 +197,6 @@ def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
 
 
 def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: str | None) -> Mapping[str, Job]:
-    """Return the jobs with the facts that their processes check before they measure."""
     return {
         name: with_origin(job, environment, config=request.config, config_sha256=request.config_sha256, commit=commit)
         for name, job in request.jobs.items()
@@ -217,8 +206,7 @@ def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: st
 def _earlier_commit(request: SweepRequest) -> str | None:
     """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
     first = next(iter(request.jobs.values()))
-    is_same = workload_of(first.workload).is_same_subject
-    commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
+    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
     return next((commit for commit in commits if commit), None)
 
 

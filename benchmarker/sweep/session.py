@@ -47,7 +47,6 @@ class Sweep:
     """Fixed part of a sweep."""
 
     jobs: Mapping[str, Job]
-    """Job of each variant with its origin, by the name that the tables show."""
     folder: Path
     started_at: str
     """Identity of the sweep in its records."""
@@ -89,21 +88,17 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure, for the last lines of a sweep."""
-
     name: str
-    """Variant, round and cell."""
     fault: Fault
     log: Path
     tail: tuple[str, ...]
-    """Last lines that the child printed."""
     alone: str
     """Command that repeats the measurement by itself."""
 
 
 @dataclass
 class Progress:
-    """What a sweep has learned so far. The workers of one process share it."""
+    """Knowledge that a sweep has gained so far. The workers of one process share it."""
 
     live_table: LiveTable
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
@@ -123,7 +118,7 @@ class Progress:
 
     @property
     def is_host_busy(self) -> bool:
-        """Whether other programs run all the time, so that measuring again does not help."""
+        """True if other programs run all the time, so that measuring again does not help."""
         return self.timed >= MIN_TIMED and self.disturbed > self.timed / 2
 
     def cell_limit_s(self, settings: Settings, variant: str, position: int) -> float:
@@ -148,7 +143,7 @@ class Progress:
         """Take in the progress of another process.
 
         Args:
-            profiled: Variants whose profile it was told not to make.
+            profiled: Variants whose profile the other process did not make.
             folder: Folder that holds its logs now.
         """
         self.given_up |= remote.given_up
@@ -175,15 +170,13 @@ class Equipment:
     watch_host: Callable[[int], HostGauge] | None
     """Watches other programs during a child, by its process number; None without a watch."""
     starter: Starter
-    say: Callable[[str], None]
-    """Prints a line."""
+    print_line: Callable[[str], None]
     stop: Stop = field(default_factory=Stop)
     shares_host: bool = False
-    """Whether other workers of the host measure at the same time."""
+    """True if other workers of the host measure at the same time."""
     is_unwatched: bool = False
-    """Whether the user was informed that the GPU can no longer be read."""
+    """True after the message that the GPU can no longer be read."""
 
 
 def now_id() -> str:
-    """Return a unique text that sorts by time."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"

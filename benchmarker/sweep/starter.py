@@ -1,4 +1,4 @@
-"""How a worker starts its child processes: as new interpreters, or as forks of a process with imported libraries.
+"""Start of a worker's child processes: as new interpreters, or as forks of a process with imported libraries.
 
 With `--shared-imports`, all children of a round are forks of one server (see `benchmarker.execution.fork_server`), and
 the next round has a new server. Rounds therefore stay as independent of each other as with new interpreters.
@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.core.process import PARENT
@@ -29,20 +29,6 @@ WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "backgro
 them, its forks do not."""
 
 
-class ChildProcess(Protocol):
-    """A child of a sweep: a `subprocess.Popen` or a fork."""
-
-    pid: int
-    """Number of the process and of the session that it leads."""
-
-    @property
-    def returncode(self) -> Any:
-        """Exit code, negative for a signal; None while the process runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end of the process; raises subprocess.TimeoutExpired."""
-
-
 class Starter:
     """Starts the children of one worker."""
 
@@ -51,16 +37,16 @@ class Starter:
         modules: Sequence[str] = (),
         *,
         variables: Mapping[str, str] | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        print_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         """Start nothing yet.
 
         Args:
             modules: Modules that a fork server imports for all children of a round; none for new interpreters.
             variables: Environment variables of the children besides those of this process.
-            say: Prints a line.
+            print_line: Prints a line.
         """
-        self._modules, self._variables, self._say = list(modules), dict(variables or {}), say
+        self._modules, self._variables, self._print_line = list(modules), dict(variables or {}), print_line
         self._server: _Server | None = None
         self._round: int | None = None
 
@@ -101,7 +87,7 @@ class Starter:
                 return server
             server.close()
             self._modules = self._modules[:count]
-            self._say(f"{problem}: each process imports that itself")
+            self._print_line(f"{problem}: each process imports that itself")
         return None
 
     def _environment(self) -> dict[str, str]:
@@ -110,11 +96,7 @@ class Starter:
 
 
 def shared_modules(workload: Workload, *, shared_imports: bool) -> list[str]:
-    """Return the modules that a round's fork server imports; none without --shared-imports.
-
-    Raises:
-        SpecError: This system cannot fork a process.
-    """
+    """Return the modules that a round's fork server imports; none without --shared-imports."""
     if not shared_imports:
         return []
     if sys.platform != "linux":
@@ -144,7 +126,7 @@ class _Server:
         answer = self.answer(None)
         return (answer["imported"], answer["problem"]) if answer else (0, "importing the libraries ended a process")
 
-    def fork(self, module: str, arguments: Sequence[str], output: int) -> ChildProcess:
+    def fork(self, module: str, arguments: Sequence[str], output: int) -> _Fork:
         """Fork a process that runs `python -m module arguments`."""
         request = {"module": module, "arguments": list(arguments), "unset": self._added}
         socket.send_fds(self._channel, [json.dumps(request).encode()], [output])
@@ -154,11 +136,7 @@ class _Server:
         return _Fork(answer["process"], self)
 
     def answer(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """Return the next message; None if the server is dead.
-
-        Raises:
-            TimeoutError: No message came in time.
-        """
+        """Return the next message; None if the server is dead."""
         if not select.select([self._channel], [], [], timeout_s)[0]:
             raise TimeoutError
         try:
@@ -191,3 +169,7 @@ class _Fork:
             # A child ends with the process that it was forked from.
             self.returncode = answer["code"] if answer else -signal.SIGKILL
         return self.returncode
+
+
+ChildProcess = subprocess.Popen[bytes] | _Fork
+"""A child: `pid` is also the number of its session."""

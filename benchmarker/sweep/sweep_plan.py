@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 START_S = 20.0
 """First guess of the time that a process takes before its first cell."""
 FORKED_START_S = 10.0
-"""The same for a process whose libraries are already imported; the imports take `START_S` once a round. On an H100 it
-was 5 to 25 s, set-up included."""
+"""First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
+25 s, set-up included."""
 RAY = "ray"
 LOCAL = "local:"
 """Beginning of the name of a worker on this host; the number of its GPU follows."""
@@ -108,7 +108,6 @@ class Forecast:
 
 
 def _repeats_s(job: Job) -> float:
-    """Return a guess of the time of all repeats of one process, in seconds."""
     repeats, workload = job.procedure.warmup + job.procedure.runs, workload_of(job.workload)
     return sum(repeats * workload.repeat_s(point) for point in job.grid.points())
 
@@ -130,9 +129,9 @@ class Schedule:
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
-        left = without_given_up(self._left, given_up)
+        remaining = without_given_up(self._left, given_up)
         identity = (task.round, task.variant)
-        self._left = [other for other in left if (other.round, other.variant) != identity]
+        self._left = [later for later in remaining if (later.round, later.variant) != identity]
         self._begun += 1
         left_s = self.forecast.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"
@@ -140,11 +139,7 @@ class Schedule:
 
 
 def local_numbers(places: str) -> list[int] | None:
-    """Return the GPU numbers in `local:0,1`; None for `ray`.
-
-    Raises:
-        SpecError: The text is neither, or contains a number twice.
-    """
+    """Return the GPU numbers in `local:0,1`; None for `ray`."""
     if places == RAY:
         return None
     if not re.fullmatch(LOCAL + r"\d+(,\d+)*", places):
@@ -158,11 +153,7 @@ def local_numbers(places: str) -> list[int] | None:
 
 
 def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
-    """Return a description of the sweep: variants, cells, workers and a first guess of the time.
-
-    Raises:
-        SpecError: There are no such workers.
-    """
+    """Return a description of the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
     places = request.settings.places
     numbers = local_numbers(places) if places else None
     workers = min(len(numbers), request.rounds) if numbers else 1
@@ -186,7 +177,6 @@ def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
 
 
 def _unsupported_lines(jobs: Mapping[str, Job]) -> list[str]:
-    """Return a line for each variant that cannot run on this host."""
     reasons = {name: workload_of(job.workload).lacking(job) for name, job in jobs.items()}
     return [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
 
@@ -209,7 +199,6 @@ def _rounds_text(request: SweepRequest) -> str:
 
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
-    """Return a line about the measurements after all timed ones; none if there are none."""
     judging = workload.judging()
     judged = [job for job in jobs if judging and judging.form(job)]
     return (

@@ -94,7 +94,7 @@ def test_import_of_several_logs_writes_nothing_where_one_of_them_is_wrong(tmp_pa
 def test_import_takes_variants_for_one_log_only(tmp_path):
     log = DATA / "reference-log.md"
     code, printed = typed("import", log, log, "--quant", "fp16,int8")
-    assert (code, printed) == (2, "error: --quant names the runs of one log; import several one by one\n")
+    assert (code, printed) == (2, "error: --quant names the runs of one log; import several logs one by one\n")
 
 
 def sides(tmp_path: Path, percent: float) -> tuple[Path, Path]:

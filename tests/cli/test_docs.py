@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from benchmarker.cli.app import app
-from benchmarker.comparison.verify import verify
+from benchmarker.report.verify import verify
 from benchmarker.schema.options import option_names
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from tests.records import record

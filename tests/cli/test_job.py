@@ -33,7 +33,9 @@ def test_lengths_win_over_the_texts_of_a_config(tmp_path: Path) -> None:
 
 
 def test_compile_beside_another_runtime_is_refused() -> None:
-    with pytest.raises(SpecError, match="--runtime cuda_graph and --compile name two engines; give one of them"):
+    with pytest.raises(
+        SpecError, match="--runtime cuda_graph and --compile give two values of engine; give one of them"
+    ):
         read_job(["--quant", "int8", "--runtime", "cuda_graph", "--compile"])
     assert read_job(["--quant", "int8", "--runtime", "compile", "--compile"]).variant.engine == "compile"
     assert read_job(["--runtime", "cuda_graph", "--engine", "cuda_graph"]).variant.engine == "cuda_graph"

@@ -14,8 +14,7 @@ import yaml
 
 from benchmarker import __version__
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.shipped_configs import find_config, shipped_configs
+from benchmarker.schema.config_io import find_config, read_experiment, shipped_configs
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.verify import verify
+from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
 from tests.cli.test_cli import typed
 

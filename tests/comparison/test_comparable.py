@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
-from benchmarker.workloads.generation.job_facts import model_fingerprint
+from benchmarker.report.verify import verify
+from benchmarker.workloads.generation.generation_job import model_fingerprint
 from tests.records import cell, environment, load, record, rounds, save
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.comparison.drift import find_drift
+from benchmarker.report.caveats import find_drift
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
 from benchmarker.workloads.generation.record import GenerationRecord

@@ -11,9 +11,8 @@ import pytest
 from benchmarker.comparison.results import results_of
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
-from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from benchmarker.schema.registry import workload_of
 from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 
@@ -57,7 +56,7 @@ def differing(folder: Path) -> list[str]:
         raw = [parse_json(paths[one.run_id].read_bytes(), paths[one.run_id]) for one in results.members[row.variant]]
         shape = [row.cell[name] for name in SHAPES[row.workload]]
         stated = {
-            **workload_of(row.workload).row_values(row),
+            **row.values(),
             **spreads("latency_s", row.latency),
             **{name: value for metric in row.metrics for name, value in spreads(metric, row.metrics[metric]).items()},
             **spreads("ttft_s", row.metrics.get("ttft")),
@@ -86,7 +85,9 @@ def counted(tmp_path: Path) -> Path:
 
 def test_a_mistake_in_our_joules_is_found(counted, monkeypatch):
     assert differing(counted) == []
-    monkeypatch.setattr("benchmarker.workloads.generation.reading.energy._tokens", lambda one: 7 * one.new_tokens)
+    monkeypatch.setattr(
+        "benchmarker.workloads.generation.reading.generation_rows._tokens", lambda one: 7 * one.new_tokens
+    )
     assert "energy_per_token_j" in differing(counted)
 
 
@@ -96,7 +97,7 @@ def test_a_mistake_in_our_floor_is_found(tmp_path, monkeypatch):
     path = next(path for path, one in collect([REFERENCE / "h100-runtimes"]).files if one.limits)
     (folder / "000.json").write_bytes(path.read_bytes())
     assert differing(folder) == []
-    monkeypatch.setattr("benchmarker.workloads.generation.reading.rows.floor_s", lambda demand, limits: 1.0)
+    monkeypatch.setattr("benchmarker.workloads.generation.reading.generation_rows.floor_s", lambda demand, limits: 1.0)
     assert "floor_s" in differing(folder)
 
 

@@ -6,13 +6,13 @@ import math
 
 import pytest
 
-from benchmarker.comparison.duration import round_s
 from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_tell
+from benchmarker.report.answer import round_s
 from benchmarker.report.compare import compare_records
 from benchmarker.report.first_table import first_table
-from benchmarker.report.sheets import sheets
+from benchmarker.report.markdown import sheets
 from tests.records import cell, record, sample
 
 

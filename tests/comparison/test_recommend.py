@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.comparison.budget import parse_budget
-from benchmarker.comparison.recommend import Recommendation, recommend
+from benchmarker.comparison.recommend import Recommendation, parse_budget, recommend
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare_records

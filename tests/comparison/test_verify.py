@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison import speed_up
-from benchmarker.comparison.verify import verify
+from benchmarker.cli.app import app
+from benchmarker.comparison import aggregate, ranking, speed_up
 from benchmarker.core import stats
+from benchmarker.core.formatting import decimal
+from benchmarker.report import first_table
+from benchmarker.report.verify import verify
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
 
@@ -95,6 +99,9 @@ def test_a_memory_peak_that_no_run_had_is_found_in_the_record_and_in_the_table(f
         "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 4000000000, but the samples give 8150000000",
         "table, fp16: prompt 26, 50 new tokens, batch 1: peak_memory_bytes is 4000000000, "
         "but the samples give 8150000000",
+        "first table, fp16: prompt 26, 50 new tokens, batch 1: peak GiB as printed is 3.73, "
+        "but the samples give 7.59027898311615",
+        "answer: prompt 26, 50 new tokens, batch 1: peak GiB as printed is 3.73, but the samples give 7.59027898311615",
     ]
 
 
@@ -150,5 +157,76 @@ def test_a_mistake_in_our_own_statistics_is_found(tmp_path, monkeypatch):
         return stats.unpaired_ratio(list(baseline.values()), list(variant.values()))
 
     monkeypatch.setattr(speed_up, "paired_ratio", unpaired)
-    fields = [mismatch.field for mismatch in verify([tmp_path]).mismatches]
-    assert fields == ["ratio_low", "ratio_high", "detectable", "verdict"]
+    fields = {mismatch.field for mismatch in verify([tmp_path]).mismatches}
+    assert {"ratio_low", "ratio_high", "verdict"} <= fields
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two engines with a quantized variant each, in one sweep."""
+    return save(
+        tmp_path,
+        *rounds("fp16", [2.00, 2.02, 1.99], sweep="one"),
+        *rounds("int8", [1.50, 1.52, 1.49], sweep="one"),
+        *rounds("fp16", [1.00, 1.01, 0.99], name="fp16 compile", runtime="compile", sweep="one"),
+        *rounds("int8", [0.50, 0.52, 0.49], name="int8 compile", runtime="compile", sweep="one"),
+    )
+
+
+def scaled(ratio: stats.Ratio, factor: float) -> stats.Ratio:
+    ends = {end: factor * value for end in ("low", "high") if (value := getattr(ratio, end)) is not None}
+    return replace(ratio, value=factor * ratio.value, **ends)
+
+
+def verified(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit code and output of `benchmarker verify`."""
+    with pytest.raises(SystemExit) as stopped:
+        app(["verify", str(folder)])
+    return int(stopped.value.code or 0), capsys.readouterr().out
+
+
+def test_a_sweep_over_two_engines_passes(sweep, capsys):
+    code, output = verified(sweep, capsys)
+    assert (code, "all follow from the raw samples" in output) == (0, True)
+
+
+def test_a_wrong_ratio_in_the_ranking_is_named(sweep, capsys, monkeypatch):
+    right = ranking.rate_ratio
+    monkeypatch.setattr(ranking, "rate_ratio", lambda *rows, **paired: scaled(right(*rows, **paired), 1.1))
+    code, output = verified(sweep, capsys)
+    assert (code, "ratio to fp16 compile is " in output) == (1, True)
+
+
+def test_a_wrong_speed_up_is_named_in_rows_first_table_and_answer(sweep, capsys, monkeypatch):
+    right = speed_up._ratio
+    monkeypatch.setattr(speed_up, "_ratio", lambda *rows, **paired: scaled(right(*rows, **paired), 1.1))
+    code, output = verified(sweep, capsys)
+    assert code == 1
+    assert "table, int8 compile: prompt 26, 50 new tokens, batch 1: ratio is 2.1" in output
+    assert "first table, int8 compile: prompt 26, 50 new tokens, batch 1: speed-up as printed is " in output
+    assert "answer: prompt 26, 50 new tokens, batch 1: ratio as printed is 2.1" in output
+
+
+def test_a_wrong_rate_is_named(sweep, capsys, monkeypatch):
+    right = aggregate.estimate
+    monkeypatch.setattr(
+        aggregate, "estimate", lambda *values: replace(right(*values), value=1.01 * right(*values).value)
+    )
+    code, output = verified(sweep, capsys)
+    assert (code, "decode is " in output, "decode tok/s as printed is " in output) == (1, True, True)
+
+
+def test_a_wrong_rate_in_the_printed_table_alone_is_named(sweep, capsys, monkeypatch):
+    monkeypatch.setattr(first_table, "decimal", lambda value: decimal(1.01 * value))
+    code, output = verified(sweep, capsys)
+    assert (code, "first table, int8: prompt 26, 50 new tokens, batch 1: decode tok/s as printed is " in output) == (
+        1,
+        True,
+    )
+
+
+def test_swapped_references_are_named(sweep, capsys, monkeypatch):
+    swapped = {"fp16": "int8", "int8": "int8", "fp16 compile": "int8 compile", "int8 compile": "int8 compile"}
+    monkeypatch.setattr(speed_up, "references_of", lambda *_: swapped)
+    code, output = verified(sweep, capsys)
+    assert (code, "reference is int8 compile, but the samples give fp16 compile" in output) == (1, True)

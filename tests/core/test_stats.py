@@ -1,4 +1,4 @@
-"""Each statistic against a number from somewhere else: scipy.stats, R, or worked by hand."""
+"""Statistics compared with scipy.stats, R, or a calculation by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BASELINE = {0: 1.380, 1: 1.395, 2: 1.371, 3: 1.402, 4: 1.388}
 VARIANT = {0: 0.752, 1: 0.771, 2: 0.749, 3: 0.760, 4: 0.765}
 
 
-def test_the_geometric_mean_lets_twice_as_fast_and_twice_as_slow_cancel():
+def test_twice_as_fast_and_twice_as_slow_cancel_in_the_geometric_mean():
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
 
 
@@ -61,12 +61,12 @@ def test_a_paired_ratio_is_a_one_sample_t_test_on_the_differences_of_logarithms(
     assert found.rounds == 5
 
 
-def test_only_rounds_that_both_have_are_paired():
+def test_only_common_rounds_are_paired():
     found = paired_ratio({0: 2.0, 1: 2.2, 2: 2.1, 7: 99.0}, {0: 1.0, 1: 1.1, 2: 1.05, 8: 1e-9})
     assert (found.value, found.rounds) == (pytest.approx(2.0), 3)
 
 
-def test_what_slows_a_whole_round_cancels():
+def test_a_slowdown_of_a_whole_round_cancels():
     slow_afternoon = [1.0, 1.0, 1.3, 1.6, 2.0]
     baseline = {number: 2.0 * factor for number, factor in enumerate(slow_afternoon)}
     variant = {number: 1.0 * factor for number, factor in enumerate(slow_afternoon)}
@@ -79,14 +79,14 @@ def test_fewer_than_three_common_rounds_give_a_ratio_without_a_test():
     assert found == Ratio(pytest.approx(2.0), rounds=2)
 
 
-def test_rounds_that_were_never_shared_pair_nothing():
+def test_sweeps_without_common_rounds_are_not_paired():
     apart = paired_ratio({0: 2.0, 1: 2.2, 2: 1.9}, {3: 1.0, 4: 1.1, 5: 1.3})
     assert apart == unpaired_ratio([2.0, 2.2, 1.9], [1.0, 1.1, 1.3])
     assert apart.rounds == 3
 
 
 @pytest.mark.parametrize("tests", [1, 4, 20])
-def test_what_would_have_been_detected_counts_holms_correction(tests):
+def test_the_detectable_ratio_includes_holms_correction(tests):
     ratio = unpaired_ratio([1.00, 1.01, 1.02], [1.00, 1.02, 1.03])
     noncentrality = math.log(ratio.detectable(tests)) / ratio.standard_error
     critical = reference.t.ppf(1 - 0.025 / tests, ratio.freedom)
@@ -96,7 +96,7 @@ def test_what_would_have_been_detected_counts_holms_correction(tests):
 
 @pytest.mark.parametrize("tests", [1, 4, 100])
 @pytest.mark.parametrize("freedom", [2, 2.7, 4, 9, 60])
-def test_it_agrees_with_the_second_computation_to_the_last_digits(freedom, tests):
+def test_the_detectable_ratio_agrees_with_a_second_computation(freedom, tests):
     numbers = {"standard_error": 0.02, "freedom": freedom}
     assert detectable_ratio(0.02, freedom, tests=tests) == pytest.approx(
         recompute.detectable(numbers, tests), rel=1e-11
@@ -114,14 +114,14 @@ def test_two_sweeps_are_compared_with_welchs_t_on_logarithms():
     assert (found.p, found.rounds) == (pytest.approx(expected.pvalue), 4)
 
 
-def test_identical_rounds_have_an_interval_of_no_width_and_no_division_by_zero():
+def test_identical_rounds_have_an_interval_of_zero_width():
     same = paired_ratio({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0})
     assert (same.low, same.high, same.p) == (1.0, 1.0, 1.0)
     twice = unpaired_ratio([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     assert (twice.low, twice.high, twice.p) == (pytest.approx(2.0), pytest.approx(2.0), 0.0)
 
 
-def test_holm_gives_what_r_gives():
+def test_holm_agrees_with_r():
     # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm") in R.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.9]) == [1.0, 1.0]
@@ -130,7 +130,7 @@ def test_holm_gives_what_r_gives():
 
 @pytest.mark.parametrize(("rounds", "percent"), [(3, 1.6), (5, 0.8), (10, 0.5)])
 def test_half_a_percent_of_spread_hides_less_the_more_rounds_there_are(rounds, percent):
-    """The three numbers are those of the measuring protocol, found there by another program."""
+    """The three numbers are from the measuring protocol, computed there by another program."""
     found = detectable_ratio(0.005 / math.sqrt(rounds), rounds - 1)
     assert 100 * (found - 1) == pytest.approx(percent, abs=0.06)
 
@@ -163,7 +163,7 @@ def test_fewer_than_three_rounds_are_not_tested_however_large_the_ratio():
     assert verdict(Ratio(4.0, rounds=2), None) == "not tested"
 
 
-def test_one_small_p_among_twenty_rows_is_what_chance_brings():
+def test_one_small_p_among_twenty_rows_is_not_significant():
     lucky = Ratio(1.05, rounds=5, low=1.01, high=1.09, p=0.02)
     others = [Ratio(1.0, rounds=5, low=0.9, high=1.1, p=0.5)] * 19
     assert verdicts([lucky])[0] == "faster"

@@ -19,7 +19,7 @@ ONE_AFTER_THE_OTHER = np.array([[0, 5], [1, 6], [2, 7], [3, 8], [4, 9]])
 
 
 def sweeps(true_ratio: float, *, noise: float, drift: float, slots: np.ndarray = INTERLEAVED) -> list[Ratio]:
-    """The ratios that 2,000 sweeps would report."""
+    """Return the ratios of 2,000 simulated sweeps."""
     random = np.random.default_rng(20260301)
     process = random.normal(0, noise, (SWEEPS, ROUNDS, 2))
     repeat = random.normal(0, 0.005, (SWEEPS, ROUNDS, 2, REPEATS))
@@ -35,7 +35,7 @@ def covered(ratios: list[Ratio], true_ratio: float) -> float:
 
 
 def share(ratios: list[Ratio], verdict: str) -> float:
-    """How often a table of this one row would say so."""
+    """Return how often a table of this one row would have this verdict."""
     return float(np.mean([verdicts([ratio]) == [verdict] for ratio in ratios]))
 
 
@@ -58,7 +58,7 @@ def test_a_true_three_percent_is_found(drift):
     assert share(sweeps(1.03, noise=0.005, drift=drift), "faster") >= 0.90
 
 
-def test_no_statistic_rescues_all_of_a_then_all_of_b_under_drift():
+def test_drift_biases_sweeps_that_are_not_interleaved():
     ratios = sweeps(1.0, noise=0.005, drift=0.02, slots=ONE_AFTER_THE_OTHER)
     assert covered(ratios, 1.0) < 0.60
 

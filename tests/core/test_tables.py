@@ -86,5 +86,5 @@ def test_a_hostile_record_makes_a_table_of_the_right_shape(tmp_path, name):
         (0.893, 1, "89.3 %"),
     ],
 )
-def test_a_share_has_two_digits_unless_it_is_told_how_many(share, places, text):
+def test_a_share_has_two_digits_by_default(share, places, text):
     assert percent(share, places=places) == text

@@ -1,4 +1,4 @@
-"""What the user sees, in a pipe and on a terminal, and what of the libraries they do not see."""
+"""Output of the program in a pipe and on a terminal, and output of the libraries that is hidden."""
 
 import os
 import pty
@@ -55,7 +55,7 @@ def run(command, **more):
 
 
 def run_in_terminal(command, **more):
-    """What a terminal of 80 columns receives, from both streams."""
+    """Return the output of both streams on a terminal of 80 columns."""
     parent, child = pty.openpty()
     with subprocess.Popen(command, stdout=child, stderr=child, stdin=child, env=environment(**more)) as process:
         os.close(child)
@@ -96,14 +96,14 @@ def test_quiet_prints_the_table_alone():
     assert done.stderr == ""
 
 
-def test_verbose_lets_the_libraries_talk():
+def test_verbose_shows_the_output_of_the_libraries():
     done = run(program(verbose=True))
     assert done.stdout.count("NOISE print") == done.stdout.count("NOISE child\n") == 2
     assert "NOISE log" in done.stderr
     assert "loading" in done.stdout
 
 
-def test_in_a_pipe_a_long_step_is_a_line_every_tenth():
+def test_in_a_pipe_a_long_step_prints_a_line_every_tenth():
     lines = run(program(STEPS)).stdout.splitlines()
     assert lines[1:13] == [
         "  quantizing layers: 0/40",
@@ -174,7 +174,7 @@ def test_ctrl_c_is_exit_code_130():
     assert done.returncode == 130
 
 
-def test_an_error_of_ours_keeps_its_traceback_and_the_libraries_last_lines():
+def test_a_fault_of_the_program_keeps_its_traceback_and_the_last_library_output():
     done = run(program("raise ValueError('boom')"))
     _, last_output = done.stderr.split("ValueError: boom\nThe libraries' last output:\n")
     # What is buffered comes later than what is not.
@@ -195,7 +195,7 @@ def test_ctrl_c_and_errors_leave_no_file_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_crash_leaves_what_the_libraries_said(tmp_path):
+def test_a_crash_keeps_the_output_of_the_libraries(tmp_path):
     run(program("os.kill(os.getpid(), 9)"), TMPDIR=str(tmp_path))
     (log,) = tmp_path.iterdir()
     assert "NOISE descriptor" in log.read_text()
@@ -211,7 +211,7 @@ def test_in_a_test_or_a_notebook_the_streams_are_not_descriptors(capsys):
     assert capsys.readouterr().out == "after\n"
 
 
-def test_the_tail_is_the_last_lines_as_they_looked():
+def test_the_tail_is_the_last_lines():
     with quiet_libraries(verbose=False) as streams:
         for number in range(30):
             print(f"line {number}")
@@ -228,7 +228,7 @@ def shown(action, **options):
     return out.getvalue()
 
 
-def test_names_are_not_markup_and_cannot_steer_the_terminal():
+def test_names_cannot_control_the_terminal():
     assert shown(lambda terminal: terminal.line("[bold]a[/bold] :smile: 1.5")) == "[bold]a[/bold] :smile: 1.5\n"
     assert shown(lambda terminal: terminal.line("a\x1b[2Jb\rc\u202ed\x07")) == "a�[2Jb�c�d�\n"
     assert clean("tab\tand\nline, ümläut 模型") == "tab\tand\nline, ümläut 模型"
@@ -252,13 +252,13 @@ def test_a_step_without_a_known_end_is_one_line():
     assert shown(action) == "  downloading\n  reading: 50 %\n"
 
 
-def test_an_output_that_knows_few_letters_gets_question_marks():
+def test_letters_outside_the_output_encoding_become_question_marks():
     done = run(program('terminal.line("模型")'), PYTHONIOENCODING="ascii")
     assert "??" in done.stdout
     assert done.returncode == 0
 
 
-def test_one_line_errors_pass_on_what_is_not_the_users():
+def test_other_exceptions_are_passed_on():
     with pytest.raises(ZeroDivisionError), one_line_errors():
         raise ZeroDivisionError
     with pytest.raises(SystemExit) as stopped, one_line_errors():
@@ -276,7 +276,7 @@ PINNED = """
 
 
 def on_screen(received):
-    """The lines that are left: each erasing takes the last one off."""
+    """Return the lines that remain on the screen; each erasure removes the last one."""
     lines = []
     for part in re.split(r"(\x1b\[1A\r\x1b\[2K|\r\n)", received):
         if part.startswith("\x1b[1A"):
@@ -286,7 +286,7 @@ def on_screen(received):
     return lines
 
 
-def test_on_a_terminal_what_is_pinned_stays_below_and_is_drawn_anew():
+def test_on_a_terminal_pinned_lines_stay_below_the_output():
     received = run_in_terminal(program(PINNED))
     assert on_screen(received) == ["loading", "round 1", "round 2", "one block", "afterwards"]
     in_the_middle = received[: received.index("round 2") + len("round 2\r\nfp16  31\r\nint8  ·\r\n")]
@@ -294,11 +294,11 @@ def test_on_a_terminal_what_is_pinned_stays_below_and_is_drawn_anew():
 
 
 @pytest.mark.parametrize("how", [{"quiet": True}, {"verbose": True}])
-def test_nothing_is_pinned_when_quiet_or_while_the_libraries_talk(how):
+def test_nothing_is_pinned_with_quiet_or_verbose(how):
     assert "fp16" not in run_in_terminal(program(PINNED, **how))
 
 
-def test_nothing_is_pinned_in_a_pipe_or_where_it_does_not_fit():
+def test_nothing_is_pinned_in_a_pipe_or_if_it_does_not_fit():
     assert "fp16" not in run(program(PINNED)).stdout
     assert "fp16" not in run_in_terminal(program(PINNED), COLUMNS="7")
     assert "fp16" not in run_in_terminal(program(PINNED), LINES="2")

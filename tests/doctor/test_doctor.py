@@ -14,17 +14,14 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import GIB
 from benchmarker.core.silence import Streams
 from benchmarker.core.tables import to_markdown
-from benchmarker.doctor.card import Card, all_cards, card_of
+from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_table, reading_table, try_variants
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
-from benchmarker.doctor.machine import Machine
-from benchmarker.doctor.report_text import finding_words, outcome_words, reading_words
-from benchmarker.doctor.variants import try_all
-from benchmarker.doctor.visit import all_run, visit
+from benchmarker.doctor.machine import Card, Machine, all_cards, card_of
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.workloads.generation.doctor import Outcome, look, two_layers
+from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
 H100 = Card(
@@ -69,7 +66,7 @@ def card(**changes: Any) -> Card:
     return replace(H100, **changes)
 
 
-def test_a_machine_where_all_is_well_has_nothing_to_do():
+def test_a_machine_without_obstacles_has_one_finding():
     assert said() == [Finding("ok", "torch uses NVIDIA H100 80GB HBM3")]
 
 
@@ -87,7 +84,7 @@ def test_a_driver_that_is_too_old_for_this_torch():
     assert no.do == "update the driver, or install a torch built for CUDA 12.2 or older"
 
 
-def test_a_card_that_is_hidden_is_told_with_torchs_own_words():
+def test_a_hidden_card_is_reported_with_the_error_of_torch():
     no = the_no(torch_sees_gpu=False, torch_says="No CUDA GPUs are available", environment=cpu_environment())
     assert no.what.endswith("torch does not see it: No CUDA GPUs are available")
     assert no.do is not None
@@ -97,7 +94,7 @@ def test_a_card_that_is_hidden_is_told_with_torchs_own_words():
 @pytest.mark.parametrize("capability", ["6.1", "7.0", "12.0"])
 def test_a_card_that_torch_has_no_kernels_for(capability):
     no = the_no(environment=environment(device={"capability": capability}))
-    assert no.what.startswith(f"compute capability {capability} is not among")
+    assert no.what.startswith(f"this torch has no kernels for compute capability {capability}")
 
 
 @pytest.mark.parametrize("capability", ["7.5", "8.0", "8.9", "9.0"])
@@ -105,11 +102,11 @@ def test_kernels_of_an_earlier_step_of_the_same_generation_do(capability):
     assert [one.level for one in said(environment=environment(device={"capability": capability}))] == ["ok"]
 
 
-def test_rocm_says_that_it_was_not_run_by_us_and_which_architectures_it_knows():
+def test_rocm_is_reported_as_untested_with_its_architectures():
     amd = environment(device={"kind": "rocm", "name": "AMD Radeon RX 7900 XTX", "capability": "gfx1100"})
     rocm = {"torch_for": "rocm", "torch_runtime": "6.4", "environment": amd, "has_amd": True}
     notes = said(**rocm, architectures=("gfx90a", "gfx1100"), cards=(Card("AMD Radeon RX 7900 XTX"),))
-    assert any("has not been run by its authors" in one.what for one in notes)
+    assert any("not tested by its authors" in one.what for one in notes)
     no = the_no(**rocm, architectures=("gfx90a",), cards=(Card("AMD Radeon RX 7900 XTX"),))
     assert no.what == "this torch has no kernels for gfx1100, only for gfx90a"
 
@@ -125,27 +122,27 @@ def test_a_busy_a_capped_and_a_sliced_card_are_notes():
     what = [one.what for one in said(cards=(card(power_limit_w=350.0),))]
     assert "NVIDIA H100 is capped at 350 W of 700" in what
     what = [one.what for one in said(cards=(card(is_sliced=True),))]
-    assert "NVIDIA H100 is divided into instances (MIG): an instance is measured, not the card" in what
+    assert "NVIDIA H100 is divided into instances (MIG): the times are those of an instance, not of the card" in what
 
 
-def test_ray_comes_with_the_word_that_it_was_not_run_on_gpus():
-    words = "Ray: sweep --places ray was run by its authors on CPUs alone, not on real GPUs"
+def test_ray_is_reported_as_untested_on_gpus():
+    words = "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs"
     assert words in [finding.what for finding in said(missing=())]
     assert words not in [finding.what for finding in said()]
 
 
-def test_what_is_missing_comes_with_its_remedy():
-    assert the_no(has_triton=False).do == "pip install triton, as torch's own wheel has it"
+def test_a_missing_program_is_reported_with_its_remedy():
+    assert the_no(has_triton=False).do == "pip install triton, in the version of torch's own wheel"
     assert the_no(compiler=None).do == "install one: apt-get install g++"
     assert the_no(free_bytes=GIB).what == "1.00 GiB are free for /cache, and Qwen3-4B takes 7.54 GiB"
     hub = next(one for one in said(hub="ConnectError") if "hub" in one.what)
     assert hub.do == "measure with --load-format dummy, or give --model a folder"
 
 
-def test_what_does_not_work_comes_first():
+def test_the_most_serious_finding_is_the_first():
     levels = [one.level for one in said(compiler=None, hub="ConnectError")]
     assert levels == ["no", "note", "ok"]
-    assert finding_words(said(compiler=None)).startswith(
+    assert finding_lines(said(compiler=None)).startswith(
         "- ✗ there is no C++ compiler: nothing can be compiled, and GPTQ's kernels cannot be built\n"
         "  - do: install one: apt-get install g++"
     )
@@ -169,10 +166,10 @@ def test_a_missing_library_is_a_no_for_its_variant_alone(monkeypatch):
         "fp8",
         "int4",
     }
-    assert "pip install -e '.[int8]' in benchmarker's folder" in to_markdown(outcome_words(outcomes, tried=False))
+    assert "pip install -e '.[int8]' in benchmarker's folder" in to_markdown(outcome_table(outcomes, tried=False))
 
 
-def test_what_this_device_has_no_code_for_is_a_no_that_nothing_can_mend():
+def test_a_variant_without_code_for_this_device_has_no_remedy():
     outcomes = list(look(replace(WELL, environment=cpu_environment()), CpuDevice()))
     assert {outcome.variant for outcome in outcomes if outcome.is_for_others} == {"int4", "fp8"}
     runs = [replace(outcome, reason=outcome.reason if outcome.is_for_others else None) for outcome in outcomes]
@@ -187,7 +184,7 @@ def test_the_table_names_each_reason_once():
         Outcome("int8", "eager", None),
         Outcome("int8", "compile", "needs a C++ compiler"),
     ]
-    assert to_markdown(outcome_words(outcomes, tried=True)) == (
+    assert to_markdown(outcome_table(outcomes, tried=True)) == (
         "| variant | eager | compile |\n"
         "| :------ | :---- | :------ |\n"
         "| fp16    | runs  | no      |\n"
@@ -196,18 +193,18 @@ def test_the_table_names_each_reason_once():
     )
 
 
-def test_trying_reports_the_error_of_a_run_and_does_not_run_what_is_ruled_out():
+def test_a_trial_reports_the_error_of_a_run_and_skips_known_obstacles():
     looked = [Outcome("fp16", "eager", None), Outcome("gptq", "eager", "no library")]
     command = ("sh", "-c", "echo 'error: fp16: no such thing' >&2; exit 2", "sh")
-    tried = list(try_all(looked, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
     assert tried == [Outcome("fp16", "eager", "fp16: no such thing"), Outcome("gptq", "eager", "no library")]
 
 
-def test_what_generate_cannot_run_is_not_tried_in_another_runtime(tmp_path):
+def test_a_variant_that_fails_in_the_first_engine_is_tried_in_no_other(tmp_path):
     looked = [Outcome("gptq", "eager", None), Outcome("gptq", "graph", None), Outcome("gptq", "compile", "no Triton")]
     count = tmp_path / "count"
     command = ("sh", "-c", f"echo once >> {count}; echo 'error: gptq: no kernel' >&2; exit 1", "sh")
-    tried = list(try_all(looked, CpuDevice(), say=lambda text: None, command=command))
+    tried = list(try_variants(looked, CpuDevice(), print_line=lambda text: None, command=command))
     assert [one.reason for one in tried] == ["gptq: no kernel", "gptq: no kernel", "no Triton"]
     assert count.read_text() == "once\n"
 
@@ -215,10 +212,10 @@ def test_what_generate_cannot_run_is_not_tried_in_another_runtime(tmp_path):
 @pytest.mark.slow
 def test_a_variant_really_runs_on_two_layers():
     looked = [Outcome("int8", "eager", None)]
-    assert list(try_all(looked, CpuDevice(), say=lambda text: None)) == looked
+    assert list(try_variants(looked, CpuDevice(), print_line=lambda text: None)) == looked
 
 
-def test_the_model_that_is_tried_has_two_layers_and_is_gone_afterwards():
+def test_the_trial_model_has_two_layers_and_is_removed():
     with two_layers() as (model, folder):
         assert '"num_hidden_layers": 2' in (model / "config.json").read_text()
     assert not folder.exists()
@@ -230,16 +227,16 @@ def test_the_instruments_are_right_on_this_processor():
     assert shown["memory"].is_right
     assert shown["energy"].is_right is shown["bandwidth"].is_right is None
     assert shown["bandwidth"].measured is not None
-    assert "cannot tell" in to_markdown(reading_words(list(shown.values())))
+    assert "unknown" in to_markdown(reading_table(list(shown.values())))
 
 
-def test_an_instrument_that_is_off_says_so():
+def test_a_wrong_instrument_is_marked():
     off = Reading("energy", "J", expected=100.0, measured=40.0, within=(0.8, 1.2), remark="")
     assert off.is_right is False
-    assert "**off**" in to_markdown(reading_words([off]))
+    assert "**wrong**" in to_markdown(reading_table([off]))
 
 
-def test_the_energy_counter_is_held_against_power_times_time():
+def test_the_energy_counter_is_compared_with_power_times_time():
     now = [0.0]
 
     def work() -> None:
@@ -276,7 +273,7 @@ class FakeNvml:
         return answer
 
 
-def test_a_card_is_read_through_nvml_and_what_it_does_not_say_is_unknown():
+def test_a_card_is_read_through_nvml_and_unreported_values_are_unknown():
     assert card_of(NvidiaGpu(FakeNvml(), "handle")) == H100
 
 
@@ -300,15 +297,15 @@ def test_a_card_is_read_through_amdsmi():
 
 
 def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name(monkeypatch, tmp_path):
-    monkeypatch.setattr("benchmarker.doctor.card.all_gpus", lambda: ())
+    monkeypatch.setattr("benchmarker.doctor.machine.all_gpus", lambda: ())
     monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path)
     assert all_cards() == (Card("an AMD card", vendor="AMD"),)
     monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path / "absent")
     assert all_cards() == ()
 
 
-def test_a_device_that_is_not_there_is_said_and_the_rest_is_looked_at_all_the_same():
+def test_a_missing_device_is_reported_and_the_processor_is_examined():
     out = io.StringIO()
-    assert visit("cuda:7", Terminal(streams=Streams(out, out)), quick=True) is False
+    assert examine("cuda:7", Terminal(streams=Streams(out, out)), quick=True) is False
     assert "torch sees no GPU here" in out.getvalue()
     assert "| fp16" in out.getvalue()

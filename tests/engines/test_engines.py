@@ -13,7 +13,7 @@ from benchmarker.engines.decoders.prefill_decode import cache_length
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.experiment import Procedure
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 
 EOS = 1

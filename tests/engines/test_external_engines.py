@@ -43,10 +43,9 @@ from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptio
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.external_facts import ExternalFacts
-from benchmarker.workloads.generation.job_facts import lacking
-from benchmarker.workloads.generation.reading.caveats import choosing_notes, external_notes
+from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.workloads.generation.generation_job import lacking
+from benchmarker.workloads.generation.reading.generation_caveats import choosing_notes, external_notes
 from tests.jobs import job_of
 from tests.records import record
 

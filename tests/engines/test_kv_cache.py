@@ -14,7 +14,7 @@ from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.step_check import step_divergence
-from benchmarker.schema.quality_words import step_line
+from benchmarker.schema.quality import step_line
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -117,7 +117,9 @@ def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
 
 def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_once() -> None:
     printed = io.StringIO()
-    forks = Starter(["colorsys", "starts_a_thread", "no_such_module"], say=lambda line: print(line, file=printed))
+    forks = Starter(
+        ["colorsys", "starts_a_thread", "no_such_module"], print_line=lambda line: print(line, file=printed)
+    )
     try:
         assert said(forks, "0")[1]["imported"] is True
         assert said(forks, "0", round_number=1)[1]["imported"] is True
@@ -133,7 +135,7 @@ def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_
 def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_same() -> None:
     printed = io.StringIO()
     # pandas imports pyarrow where both are installed, and transformers imports pandas.
-    forks = Starter(["numpy", "pyarrow", "colorsys"], say=lambda line: print(line, file=printed))
+    forks = Starter(["numpy", "pyarrow", "colorsys"], print_line=lambda line: print(line, file=printed))
     try:
         assert said(forks, "0")[1]["imported"] is True
     finally:
@@ -143,7 +145,7 @@ def test_libraries_that_would_start_threads_are_imported_before_a_fork_all_the_s
 
 def test_where_nothing_can_be_imported_before_every_child_is_started_anew() -> None:
     printed = io.StringIO()
-    forks = Starter(["no_such_module"], say=lambda line: print(line, file=printed))
+    forks = Starter(["no_such_module"], print_line=lambda line: print(line, file=printed))
     assert said(forks, "0")[1]["parent"] == os.getpid()
     forks.close()
     assert "no_such_module cannot be imported (ModuleNotFoundError)" in printed.getvalue()

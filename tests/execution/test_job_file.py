@@ -28,10 +28,10 @@ from benchmarker.execution.job_file import (
 from benchmarker.report.compare import compare
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.workers.base import Tools
-from benchmarker.workloads.generation.job_facts import inputs
+from benchmarker.workloads.generation.generation_job import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed
@@ -67,7 +67,7 @@ def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
 
 def test_nothing_beside_a_job_changes_what_it_measures(tmp_path: Path) -> None:
     path = write_job(planned("--runs", "2"), tmp_path)
-    with pytest.raises(SpecError, match=r"job-fp16.json: says everything of the measurement; leave --runs out"):
+    with pytest.raises(SpecError, match=r"job-fp16.json: contains all options of the measurement; leave --runs out"):
         read_job(["--job", str(path), "--runs", "3"])
     job = read_job(["--job", str(path), "--output", str(tmp_path), "--device", "cpu", "--quiet"])
     assert job is not None
@@ -186,7 +186,6 @@ def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkey
             job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
         )
     monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
-    monkeypatch.setattr("benchmarker.execution.keys.__version__", "9.9")
     with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
         check_unchanged(job, environment())
 

@@ -7,12 +7,12 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, UnsupportedError
-from benchmarker.execution.keys import result_key
+from benchmarker.execution.job_file import result_key
 from benchmarker.execution.make_job import make_job
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice, one_of_several
-from benchmarker.workloads.generation.bench import open_bench
-from benchmarker.workloads.generation.job_facts import key_parts
+from benchmarker.workloads.generation.generation_bench import open_bench
+from benchmarker.workloads.generation.generation_job import key_parts
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests.jobs import job_of
 

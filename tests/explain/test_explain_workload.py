@@ -11,15 +11,13 @@ from types import ModuleType
 import pytest
 
 from benchmarker.core.tables import unmarked
-from benchmarker.explain.case import Timed
+from benchmarker.explain.case import Timed, timed_call
 from benchmarker.explain.explain import explain
-from benchmarker.explain.reasons import timed_call
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
 from benchmarker.schema.profile import Kernel, Profile
-from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.record import CellBase, Demand, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of
-from benchmarker.schema.roofline import Demand
 from benchmarker.workloads.base import Workload
 from tests.explained import LIMITS
 from tests.records import environment

@@ -7,7 +7,6 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.cli.run_command import read_job
-from benchmarker.comparison.verify import verify
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure import peaks
@@ -23,13 +22,12 @@ from benchmarker.measure.peaks import (
     measure_limits,
 )
 from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.report.verify import verify
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.record import Memory
+from benchmarker.schema.record import Limits, Memory
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.roofline import Limits
-from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
-from benchmarker.workloads.generation.roofline import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load

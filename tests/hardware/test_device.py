@@ -1,4 +1,4 @@
-"""The device under test, as far as a machine without a GPU can tell."""
+"""The device under test, on a machine without a GPU."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from benchmarker.hardware.device import CpuDevice, CudaDevice, find_device, find
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """As if torch saw two GPUs."""
+    """Let torch report two GPUs."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -20,11 +20,11 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
-def test_auto_takes_a_gpu_where_there_is_one(gpus):
+def test_auto_is_the_gpu_if_there_is_one(gpus):
     assert find_device().torch_name == "cuda:0"
 
 
-def test_auto_is_the_cpu_elsewhere(no_gpu):
+def test_auto_is_the_cpu_without_a_gpu(no_gpu):
     assert find_device("auto").torch_name == "cpu"
 
 
@@ -34,18 +34,18 @@ def test_a_gpu_is_chosen_by_number(gpus):
     assert torch_device(find_device("cuda:1")) == torch.device("cuda", 1)
 
 
-def test_a_gpu_that_is_not_there(gpus):
+def test_a_missing_gpu_is_refused(gpus):
     with pytest.raises(DeviceError, match=r"^--device cuda:2: there is no GPU 2; torch sees 2, numbered from 0$"):
         find_device("cuda:2")
 
 
-def test_no_gpu_at_all(no_gpu):
+def test_a_gpu_is_refused_without_any(no_gpu):
     with pytest.raises(DeviceError, match=r"^--device cuda: torch sees no GPU here .*use --device cpu"):
         find_device("cuda")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cuda:a", "", "CPU", "cpu:0"])
-def test_a_name_that_is_none(name, gpus):
+def test_an_invalid_device_name_is_refused(name, gpus):
     with pytest.raises(DeviceError, match="write auto, cpu, cuda or cuda:N"):
         find_device(name)
 
@@ -74,7 +74,7 @@ def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
     assert after < grown - 2**25
 
 
-def test_what_a_process_holds_before_the_load_is_not_the_models():
+def test_memory_before_the_load_is_not_counted():
     device = CpuDevice()
     device.begin_growth()
     device.reset_peak()
@@ -89,13 +89,13 @@ def test_what_a_process_holds_before_the_load_is_not_the_models():
     del block
 
 
-def test_without_a_beginning_there_is_no_growth():
+def test_growth_needs_begin_growth():
     device = CpuDevice()
     device.reset_peak()
     assert device.peak().growth_bytes is None
 
 
-def test_on_cpu_torch_has_no_marks():
+def test_on_a_cpu_there_are_no_allocator_marks():
     peak = CpuDevice().peak()
     assert peak.allocated_bytes is None
     assert peak.reserved_bytes is None
@@ -111,11 +111,11 @@ def test_on_cpu_torch_has_no_marks():
         (ValueError("out of memory"), False),
     ],
 )
-def test_what_counts_as_out_of_memory_on_a_gpu(error, is_memory):
+def test_errors_that_count_as_out_of_memory_on_a_gpu(error, is_memory):
     assert CudaDevice(0).is_out_of_memory(error) is is_memory
 
 
-def test_what_counts_as_out_of_memory_on_cpu():
+def test_errors_that_count_as_out_of_memory_on_a_cpu():
     device = CpuDevice()
     assert device.is_out_of_memory(MemoryError())
     with pytest.raises(RuntimeError) as caught:
@@ -124,14 +124,14 @@ def test_what_counts_as_out_of_memory_on_cpu():
     assert not device.is_out_of_memory(RuntimeError("other"))
 
 
-def test_a_mark_that_cannot_be_set_back_is_no_peak(monkeypatch, tmp_path):
+def test_a_mark_that_cannot_be_reset_is_not_a_peak(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarker.hardware.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
     device = CpuDevice()
     device.reset_peak()
     assert device.peak().resident_bytes is None
 
 
-def test_several_gpus_are_named_each_once(gpus):
+def test_a_gpu_named_twice_is_refused(gpus):
     assert [device.torch_name for device in find_devices(["cuda:1", "cuda:0"])] == ["cuda:1", "cuda:0"]
     with pytest.raises(DeviceError, match="--device cuda,cuda:0: cuda:0 is named twice; name each device once"):
         find_devices(["cuda", "cuda:0"])

@@ -1,4 +1,4 @@
-"""Joules: what the counter is asked, when it is not believed, and how windows become joules per token."""
+"""Energy: readings of the counter, their plausibility, and joules per token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
 from benchmarker.report.compare import compare
 from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.energy import Energy, EnergyWindow
+from benchmarker.schema.record import Energy, EnergyWindow
 from tests.fakes import FakeGpu
 from tests.records import cell, failed_cell, missing, record, rounds, save
 
@@ -88,12 +88,12 @@ def test_idle_power_is_read_with_the_board_at_rest_for_as_long():
         (CountingGpu(shown_w=100.0), "gives 300 W and the power readings 100 W; one is wrong"),
     ],
 )
-def test_a_counter_that_cannot_say_gives_a_reason_and_no_number(gpu, why):
+def test_a_missing_counter_gives_a_reason_instead_of_a_number(gpu, why):
     with pytest.raises(DeviceError, match=why):
         measure_energy(gpu, generation=gpu.work if gpu else list, prefill=None, watch=(gpu or CountingGpu()).watch)
 
 
-def test_a_counter_that_stands_still_is_refused():
+def test_a_constant_counter_is_refused():
     class Stuck(CountingGpu):
         def energy_j(self) -> float | None:
             return 7.0
@@ -102,7 +102,7 @@ def test_a_counter_that_stands_still_is_refused():
         counted(Stuck())
 
 
-def test_a_board_without_power_readings_is_believed():
+def test_a_board_without_power_readings_is_accepted():
     assert counted(CountingGpu(shown_w=None)).generation
 
 

@@ -1,4 +1,4 @@
-"""What a record says about its surroundings, and what it must never say."""
+"""The environment in a record, and secrets that must not be in it."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from benchmarker.hardware.device import CpuDevice, CudaDevice
 from benchmarker.hardware.read_environment import commit_of, environment, recorded_variables
 
 
-def test_the_surroundings_of_a_cpu_run():
+def test_the_environment_of_a_cpu_run():
     found = environment(CpuDevice())
 
     assert found.device.kind == "cpu"
@@ -26,7 +26,7 @@ def test_the_surroundings_of_a_cpu_run():
     assert found.memory_bytes > 2**28
 
 
-def test_it_takes_no_time_worth_mentioning():
+def test_reading_the_environment_is_fast():
     environment(CpuDevice())
     started = time.perf_counter()
     environment(CpuDevice())
@@ -101,7 +101,7 @@ def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
 
 @pytest.fixture
 def groups(tmp_path, monkeypatch):
-    """A made-up /proc and /sys/fs/cgroup, for a process in the group /job/ours."""
+    """Make /proc and /sys/fs/cgroup for a process in the group /job/ours."""
     monkeypatch.setattr(host, "PROC", tmp_path / "proc")
     monkeypatch.setattr(host, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(16)))
@@ -153,13 +153,13 @@ def test_control_groups_of_version_1(groups):
     assert host.memory_bytes() == 4 * 2**30
 
 
-def test_in_a_container_the_groups_path_is_the_hosts_and_the_root_is_ours(groups):
+def test_in_a_container_the_root_control_group_counts(groups):
     groups("0::/docker/0123abc\n", {"cpu.max": "150000 100000"})
     assert host.cores() == 2
 
 
 def nvml(uuid):
-    """A pynvml that knows one card."""
+    """Return a pynvml with one card."""
     fake = ModuleType("pynvml")
 
     class NVMLError(Exception):
@@ -204,7 +204,7 @@ def test_an_nvidia_card(monkeypatch):
     }
 
 
-def test_an_nvidia_card_without_nvml_is_still_told_apart(monkeypatch):
+def test_an_nvidia_card_without_nvml_has_its_uuid(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties())
 

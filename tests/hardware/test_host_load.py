@@ -1,4 +1,4 @@
-"""What else runs beside a measurement: read from the kernel's counters, repaired by measuring again."""
+"""Load of the host during a measurement, read from the kernel's counters, and repeated measurements."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class ToldLoads:
         ({"others_share": 0.5, "involuntary_switches_per_s": 80.0}, WHY),
     ],
 )
-def test_others_disturb_where_they_take_cores_from_the_process(changes, why) -> None:
+def test_other_programs_disturb_if_they_take_cores_from_the_process(changes, why) -> None:
     assert why_disturbed(QUIET.model_copy(update=changes)) == why
 
 
-def test_a_disturbed_process_is_measured_again_and_the_bad_one_is_kept_with_its_reason(tmp_path: Path) -> None:
+def test_a_disturbed_process_is_repeated_and_kept_with_its_reason(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(COMPILING, QUIET))
     assert stage.sweep() == []
     bad, good = sorted(stage.records(), key=lambda record: record.cells[0].status)
@@ -66,14 +66,16 @@ def test_the_third_try_is_kept_and_flagged(tmp_path: Path) -> None:
     assert cells == [("invalid", ()), ("invalid", ()), ("ok", ("disturbed",))]
 
 
-def test_on_a_host_that_is_busy_throughout_nothing_is_measured_again_any_more(tmp_path: Path) -> None:
+def test_on_a_permanently_busy_host_nothing_is_repeated(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
     assert stage.sweep() == []
     # Six cells tell that it is: two rounds of three tries each.
     assert [cell[0] for cell in stage.cells()] == [0, 0, 0, 1, 1, 1, 2, 3]
 
 
-def test_the_kernels_counters_tell_others_from_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_counters_separate_other_programs_from_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     now = iter([100.0, 101.0])
@@ -103,7 +105,7 @@ def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, c
         (task / "status").write_text(f"voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t{switches}\n")
 
 
-def test_a_system_without_such_counters_has_no_load(tmp_path: Path) -> None:
+def test_a_system_without_counters_has_no_load(tmp_path: Path) -> None:
     gauge = HostGauge(7, proc=tmp_path)
     gauge.read()
     assert gauge.between(0.0, 1.0) is None

@@ -1,4 +1,4 @@
-"""On a card: the instruments against known truths, and energy from the real counter."""
+"""On a GPU: the instruments compared with known values, and energy from the real counter."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def device() -> CudaDevice:
     return found
 
 
-def test_no_instrument_is_off(device):
+def test_every_instrument_is_accurate(device):
     shown = {one.instrument: one for one in readings(device)}
     assert all(one.is_right is not False for one in shown.values()), shown
     assert shown["clock"].is_right
     assert shown["memory"].is_right
 
 
-def test_work_takes_more_energy_than_rest(device):
+def test_work_takes_more_energy_than_idling(device):
     matrix = torch.randn(4096, 4096, device=device.torch_name, dtype=torch.float16)
 
     def work() -> None:

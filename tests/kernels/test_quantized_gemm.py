@@ -19,13 +19,12 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, gemv_tensor_core, optimize, prefill_gemm, quantized_gemm, restore
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
 from benchmarker.kernels.dequantize_words import NUMBERS
-from benchmarker.kernels.fuse_swiglu import SwigluKernels
 from benchmarker.kernels.gemm_autotune import Way
 from benchmarker.kernels.packed_weights import Order, Packed, as_they_are, in_word, order_of, ordered
 from benchmarker.kernels.permute_rows import swiglu_by_lane
 from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
 from benchmarker.kernels.quantized_gemm_triton import tiles_for
-from benchmarker.kernels.rewrite import ADDED
+from benchmarker.kernels.rewritten_module import ADDED, SwigluKernels
 from tests.benchmarks.gemm_times import weights_of
 from tests.engines.test_engines_graph import Rerun
 from tests.kernels.test_kernels import unpacked

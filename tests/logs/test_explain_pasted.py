@@ -121,10 +121,10 @@ def test_what_is_read_is_read_again_from_the_text_that_a_record_keeps() -> None:
 
 def test_communication_in_the_sum_of_the_kernels_is_not_called_lost_time(tmp_path: Path) -> None:
     text = explained(tmp_path, *(f"g43: {line}" for line in lines_of_a_table()[1:]))
-    assert "**Table in line 1**: 32.00 s in kernels, most of it for attention/KV" in text
+    assert "**Table in line 1, g43**: 32.00 s in kernels, most of it for attention/KV" in text
     assert "kernel time: attention 61 %, communication 35 %, copy/cast 2.5 %" in text
-    assert "communication is 35 % of the kernels' sum, which is not lost time: what of it runs beside" in text
-    assert "32.00 s of kernels in 22.00 s of the host's rows: either kernels ran at once, on several streams" in text
+    assert "communication is 35 % of the kernels' sum; the part of it that runs beside" in text
+    assert "32.00 s of kernels in 22.00 s of the host's rows: kernels ran at the same time on several streams" in text
     assert "the host spent 15.48 s on launches that waited for room in the queue" in text
 
 

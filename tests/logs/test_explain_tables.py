@@ -14,8 +14,8 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import unmarked
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
-from benchmarker.logs.explain_log import read_text
-from benchmarker.logs.explain_table import TableReport
+from benchmarker.logs.explain_log import read_log_or_trace
+from benchmarker.logs.table_report import TableReport
 from benchmarker.profiling.categories import category
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,12 +25,12 @@ QLORA = DATA / "qlora-table.txt"
 
 def reports() -> dict[str, TableReport]:
     """By variant; the log has one table each, and the QLoRA table stands alone."""
-    fp16, int8, gptq, _ = read_text(ROCM).reports
-    return {"fp16": fp16, "int8": int8, "gptq": gptq, "qlora": read_text(QLORA).reports[0]}
+    fp16, int8, gptq, _ = read_log_or_trace(ROCM).reports
+    return {"fp16": fp16, "int8": int8, "gptq": gptq, "qlora": read_log_or_trace(QLORA).reports[0]}
 
 
 def with_latencies(name: str) -> Explanation:
-    (run,) = [record for record in read_text(ROCM).records if record.variant.name == name]
+    (run,) = [record for record in read_log_or_trace(ROCM).records if record.variant.name == name]
     found = explain(name, [run])
     assert isinstance(found, Explanation)
     return found
@@ -105,7 +105,8 @@ def test_every_listed_row_with_device_time_has_a_category() -> None:
 
 def test_what_a_cut_table_leaves_out_is_shown_and_never_guessed() -> None:
     left_out = [
-        report.phase.not_listed_s / report.phase.kernel_s for report in (*read_text(ROCM).reports, reports()["qlora"])
+        report.phase.not_listed_s / report.phase.kernel_s
+        for report in (*read_log_or_trace(ROCM).reports, reports()["qlora"])
     ]
     assert [round(100 * share) for share in left_out] == [25, 12, 24, 24, 15]
     assert "| (not in the table) |             | 609.08 ms | 24.7 |      – |" in output(ROCM)
@@ -138,11 +139,11 @@ def test_several_tables_of_one_file_are_set_side_by_side_when_asked() -> None:
     printed = output(ROCM, "--compare")
     assert "| matmul           |     1.6220 s | 966.04 ms (-655.96 ms) |" in printed
     refused = CliRunner().invoke(app, ["explain", "results/reference/h100", "--compare"])
-    assert (refused.exit_code, "and there is no log" in refused.output) == (2, True)
+    assert (refused.exit_code, "and no log is given" in refused.output) == (2, True)
 
 
 def test_a_table_alone_says_what_it_cannot_tell() -> None:
-    assert "- a table alone does not tell: gaps between kernels, prefill from decode, " in output(QLORA)
+    assert "- a table alone does not show gaps between kernels, prefill and decode apart, " in output(QLORA)
 
 
 def test_latencies_that_belong_to_an_unknown_variant_are_not_used_and_it_says_why(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_latencies_that_belong_to_an_unknown_variant_are_not_used_and_it_says_wh
     path.write_text(text[text.index("GPTQ:") + len("GPTQ:") :], encoding="utf-8")
     printed = output(path)
     assert "Its latencies are not used: " in printed
-    assert "does not say which variant" in printed
+    assert "the variant of this run is unknown" in printed
 
 
 def test_a_program_gets_tables_as_plain_values() -> None:
@@ -166,7 +167,7 @@ def test_a_text_without_a_table_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("nothing here\n")
     with pytest.raises(ResultsError, match=r"no table of torch\.profiler; print one with"):
-        read_text(path)
+        read_log_or_trace(path)
     done = CliRunner().invoke(app, ["explain", str(path)])
     assert done.exit_code == 2
 
@@ -201,7 +202,7 @@ TOTAL = "Self CUDA time total: "
 
 def test_a_log_without_its_totals_is_explained_from_the_percentages(tmp_path: Path) -> None:
     path = reference_log(tmp_path, f"^{TOTAL}.*", "")
-    (fp16,) = [record for record in read_text(path).records if record.variant.name == "fp16"]
+    (fp16,) = [record for record in read_log_or_trace(path).records if record.variant.name == "fp16"]
     found = explain("fp16", [fp16])
     assert isinstance(found, Explanation)
     assert round(found.waterfall.busy_share, 2) == 0.89
@@ -211,7 +212,7 @@ def test_a_log_without_its_totals_is_explained_from_the_percentages(tmp_path: Pa
 
 
 def test_a_log_without_totals_and_percentages_is_not_explained() -> None:
-    (fp16,) = [record for record in read_text(ROCM).records if record.variant.name == "fp16"]
+    (fp16,) = [record for record in read_log_or_trace(ROCM).records if record.variant.name == "fp16"]
     assert fp16.imported is not None
     table = printed(ON_DEVICE, "aten::mm | 1.000s | 1.500s | 10")
     imported = fp16.imported.model_copy(update={"profiler_tables": (table,)})
@@ -222,7 +223,7 @@ def test_a_log_without_totals_and_percentages_is_not_explained() -> None:
 
 def test_a_logs_rows_that_are_more_than_its_total_are_summed(tmp_path: Path) -> None:
     path = reference_log(tmp_path, f"^{TOTAL}2.468s", f"{TOTAL}1.000s")
-    (fp16,) = [record for record in read_text(path).records if record.variant.name == "fp16"]
+    (fp16,) = [record for record in read_log_or_trace(path).records if record.variant.name == "fp16"]
     found = explain("fp16", [fp16])
     assert isinstance(found, Explanation)
     assert found.phase.busy_s == pytest.approx(0.01621823)
@@ -233,9 +234,7 @@ def test_without_a_total_a_table_gives_no_verdict_and_no_part_that_is_left_out(t
     path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000s | 1.500s | 10", "aten::mul | 1.000s | 0.500s | 10"))
     text = output(path)
     assert "**Table in line 1**: its total is missing, and without it there is no verdict" in text
-    assert (
-        "- kernel time of the rows listed: matmul 75 %, elementwise 25 %; what the table leaves out is not kn" in text
-    )
+    assert "- kernel time of the rows listed: matmul 75 %, elementwise 25 %; the time that the table leaves o" in text
     assert "not in the table" not in text
     (row,) = json.loads(output(path, "--format", "json"))
     assert (row["bound_by"], row["kernel_s"], row["not_listed_s"]) == (None, None, None)
@@ -259,14 +258,14 @@ def test_a_total_smaller_than_its_rows_is_named_and_not_used(tmp_path: Path) -> 
 def test_a_tables_kernels_without_a_category_are_named(tmp_path: Path) -> None:
     rows = ("void strange(int) | 0.000us | 0.200s | 10", "void gemm(int) | 0.000us | 0.800s | 10")
     text = output(alone(tmp_path, printed(ON_DEVICE, *rows, total=f"{TOTAL}1.000s")))
-    assert "- 20 % of the kernel time has no category: no rule knows names such as `st" in text
+    assert "- 20 % of the kernel time has no category, such as `strange(int)`" in text
     assert "has no category" not in output(ROCM)
 
 
 @pytest.mark.parametrize(("total", "has_verdict"), [("1.900s", True), ("2.100s", False)])
 def test_a_table_that_lists_less_than_half_gives_no_verdict(tmp_path: Path, total: str, has_verdict: bool) -> None:
     path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000s | 1.000s | 10", total=f"{TOTAL}{total}"))
-    (report,) = read_text(path).reports
+    (report,) = read_log_or_trace(path).reports
     assert (report.bound is not None) == has_verdict
     assert ("too little of it listed for a verdict" in output(path)) != has_verdict
 
@@ -282,7 +281,7 @@ def test_a_table_of_a_processor_is_read_by_its_operators(tmp_path: Path) -> None
     text = output(path)
     assert "**Table in line 1**: 2.6000 s in operators, " in text
     assert "- operator time: matmul 69 %, elementwise 31 %, not in the table 0 %" in text
-    assert "- a table alone does not tell: gaps between operators, " in text
+    assert "- a table alone does not show gaps between operators, " in text
     assert "kernel time" not in text
     assert "aten::view" not in text
     (row,) = json.loads(output(path, "--format", "json"))
@@ -291,7 +290,7 @@ def test_a_table_of_a_processor_is_read_by_its_operators(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("device", "is_explained"), [("cpu", True), ("cuda", False)])
 def test_latencies_of_a_gpu_are_not_held_against_a_processors_time(device: str, is_explained: bool) -> None:
-    (fp16,) = [record for record in read_text(ROCM).records if record.variant.name == "fp16"]
+    (fp16,) = [record for record in read_log_or_trace(ROCM).records if record.variant.name == "fp16"]
     assert fp16.imported is not None
     table = printed(ON_CPU, "aten::addmm | 1.800s | 1.800s | 990", total="Self CPU time total: 2.000s")
     facts = fp16.environment.device.model_copy(update={"kind": device})
@@ -308,5 +307,5 @@ def test_latencies_of_a_gpu_are_not_held_against_a_processors_time(device: str, 
 
 def test_a_table_of_a_device_without_time_on_it_is_one_line(tmp_path: Path) -> None:
     path = alone(tmp_path, printed(ON_DEVICE, "aten::mm | 1.000ms | 0.000us | 10", total=f"{TOTAL}0.000us"))
-    with pytest.raises(ResultsError, match="a table, but no time in it"):
-        read_text(path)
+    with pytest.raises(ResultsError, match="a profiler table without times"):
+        read_log_or_trace(path)

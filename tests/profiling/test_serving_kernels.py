@@ -82,7 +82,7 @@ NAMES = {
         "nvjet_qqtst_128x128_128x6_2x1_v_bz_TNT",
         "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x64_stage3_warpsize2x2x1_tensor16x8x32",
         "aten::_scaled_mm",
-        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::nv_float4_t<cutlass::float_e2m1_t>>>",
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<nv_float4_t<cutlass::float_e2m1_t>>>",
         "_C::cutlass_scaled_fp4_mm",
         "bmm_E4m3_E2m1E4m3_Fp32_bA32_bB32_t128x8x512u2_s4",
         "void marlin::Marlin<__nv_bfloat16, 4, 256, 1, 8, 8, false, 4, 8>(int4 const*)",

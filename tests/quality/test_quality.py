@@ -1,4 +1,4 @@
-"""Quality from end to end: the real loaders and runs, on a two-layer random Qwen3."""
+"""Quality from end to end: real loaders and runs on a random Qwen3 of two layers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.decoders.eager import EagerScorer
 from benchmarker.execution.single_run import Run
 from benchmarker.quality import windows as windows_module
 from benchmarker.quantization.load import load_model
+from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.jobs import job_of
@@ -55,7 +55,7 @@ def _few_windows() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def peaked(session_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights that are sure of something: with a small last norm, every distribution would be nearly flat."""
+    """Return random weights with peaked distributions: with a small last norm, all would be nearly flat."""
     folder = Path(shutil.copytree(session_model, tmp_path_factory.mktemp("peaked") / "model"))
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] = weights["model.norm.weight"] * 3
@@ -65,7 +65,7 @@ def peaked(session_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def int8_results(peaked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one record of int8, to be left as it is."""
+    """Return the folder of one record of int8, which tests must not change."""
     folder = tmp_path_factory.mktemp("int8")
     run(peaked, "int8", folder)
     return folder
@@ -103,7 +103,7 @@ def test_a_fault_in_the_step_is_in_the_quality_of_its_row(
     assert quality.baseline_perplexity < quality.perplexity
 
 
-def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, int8: GenerationRecord) -> None:
+def test_a_quantized_model_is_judged_after_its_cells_are_timed(peaked: Path, int8: GenerationRecord) -> None:
     quality = int8.quality
     assert [cell.status for cell in int8.cells] == ["ok"]
     assert quality is not None
@@ -118,7 +118,7 @@ def test_a_quantized_form_is_judged_after_its_cells_are_timed(peaked: Path, int8
     assert quality.perplexity / quality.baseline_perplexity == pytest.approx(math.exp(quality.against.ln_ratio))
 
 
-def test_what_is_stated_of_quality_follows_from_its_windows(int8_results: Path, tmp_path: Path) -> None:
+def test_the_statistics_follow_from_the_windows(int8_results: Path, tmp_path: Path) -> None:
     shutil.copytree(int8_results, tmp_path, dirs_exist_ok=True)
     assert verify([tmp_path]).mismatches == ()
     (path,) = tmp_path.glob("*.json")
@@ -129,8 +129,8 @@ def test_what_is_stated_of_quality_follows_from_its_windows(int8_results: Path, 
     assert (mismatch.place, mismatch.field) == ("quality", "against.kl_mean")
 
 
-def test_a_form_is_judged_like_a_forward_of_the_model_that_was_loaded(peaked: Path, int8: GenerationRecord) -> None:
-    """The same windows, by hand: one whole window at a time, in float64."""
+def test_a_variant_is_judged_like_a_forward_of_the_loaded_model(peaked: Path, int8: GenerationRecord) -> None:
+    """Compare with the same windows by hand: one whole window at a time, in float64."""
     windows = plan(peaked).windows.ids
     model = load_model(str(peaked), "int8", device="cpu", dtype="float32")
     nats = []
@@ -143,9 +143,7 @@ def test_a_form_is_judged_like_a_forward_of_the_model_that_was_loaded(peaked: Pa
     assert mean_nats == pytest.approx(float(sum(nats) / len(nats)), rel=1e-3)
 
 
-def test_keeping_the_likeliest_is_labelled_and_is_no_more_than_the_whole(
-    peaked: Path, tmp_path: Path, int8: GenerationRecord
-) -> None:
+def test_top_k_is_labelled_and_is_a_lower_bound(peaked: Path, tmp_path: Path, int8: GenerationRecord) -> None:
     whole, top = int8.quality, run(peaked, "int8", tmp_path, top_k=50).quality
     assert whole is not None
     assert top is not None
@@ -155,7 +153,7 @@ def test_keeping_the_likeliest_is_labelled_and_is_no_more_than_the_whole(
     assert top.perplexity == pytest.approx(whole.perplexity, rel=1e-5)
 
 
-def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
+def test_logits_that_are_not_finite_keep_the_times_and_give_a_reason(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = load_file(model_folder / "model.safetensors")
@@ -176,7 +174,7 @@ def test_logits_that_are_not_finite_leave_the_times_and_a_sentence(
     assert list(scratch.iterdir()) == []
 
 
-def test_random_weights_are_refused_with_a_sentence(session_model: Path) -> None:
+def test_random_weights_are_refused(session_model: Path) -> None:
     dummy = {"id": str(session_model), "load_format": "dummy"}
     with pytest.raises(SpecError) as caught:
         job_of(model=dummy, quality={"size": "quick"})

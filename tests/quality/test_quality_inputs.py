@@ -1,4 +1,4 @@
-"""What a user can give --quality that will not do: each is one line, as early as can be."""
+"""Unusable inputs of --quality: each is one line, as early as possible."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.judging_plan import Plan, make_plan
 from benchmarker.quality.saved_predictions import check_room, scratch_file
 from benchmarker.quality.windows import QUICK_WINDOWS, cut
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.spec import VariantSpec
 from tests import records
 
@@ -60,11 +60,11 @@ def test_the_shipped_text_gives_64_windows_spread_over_all_of_it(session_model: 
 
 
 def _places(window: list[int], tokens: list[int]) -> list[int]:
-    """Where a window begins in a text: at a multiple of its length, so that none overlaps another."""
+    """Return the positions of a window in a text, at multiples of its length."""
     return [place for place in range(0, len(tokens), len(window)) if tokens[place : place + len(window)] == window]
 
 
-def test_a_file_of_ones_own_is_named_with_its_hash(session_model: Path, tmp_path: Path) -> None:
+def test_a_text_file_is_recorded_with_its_hash(session_model: Path, tmp_path: Path) -> None:
     (tmp_path / "fox.txt").write_text(LONG)
     made = plan(session_model, text=str(tmp_path / "fox.txt"))
     assert made.text.name == "fox.txt"
@@ -177,15 +177,13 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(error: type[Exception], mo
     )
 
 
-def test_a_data_set_in_a_record_is_known_by_what_asked_for_it() -> None:
+def test_a_data_set_is_compared_by_its_name() -> None:
     quality = records.quality(text="data set wiki:raw:test", text_asked="wiki:raw")
     assert is_text("wiki:raw", quality)
     assert not is_text("wiki:raw:train", quality)
 
 
-def test_no_memory_for_the_first_window_is_a_quality_that_is_missing(
-    session_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_in_the_first_window_is_a_reason(session_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -197,12 +195,12 @@ def test_no_memory_for_the_first_window_is_a_quality_that_is_missing(
     assert closed == ["source"]
 
 
-def test_more_tokens_kept_than_there_are_is_refused(session_model: Path) -> None:
+def test_a_top_k_above_the_vocabulary_is_refused(session_model: Path) -> None:
     with pytest.raises(SpecError, match="--quality-topk 2048: the vocabulary has 2048 tokens; give fewer"):
         plan(session_model, top_k=2048)
 
 
-def test_no_room_for_the_file_is_said_with_its_size_and_the_way_out() -> None:
+def test_too_little_space_is_an_error_with_size_and_remedy() -> None:
     with pytest.raises(QualityError) as caught:
         check_room(2**60)
     message = str(caught.value)
@@ -210,7 +208,7 @@ def test_no_room_for_the_file_is_said_with_its_size_and_the_way_out() -> None:
     assert message.endswith("are free); set TMPDIR to a folder with room, or keep less with --quality-topk 100")
 
 
-def test_a_disk_that_gives_no_room_is_an_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
@@ -235,7 +233,7 @@ def test_the_file_has_no_name_even_while_it_is_used(tmp_path: Path, monkeypatch:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_begins_texts_begins_windows(session_model: Path, tmp_path: Path) -> None:
+def test_windows_begin_with_the_bos_token_of_the_tokenizer(session_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(session_model, tmp_path / "bos"))
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     one = {"Sequence": {"id": "A", "type_id": 0}}

@@ -1,4 +1,4 @@
-"""The statistics of quality: against closed cases, and against a second implementation in numpy and float64."""
+"""Statistics of quality: compared with closed cases and with a second implementation in float64."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS
 
 
 def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
-    """Through the code that a run uses, without a model: keep, then compare."""
+    """Compute scores with the code of a run, without a model: save, then compare."""
     size = SavedTopK.row_bytes(POSITIONS, top_k) if top_k else SavedLogits.row_bytes(POSITIONS, VOCABULARY, dtype)
     file = np.zeros((WINDOWS, size), dtype=np.uint8)
     saved: SavedPredictions = SavedTopK(file, count=top_k) if top_k else SavedLogits(file, dtype=dtype)
@@ -39,13 +39,13 @@ def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, 
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """In float64, by the textbook."""
+    """Compute the softmax in float64."""
     raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return raised / raised.sum(axis=-1, keepdims=True)
 
 
 def second_implementation(model: np.ndarray, base: np.ndarray) -> dict[str, float]:
-    """Straight from the definitions, token by token."""
+    """Compute the statistics from their definitions, token by token."""
     p, q = softmax(base), softmax(model)
     own_p, own_q, kl, same = [], [], [], []
     for window in range(WINDOWS):
@@ -81,14 +81,14 @@ def test_every_statistic_agrees_with_a_second_implementation_in_float64() -> Non
     assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-5)
 
 
-def test_identical_models_diverge_by_nothing_and_their_ratio_is_one() -> None:
+def test_identical_models_have_no_divergence() -> None:
     for top_k in (None, 5):
         found = divergence(scores_of(BASE, BASE, top_k=top_k))
         assert (found.kl_mean, found.kl_max, found.ln_ratio, found.same_top) == (0, 0, 0, 1)
         assert found.probability_rms == 0
 
 
-def test_a_model_agrees_with_itself_where_several_tokens_are_the_likeliest() -> None:
+def test_a_model_agrees_with_itself_if_several_tokens_are_most_likely() -> None:
     tied = np.round(BASE)
     for top_k in (1, 2, 20):
         scores = scores_of(tied, tied, top_k=top_k)
@@ -97,13 +97,13 @@ def test_a_model_agrees_with_itself_where_several_tokens_are_the_likeliest() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sixteen_bit_logits_lose_nothing_on_their_way_through_the_file(dtype: torch.dtype) -> None:
+def test_sixteen_bit_logits_are_saved_without_loss(dtype: torch.dtype) -> None:
     found = divergence(scores_of(BASE, BASE, dtype=dtype))
     assert (found.kl_max, found.ln_ratio) == (0, 0)
 
 
 def test_a_shifted_distribution_gives_its_known_divergence() -> None:
-    """The baseline: token 0 with 1/2, the others share the rest. The model: the same with 1/4."""
+    """Baseline: token 0 with 1/2, the others share the rest. Model: token 0 with 1/4."""
     base, model = np.zeros_like(BASE), np.zeros_like(BASE)
     base[..., 0] = math.log((1 / 2) / (1 / 2) * (VOCABULARY - 1))
     model[..., 0] = math.log((1 / 4) / (3 / 4) * (VOCABULARY - 1))
@@ -119,7 +119,7 @@ def test_a_uniform_model_has_the_perplexity_of_its_vocabulary() -> None:
     assert error == pytest.approx(0, abs=1e-5)
 
 
-def test_keeping_the_likeliest_gives_a_lower_bound_that_grows_to_the_whole() -> None:
+def test_top_k_is_a_lower_bound_that_grows_with_k() -> None:
     whole = scores_of(MODEL, BASE)
     bounds = [scores_of(MODEL, BASE, top_k=count) for count in (1, 5, 20, VOCABULARY - 1)]
     means = [float(one.kl.mean()) for one in bounds]

@@ -1,4 +1,4 @@
-"""Benchmark tasks: the answers compared question by question, and the harness where it is installed."""
+"""Benchmark tasks: answers compared per question, and the harness if it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarker.quality.harness_tasks import _result, check_tasks
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.quality import TaskResult
-from benchmarker.workloads.generation.reading.tasks import paired
+from benchmarker.workloads.generation.reading.answer_tables import paired
 from tests import records
 from tests.jobs import job_of
 from tests.quality.test_quality import run
@@ -25,7 +25,7 @@ needs_harness = pytest.mark.skipif(not IS_INSTALLED, reason="lm_eval is not inst
 
 
 def result(right: str, **fields: Any) -> TaskResult:
-    """`RRW`: two right, one wrong."""
+    """Return a result; `RRW` means two correct answers and a wrong one."""
     defaults: dict[str, Any] = {
         "task": "hellaswag", "version": "1.0", "harness": "0.4.13", "metric": "acc_norm", "few_shots": 0,
     }  # fmt: skip
@@ -51,7 +51,7 @@ def test_the_p_value_is_the_binomial_tests(gained: int, lost: int) -> None:
     assert found.p == pytest.approx(stats.binomtest(gained, gained + lost).pvalue)
 
 
-def test_the_same_answers_differ_by_nothing() -> None:
+def test_equal_answers_have_no_difference() -> None:
     found = paired(result("RRW"), result("RRW"))
     assert (found.change, found.error, found.flips, found.p) == (0, 0, 0, 1)
 
@@ -95,7 +95,7 @@ def test_a_limit_of_questions_without_tasks_is_refused() -> None:
 
 
 @pytest.mark.skipif(IS_INSTALLED, reason="lm_eval is installed")
-def test_a_missing_harness_is_said_before_anything_is_loaded() -> None:
+def test_a_missing_harness_is_reported_before_loading() -> None:
     with pytest.raises(MissingLibraryError) as caught:
         check_tasks(["hellaswag"])
     assert str(caught.value).endswith("'lm_eval' is not installed; pip install -e '.[tasks]' in benchmarker's folder")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.verify import verify
 from benchmarker.core import stats
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.verify import verify
 from tests.records import (
     cell,
     failed_cell,
@@ -281,7 +281,7 @@ def test_comparing_needs_no_torch(tmp_path):
         "sys.meta_path.insert(0, Blocked())\n"
         "import json; from benchmarker.report.compare import compare, to_markdown, to_rows\n"
         "import benchmarker.report.gate_markdown\n"
-        "from benchmarker.comparison.verify import verify\n"
+        "from benchmarker.report.verify import verify\n"
         f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"
         f"assert verify([{str(tmp_path)!r}]).is_right\n"
         "print(json.dumps(to_rows(comparison), allow_nan=False))"

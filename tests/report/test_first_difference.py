@@ -13,7 +13,7 @@ from benchmarker.quality.windows import Windows
 from benchmarker.report.compare import compare_records
 from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.quality import GreedyText
-from benchmarker.workloads.generation.reading.first_difference import FirstDifference
+from benchmarker.workloads.generation.reading.generation_rows import FirstDifference
 from tests import records
 
 

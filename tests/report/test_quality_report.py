@@ -18,10 +18,9 @@ from benchmarker.report.compare import compare_records, to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import to_markdown
 from benchmarker.report.recommendation import recommendation_blocks
-from benchmarker.schema.quality import Quality, TaskResult
-from benchmarker.schema.quality_words import quality_line
-from benchmarker.workloads.generation import judging
-from benchmarker.workloads.generation.reading.best import tokens_in_common
+from benchmarker.schema.quality import Quality, TaskResult, quality_line
+from benchmarker.workloads.generation import generation_quality as judging
+from benchmarker.workloads.generation.reading.baseline import tokens_in_common
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of

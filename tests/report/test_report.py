@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.pareto import front
-from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.ranking import front, ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.formatting import GIB
@@ -18,21 +17,17 @@ from benchmarker.explain.values import Explanation
 from benchmarker.explain.waterfall import GAPS, PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
-from benchmarker.report.brief import brief
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
-from benchmarker.report.charts.stacked import LOOKS, looks_of
+from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
-from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.report.compare import Comparison, compare
-from benchmarker.report.first_table import first_table
+from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.report.html.page import html, to_html
 from benchmarker.report.html.write import write_plots, write_report
-from benchmarker.report.other_cells import other_cells
-from benchmarker.report.sheets import sheets
-from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.report.markdown import brief, sheets
+from benchmarker.schema.engine_facts import EngineFacts, KernelUse
 from benchmarker.schema.environment import Conditions
-from benchmarker.schema.kernels_used import KernelUse
 from benchmarker.schema.profile import Kernel
 from benchmarker.schema.record import Memory
 from tests.explained import FP16, explained, run, split_profile

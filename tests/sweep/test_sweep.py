@@ -18,7 +18,7 @@ from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.environment import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.schema.run_order import read_order
-from benchmarker.sweep.lock import LOCK, OWNER, locked
+from benchmarker.sweep.folder import LOCK, OWNER, locked
 from benchmarker.sweep.request import chosen, rounds_of
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
@@ -230,7 +230,7 @@ def test_records_of_another_version_of_this_program_are_not_mixed_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, variants=["a"])
-    monkeypatch.setattr("benchmarker.execution.keys.__version__", "0.0.9")
+    monkeypatch.setattr("benchmarker.execution.job_file.__version__", "0.0.9")
     stage.sweep()
     monkeypatch.undo()
     stage.sweep(resume=True)

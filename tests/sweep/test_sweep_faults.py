@@ -19,7 +19,7 @@ import pytest
 
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.sweep import child
-from benchmarker.sweep.lock import LOCK
+from benchmarker.sweep.folder import LOCK
 from tests.faults.stage import Stage, killed_at_write
 
 OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]

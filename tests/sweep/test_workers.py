@@ -18,7 +18,7 @@ import pytest
 
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.schema.run_order import read_order
-from benchmarker.sweep.lock import locked
+from benchmarker.sweep.folder import locked
 from benchmarker.sweep.sweep_plan import local_numbers
 from benchmarker.sweep.workers.base import share_of
 from benchmarker.sweep.workers.local import visible_card

@@ -15,7 +15,7 @@ from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.schema.collect import collect
-from benchmarker.schema.shipped_configs import find_config
+from benchmarker.schema.config_io import find_config
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.workers.ray_pool import cores_each, workers_of
 from tests.faults.stage import Stage

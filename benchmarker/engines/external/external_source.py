@@ -12,9 +12,8 @@ from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.external_facts import ExternalFacts
-from benchmarker.schema.model_facts import LoadFacts
+from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.schema.model import LoadFacts
 
 FACTS_S = 60.0
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import headline
-from benchmarker.report.charts.board import board_chart
 from benchmarker.report.charts.curves import curves
-from benchmarker.report.charts.kernels import kernels_chart
-from benchmarker.report.charts.rounds import rounds_chart
+from benchmarker.report.charts.rounds import board_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, speed_chart
+from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
 from benchmarker.report.charts.style import Chart, series_of
 from benchmarker.report.charts.tradeoff import memory_chart
-from benchmarker.report.charts.waterfall_chart import waterfall_chart
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.rows import Row
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.rows import Row, cell_words
 from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import unmarked

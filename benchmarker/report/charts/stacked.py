@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarker.comparison.rows import cell_words
 from benchmarker.core.formatting import decimal
-from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Ink, label
+from benchmarker.explain.values import Explanation, NotExplained, part_names
+from benchmarker.explain.waterfall import GAPS
+from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
+from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label
+from benchmarker.schema.profile import Profile
+from benchmarker.schema.record import RunRecord
 
 Parts = Mapping[str, float]
 """Milliseconds by name."""
@@ -112,3 +119,114 @@ def _panel(
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+
+
+def profile_of(records: Sequence[RunRecord]) -> Profile | None:
+    """The variant's profile: one of its processes has it."""
+    return next((record.profile for record in records if record.profile), None)
+
+
+def once(profile: Any) -> int:  # noqa: ARG001
+    """A profile of one call is counted once."""
+    return 1
+
+
+def profiled_call(profiles: Sequence[Any]) -> str:  # noqa: ARG001
+    """What the profiles are of."""
+    return "From one profiled call of each variant, outside the timed runs."
+
+
+def kernels_chart(
+    members: Mapping[str, Sequence[RunRecord]],
+    *,
+    count: Callable[[Any], int] = once,
+    per: str = "ms per call",
+    origin: Callable[[Sequence[Any]], str] = profiled_call,
+) -> Chart | None:
+    """Stacked bars, one a variant.
+
+    Args:
+        members: Each variant's records.
+        count: How many units, such as tokens, a profile is of: its time is divided by them.
+        per: The unit of the horizontal axis.
+        origin: What the profiles are of, in a sentence.
+    """
+    profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
+    if not profiles:
+        return None
+    spent = {name: _milliseconds(profile, count(profile)) for name, profile in profiles.items()}
+    missing = [label(name) for name in members if name not in profiles]
+    used = [category for category in CATEGORIES if any(parts.get(category) for parts in spent.values())]
+
+    def draw(ink: Ink) -> Figure:
+        what = _what(list(profiles.values()))
+        return stacked(spent, used, ink, horizontal=f"{what}, {per}")
+
+    return Chart(
+        "kernels",
+        "What the time is spent on",
+        " ".join([origin(list(profiles.values())), *_gaps(list(profiles.values()))])
+        + (f" Without a profile: {', '.join(missing)}." if missing else ""),
+        draw,
+    )
+
+
+def _milliseconds(profile: Profile, count: int) -> dict[str, float]:
+    """Milliseconds of one unit by category of kernel, of a profile of `count` units."""
+    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
+    return {category: 1e3 * spent_s / count for category, spent_s in spent.items()}
+
+
+def _what(profiles: Sequence[Profile]) -> str:
+    return "operator time" if all(profile.by == "cpu" for profile in profiles) else "kernel time"
+
+
+def _gaps(profiles: Sequence[Profile]) -> list[str]:
+    on_device = any(profile.by == "device" for profile in profiles)
+    return ["Time in which no kernel ran is not in the bars."] if on_device else []
+
+
+GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in which the device waits for the host"}
+"""By what was profiled."""
+
+
+def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart | None:
+    """Stacked bars as long as the measured token; None where no variant is explained."""
+    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
+    if not explained:
+        return None
+    bars: dict[str, Parts] = {
+        explanation.variant: {part.name: 1e3 * part.seconds for part in explanation.waterfall.parts if part.seconds > 0}
+        for explanation in explained
+    }
+    totals = {explanation.variant: 1e3 * explanation.waterfall.total_s for explanation in explained}
+    names = [name for name in part_names(explained) if any(name in parts for parts in bars.values())]
+
+    def draw(ink: Ink) -> Figure:
+        horizontal = f"ms per {explained[0].unit}, lower is better"
+        return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals)
+
+    cells = {explanation.cell for explanation in explained}
+    where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
+    return Chart(
+        "waterfall",
+        f"Why a token takes as long as it does{where}",
+        " ".join(
+            [
+                "A bar, and the number beside it, is the token as measured without the profiler. Its gaps are "
+                f"{_gap_shares(explained)}; its other parts are those of the profiled generation.",
+                *_missing(explanations),
+            ]
+        ),
+        draw,
+    )
+
+
+def _gap_shares(explained: Sequence[Explanation]) -> str:
+    kinds = {explanation.phase.by for explanation in explained}
+    return " or ".join(words for by, words in GAPS_ARE.items() if by in kinds)
+
+
+def _missing(explanations: Sequence[Explanation | NotExplained]) -> list[str]:
+    names = [label(explanation.variant) for explanation in explanations if isinstance(explanation, NotExplained)]
+    return [f"Not explained: {', '.join(names)}."] if names else []

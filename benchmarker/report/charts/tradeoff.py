@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.pareto import front
-from benchmarker.comparison.rows import Row, RowT
-from benchmarker.comparison.words import cell_words
+from benchmarker.comparison.ranking import front
+from benchmarker.comparison.rows import Row, RowT, cell_words
 from benchmarker.core.formatting import GIB, MIB, percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, spread_note, top_of

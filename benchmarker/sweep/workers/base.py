@@ -61,7 +61,6 @@ class Worker:
     host: str
     slot: int = 0
     slots: int = 1
-    """Workers of the host."""
     card: str | None = None
     """Identity of its card, as `card_of` names it. None on Ray, which assigns a card to each task."""
 
@@ -77,7 +76,7 @@ class Round:
     number: int
     tasks: tuple[Task, ...] = field(compare=False)
     is_bound: bool = False
-    """Whether only the worker with this card may measure it, because it measured the rest of the round."""
+    """True if only the worker with this card may measure it, because it measured the rest of the round."""
     card: str | None = None
 
     def __str__(self) -> str:
@@ -89,8 +88,6 @@ Work = Round | Judgement
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a worker printed."""
-
     worker: Worker
     text: str
 
@@ -102,17 +99,14 @@ class Ended:
     worker: Worker
     work: Work
     lost: str | None = None
-    """How the worker died; the work is done again. None if it did not die."""
+    """Cause of the worker's death, after which the work is done again. None if it did not die."""
     unfit: str | None = None
     """Reason for which the worker can measure nothing of this sweep; the work goes to another one."""
     error: BaseException | None = None
-    """Error that ends the sweep."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Everything that the workers of a sweep share."""
-
     sweep: Sweep
     progress: Progress
     schedule: Schedule
@@ -121,12 +115,8 @@ class Session:
 class Pool(Protocol):
     """The workers of a sweep."""
 
-    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
-        """Check the device, prepare the checkpoints, and return the environment and the model's hub commit.
-
-        Raises:
-            BenchmarkerError: There is no such device or model.
-        """
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
+        """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
     def begin(self, session: Session) -> None:
         """Take the values that all work of the sweep needs. Called once, before `start`."""
@@ -152,11 +142,7 @@ class Pool(Protocol):
 
 
 def check_devices(jobs: Iterable[Job]) -> None:
-    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card.
-
-    Raises:
-        SpecError: A job names a device by number, or needs several.
-    """
+    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
     for job in jobs:
         if job.gpus > 1:
             raise SpecError(
@@ -180,7 +166,6 @@ def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
 
 
 def do(session: Session, equipment: Equipment, worker: Worker, work: Work) -> Ended:
-    """Do one piece of work in this thread."""
     try:
         if isinstance(work, Judgement):
             judge(session.sweep, session.progress, equipment, work)
@@ -201,7 +186,6 @@ def own_cores(slot: int, slots: int) -> tuple[int, ...]:
 
 
 def topology(core: int) -> tuple[int, ...]:
-    """Return the socket, the physical core, and the logical core."""
     folder = CPUS / f"cpu{core}" / "topology"
     return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
 

@@ -22,7 +22,6 @@ from benchmarker.execution.job_file import write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of
-from benchmarker.sweep.judge_quality import check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.session import Equipment
@@ -35,7 +34,6 @@ from benchmarker.sweep.workers.base import (
     Tools,
     Work,
     Worker,
-    check_devices,
     do,
     own_cores,
     why_unlike,
@@ -68,21 +66,21 @@ class LocalPool:
         self._events: queue.SimpleQueue[Line | Ended] = queue.SimpleQueue()
         self._stop = Stop()
 
-    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         jobs = list(request.jobs.values())
-        check_inputs(jobs)
         # A resumed sweep goes on with the commit that it began with.
         commit = None if request.settings.resume else self._tools.look_for(jobs[0])
         first, *others = self._workers
         if not self._numbers:
             self._environments[None] = prepare_host(jobs[0].device, command=self._tools.prepare_host)
         else:
-            check_devices(jobs)
-            say(f"{first.name}: preparing the checkpoints")
+            print_line(f"{first.name}: preparing the checkpoints")
             with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(self._workers)) as threads:
                 files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in jobs]
-                futures = {worker: threads.submit(self._look, worker, jobs[0].device, (), say) for worker in others}
-                self._environments[first.name] = self._look(first, jobs[0].device, files, say)
+                futures = {
+                    worker: threads.submit(self._look, worker, jobs[0].device, (), print_line) for worker in others
+                }
+                self._environments[first.name] = self._look(first, jobs[0].device, files, print_line)
                 for worker, future in futures.items():
                     try:
                         self._environments[worker.name] = future.result()
@@ -91,19 +89,21 @@ class LocalPool:
         self._workers = [self._with_card(worker) for worker in self._workers]
         return self._environments[first.name], commit
 
-    def _look(self, worker: Worker, device: str, files: Sequence[Path], say: Callable[[str], None]) -> Environment:
-        """Return the environment of a card.
+    def _look(
+        self, worker: Worker, device: str, files: Sequence[Path], print_line: Callable[[str], None]
+    ) -> Environment:
+        """Return the environment of a card."""
 
-        Raises:
-            DeviceError: There is no such GPU, and the CPU was not requested.
-        """
-
-        def say_name(text: str) -> None:
-            say(worker.line(text))
+        def print_name(text: str) -> None:
+            print_line(worker.line(text))
 
         try:
             environment = prepare_host(
-                device, files, command=self._tools.prepare_host, variables=self._variables(worker), say=say_name
+                device,
+                files,
+                command=self._tools.prepare_host,
+                variables=self._variables(worker),
+                print_line=print_name,
             )
         except DeviceError as error:
             raise DeviceError(f"{worker.name}: {error}") from error
@@ -166,7 +166,7 @@ class LocalPool:
                     self._stop.request()
 
     def _equip(self, worker: Worker) -> Equipment:
-        def say(text: str) -> None:
+        def print_line(text: str) -> None:
             self._events.put(Line(worker, text))
 
         sweep, environment = self._session.sweep, self._environments[worker.name]
@@ -178,8 +178,8 @@ class LocalPool:
             monitor=self._tools.find_monitor(environment),
             # Workers that share cores disturb each other, which the flag shared_host records.
             watch_host=self._tools.watch_host if has_own_cores else None,
-            starter=Starter(modules, variables=self._variables(worker), say=say),
-            say=say,
+            starter=Starter(modules, variables=self._variables(worker), print_line=print_line),
+            print_line=print_line,
             stop=self._stop,
         )
 

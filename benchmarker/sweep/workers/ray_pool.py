@@ -25,7 +25,7 @@ from benchmarker.schema.run_order import RUN_ORDER, append_lines
 from benchmarker.sweep.folder import read_new_records
 from benchmarker.sweep.judge_quality import Judgement
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker, check_devices
+from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker
 from benchmarker.sweep.workers.ray_task import (
     SET_BY_RAY,
     LineQueue,
@@ -45,8 +45,6 @@ END_S = 20.0
 
 @dataclass(frozen=True)
 class Running:
-    """A task in progress."""
-
     worker: Worker
     work: Work | None
     """None for the preparation of a host."""
@@ -58,12 +56,7 @@ class RayPool:
     """GPUs of a Ray cluster; see `Pool`."""
 
     def __init__(self, runtime_env: Path | None, tools: Tools) -> None:
-        """Connect to the cluster, or start one with this host's GPUs.
-
-        Raises:
-            MissingLibraryError: Ray is not installed.
-            DeviceError: There is no GPU in the cluster.
-        """
+        """Connect to the cluster, or start one with this host's GPUs; raises MissingLibraryError or DeviceError."""
         self._ray = _import_ray()
         self._tools = tools
         _connect(self._ray, _read_runtime_env(runtime_env))
@@ -83,16 +76,15 @@ class RayPool:
         self._environments: dict[str, Environment] = {}
         self._events: deque[Line | Ended] = deque()
 
-    def prepare(self, request: SweepRequest, say: Callable[[str], None]) -> tuple[Environment, str | None]:
-        check_devices(request.jobs.values())
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         variables = {name: value for name, value in os.environ.items() if SET_BY_RAY.fullmatch(name)}
         self._setting = Setting(self._tools, request.jobs, variables, own_engines(), self._lines)
         first = workers_of(self._ray.nodes())[0]
-        say(f"{first.name}: preparing the checkpoints")
+        print_line(f"{first.name}: preparing the checkpoints")
         reference = self._submit(prepare_worker_host, first, "prepare", self._setting, first)
         while not self._ray.wait([reference], timeout=1.0)[0]:
             for line in self._new_lines():
-                say(line.worker.line(line.text))
+                print_line(line.worker.line(line.text))
         try:
             result: RemoteResult = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -213,7 +205,6 @@ class RayPool:
             self._events.append(Ended(worker, work))
 
     def _save(self, running: Running, result: RemoteResult) -> None:
-        """Write the files of a task into the sweep's folder, and take in its progress."""
         sweep, progress = self._session.sweep, self._session.progress
         for name, content in result.files.items():
             if name == RUN_ORDER:
@@ -286,11 +277,6 @@ def _connect(ray: Any, runtime_env: dict[str, Any] | None) -> None:
 
 
 def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:
-    """Read Ray's runtime_env.
-
-    Raises:
-        SpecError: The file cannot be read, or is not a mapping.
-    """
     if path is None:
         return None
     try:

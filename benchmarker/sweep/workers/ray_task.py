@@ -55,13 +55,10 @@ class Setting:
     engines: Mapping[str, str]
     """Fingerprints of the environments of external engines that may be used, by name."""
     lines: Any
-    """The `LineQueue`."""
 
 
 @dataclass(frozen=True)
 class RemoteWork:
-    """One task."""
-
     worker: Worker
     work: Work
     sweep: Sweep
@@ -71,21 +68,16 @@ class RemoteWork:
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """Environments that earlier tasks determined, by card."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Records that the work completes, by name."""
 
 
 @dataclass(frozen=True)
 class RemoteResult:
-    """Result of a task."""
-
     card: str = ""
     environment: Environment | None = None
     commit: str | None = None
-    """Hub commit of the model, from preparing a host."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     progress: Progress | None = None
     unfit: str | None = None
-    """Reason for which the worker can measure nothing of this sweep."""
     error: BenchmarkerError | None = None
 
 
@@ -99,7 +91,7 @@ def prepare_worker_host(setting: Setting, worker: Worker) -> RemoteResult:
         with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
             files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in setting.jobs.values()]
             environment = prepare_host(
-                first.device, files, command=setting.tools.prepare_host, say=_say(setting, worker)
+                first.device, files, command=setting.tools.prepare_host, print_line=_line_printer(setting, worker)
             )
     except BenchmarkerError as error:
         return RemoteResult(unfit=str(error))
@@ -112,7 +104,9 @@ def measure(setting: Setting, task: RemoteWork) -> RemoteResult:
     card = _enter(setting, worker)
     try:
         environment = task.environments.get(card) or prepare_host(
-            next(iter(jobs.values())).device, command=setting.tools.prepare_host, say=_say(setting, worker)
+            next(iter(jobs.values())).device,
+            command=setting.tools.prepare_host,
+            print_line=_line_printer(setting, worker),
         )
     except BenchmarkerError as error:
         return RemoteResult(unfit=str(error))
@@ -135,7 +129,7 @@ def measure(setting: Setting, task: RemoteWork) -> RemoteResult:
 
 
 def _do(setting: Setting, task: RemoteWork, sweep: Sweep, environment: Environment, *, slot: int) -> None:
-    worker, work, say = task.worker, task.work, _say(setting, task.worker)
+    worker, work, print_line = task.worker, task.work, _line_printer(setting, task.worker)
     monitor = setting.tools.find_monitor(environment)
     all_cores = os.sched_getaffinity(0)
     share = own_cores(slot, worker.slots) if worker.slots > 1 else tuple(all_cores)
@@ -145,8 +139,8 @@ def _do(setting: Setting, task: RemoteWork, sweep: Sweep, environment: Environme
         environment=environment,
         monitor=monitor,
         watch_host=setting.tools.watch_host if share else None,
-        starter=Starter(modules, say=say),
-        say=say,
+        starter=Starter(modules, print_line=print_line),
+        print_line=print_line,
         shares_host=task.shares_host,
     )
     if isinstance(work, Judgement):
@@ -183,7 +177,7 @@ def _enter(setting: Setting, worker: Worker) -> str:
     return f"{context.get_node_id()}/{number}"
 
 
-def _say(setting: Setting, worker: Worker) -> Any:
+def _line_printer(setting: Setting, worker: Worker) -> Any:
     return lambda line: setting.lines.put.remote(worker.name, line)
 
 

@@ -20,11 +20,14 @@ from benchmarker.workloads.attention.spec import (
 )
 from benchmarker.workloads.attention.variants.registry import implementation_of, variants_with_kernel
 from benchmarker.workloads.attention.variants.user_function import source_sha256
-from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, results_of
-from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
-from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, fresh_results
+from benchmarker.workloads.operation.operation_bench import (
+    MatmulPrecision,
+    OperationBench,
+    ReadyCall,
+    measured_limits,
+)
 from benchmarker.workloads.operation.record import SeenKernel
-from benchmarker.workloads.operation.result_check import check_new_memory
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 
@@ -68,11 +71,11 @@ class AttentionBench(OperationBench):
         return [first, *(first.shifted(positions) for positions in range(1, count))]
 
     def checked(self, ready: ReadyCall) -> AttentionChecked:
-        first, results = ready.copies[0], results_of(ready.operation, ready.copies[0])
-        check_new_memory(results, results_of(ready.operation, first))
-        del results
-        first.overwrite(make_inputs(ready.shape, self.device.torch_name, seed=self._subject.seed + 1))
-        checked = check(results_of(ready.operation, first), first, ready.shape)
+        first, seed = ready.copies[0], self._subject.seed + 1
+        results = fresh_results(
+            ready.operation, first, lambda: make_inputs(ready.shape, self.device.torch_name, seed=seed)
+        )
+        checked = check(results, first, ready.shape)
         if problem := wrong(checked):
             raise WrongResultError(problem)
         return checked
@@ -86,11 +89,3 @@ def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[
     """Open the bench of a job. The device's limits are measured with the job's precision of float32 products."""
     with measured_limits(session, job.dtype) as (cache_bytes, precision):
         yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)
-
-
-@contextmanager
-def open_attention(
-    subject: AttentionSubject, variant: AttentionVariant, device: Device, *, cache_bytes: int | None = None
-) -> Iterator[AttentionBench]:
-    with matmul_precision(variant.dtype or subject.dtype) as precision:
-        yield AttentionBench(subject, variant, device, precision=precision, cache_bytes=cache_bytes)

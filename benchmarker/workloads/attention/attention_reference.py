@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from benchmarker.workloads.attention.record import AttentionChecked, AttentionTensorError
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.operation.call_inputs import CallInputs, Results
+from benchmarker.workloads.operation.call_inputs import CallInputs, Results, check_finite, relative_error
 from benchmarker.workloads.operation.record import TensorName
-from benchmarker.workloads.operation.result_check import check_finite, relative_error
 
 if TYPE_CHECKING:
     import torch

@@ -105,7 +105,7 @@ class AttentionShape(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """Whether the call includes the gradients."""
+        """True if the call includes the gradients."""
         return self.mode == "forward_backward"
 
 

@@ -144,14 +144,14 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         return record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
 
     def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.attention.reading.explained_attention import timed_attention
+        from benchmarker.workloads.attention.attention_reading import timed_attention
 
         return timed_attention(name, records, form=self.form(records[0]))
 
-    def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.attention.reading.length_growth import length_remarks
+    def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
+        from benchmarker.workloads.attention.attention_reading import length_remarks
 
-        return length_remarks(rows, baseline)
+        return () if brief else length_remarks(rows, baseline)
 
 
 WORKLOAD = Attention()

@@ -52,7 +52,7 @@ def sent_bytes(shape: AttentionShape, ranks: int, splitting: Splitting) -> int:
         return 0
     keys = _kv_bytes(shape, ranks)
     if splitting.splits_heads:
-        # Of queries, keys, values and output, a rank sends all but its own share. The gradients are sent back.
+        # A rank sends all but its own share of queries, keys, values and output. The gradients are sent back.
         queries = keys * shape.heads // shape.kv_heads // 2
         return (2 * queries + keys) * (ranks - 1) // ranks * (2 if shape.is_backward else 1)
     if not shape.is_backward:

@@ -128,13 +128,8 @@ class ContextParallelBench(Nothing):
         )
 
     def correct(self, point: ContextParallelPoint) -> Mapping[str, Any]:
-        """Start the ranks, make the inputs, and check the gathered result.
-
-        Raises:
-            UnsupportedError: The device or torch does not support the split.
-            WrongResultError: The result is not that of attention.
-            RankError: A rank died, failed or hangs.
-        """
+        """Start the ranks, make the inputs, and check the gathered result. Raises UnsupportedError, WrongResultError,
+        or RankError if a rank died, failed or hangs."""
         self._refuse(point)
         self._point = point
         prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
@@ -195,12 +190,8 @@ class ContextParallelBench(Nothing):
             raise UnsupportedError(str(error)) from error
 
     def _call(self, name: str, **arguments: Any) -> list[Any]:
-        """Call a method of RankWork on all ranks, which are started if necessary; return their answers.
-
-        Raises:
-            UnsupportedError: All ranks refuse alike.
-            RankError: A rank died, failed or hangs. All ranks are ended.
-        """
+        """Call a method of RankWork on all ranks, which are started if necessary; return their answers. Raises
+        UnsupportedError if all ranks refuse alike, and RankError after ending all ranks."""
         point = self._point
         assert point is not None
         count = 1 if self._splitting.is_alone else point.ranks

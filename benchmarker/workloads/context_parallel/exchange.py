@@ -79,7 +79,7 @@ class RingExchange:
 
 
 class NoExchange:
-    """Same work without communication: a rank uses its own tensors in place of the received ones."""
+    """Replacement without communication: a rank uses its own tensors in place of the received ones."""
 
     def send(self, *tensors: Tensor) -> Pending:
         own = tuple(tensor.contiguous() for tensor in tensors)

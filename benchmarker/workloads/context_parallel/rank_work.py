@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,7 @@ from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import start_profiler_once, trace_of
 from benchmarker.profiling.categories import Category
-from benchmarker.profiling.overlap import KindTime, Overlap, overlap_of
+from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.exchange import COUNT, RingExchange
@@ -32,7 +33,7 @@ from benchmarker.workloads.context_parallel.shards import (
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.variants.base import Plan, open_single
 from benchmarker.workloads.context_parallel.variants.registry import splitting_of
-from benchmarker.workloads.operation.call_inputs import copies_needed, results_of
+from benchmarker.workloads.operation.call_inputs import copies_needed, fresh_results, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
 from benchmarker.workloads.operation.kernel_proof import (
@@ -41,7 +42,6 @@ from benchmarker.workloads.operation.kernel_proof import (
     missing_kernel_is_unsupported,
 )
 from benchmarker.workloads.operation.operation_bench import ReadyCall
-from benchmarker.workloads.operation.result_check import check_new_memory
 
 LINK_REPEATS = 5
 TimedKind = Literal["together", "alone", "single"]
@@ -76,11 +76,7 @@ class RankWork:
             torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
 
     def prepare(self, *, seq_len: int, mode: str, cache_bytes: int | None) -> dict[str, Any]:
-        """Make copies of this rank's inputs that together exceed the cache, and run one call.
-
-        Raises:
-            UnsupportedError: torch has no kernel for it.
-        """
+        """Make copies of this rank's inputs that together exceed the cache, and run one call."""
         self._ready = None
         self._steps.clear()
         self._device.release()
@@ -101,23 +97,12 @@ class RankWork:
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
 
     def correct(self) -> dict[str, Any]:
-        """Gather the result of all ranks, and compare it on rank 0.
-
-        Returns:
-            The fields of `ContextParallelChecked` on rank 0; nothing on the others.
-
-        Raises:
-            WrongResultError: Two calls return the same memory, or a number is not finite.
-        """
+        """Gather the result of all ranks. Return the fields of `ContextParallelChecked` on rank 0, {} on the others.
+        Raises WrongResultError if two calls return the same memory, or a number is not finite."""
         plan, ready = self._prepared()
         first, operation = ready.copies[0], ready.operation
-        results = results_of(operation, first)
-        check_new_memory(results, results_of(operation, first))
-        del results
-        # Another seed in the same memory: detects a result that is kept from an earlier call.
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
-        first.overwrite(shard(full, plan))
-        gathered = gather_results(results_of(operation, first), plan)
+        gathered = gather_results(fresh_results(operation, first, partial(shard, full, plan)), plan)
         coded_inputs = position_coded(first, plan)
         with operation.around():
             coded = gather(operation.call(*coded_inputs.tensors), plan)
@@ -139,11 +124,7 @@ class RankWork:
         return self._timed("together", work, calls)
 
     def times_alone(self, *, work: str, calls: int) -> dict[str, Any]:
-        """Time the same work without exchange.
-
-        Raises:
-            UnsupportedError: The exchange cannot be left out.
-        """
+        """Time the same work without exchange. Raises UnsupportedError if the exchange cannot be left out."""
         return self._timed("alone", work, calls)
 
     def times_single(self, *, work: str, calls: int) -> dict[str, Any]:

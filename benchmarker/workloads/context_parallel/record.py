@@ -94,7 +94,7 @@ class ContextParallelCell(OperationCell):
     """Seconds of one call without the exchange on each rank: the median of a few. Empty if there is no exchange, or if
     it cannot be left out."""
     no_alone: str | None = None
-    """Why the exchange cannot be left out."""
+    """Reason if the exchange cannot be left out."""
     single_s: Seconds | None = None
     """Seconds of one call over seq_len / ranks positions, on every GPU separately at the same time: median of a few on
     the slowest GPU. None for the single GPU."""
@@ -119,7 +119,7 @@ class ContextParallelFacts(Plain):
     device_names: tuple[str, ...] = ()
     """Product name of each rank's device."""
     peer_access: bool | None = None
-    """Whether the first GPU can access the second one's memory. None on CPU, and for one GPU."""
+    """True if the first GPU can access the second one's memory. None on CPU, and for one GPU."""
     variables: dict[str, str] = Field(default_factory=dict)
     """Environment variables of NCCL and gloo."""
 

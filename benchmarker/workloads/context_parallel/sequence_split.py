@@ -43,10 +43,10 @@ def steps_of(order: Order, rank: int, ranks: int) -> tuple[RingStep, ...]:
         if order == "contiguous":
             steps.append(RingStep(source, is_hidden=source > rank))
         elif source < rank:
-            # Its early chunk precedes both of ours, its late chunk follows both.
+            # The source's early chunk precedes both of ours, its late chunk follows both.
             steps.append(RingStep(source, keys="early"))
         else:
-            # Both of its chunks follow our early chunk and precede our late chunk.
+            # Both chunks of the source follow our early chunk and precede our late chunk.
             steps.append(RingStep(source, queries="late"))
     return tuple(steps)
 

@@ -19,16 +19,14 @@ from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked
 from benchmarker.workloads.context_parallel.sequence_split import spans_of
 from benchmarker.workloads.context_parallel.variants.base import Plan
-from benchmarker.workloads.operation.call_inputs import CallInputs, Results, results_of
+from benchmarker.workloads.operation.call_inputs import CallInputs, Results, relative_error, results_of
 from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.result_check import relative_error
 
 ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 """Largest relative error of a mean of positions."""
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
-    """Return a rank's rows, contiguous. Positions are dimension 2."""
     spans = spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 

@@ -22,8 +22,8 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.profile import profile_step
-from benchmarker.profiling.table import profile_table
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.profiling.profile_table import profile_table
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
@@ -63,7 +63,7 @@ class FinetuneBench(Nothing):
         *,
         base_loss: Callable[[list[Tensor]], float] | None,
     ) -> None:
-        """Store what is trained.
+        """Store the trainee and its text.
 
         Args:
             base_loss: Mean loss of the unquantized base on some batches; None for random weights.
@@ -90,7 +90,7 @@ class FinetuneBench(Nothing):
 
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
-        # Before the first step only counts are known, which suffice for the formulas.
+        # Before the first step only counts are available, which suffice for the formulas.
         facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
         return FinetuneCell(
             status="ok",
@@ -101,11 +101,8 @@ class FinetuneBench(Nothing):
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
-        """Compare loss and gradients with their references; measure the memory of one step.
-
-        Raises:
-            WrongResultError: An error is above its tolerance.
-        """
+        """Compare loss and gradients with their references, and measure the memory of one step. Raises
+        WrongResultError."""
         self._check_first_loss()
         step, batch = self._new_step(point)
         checked = check_gradients(self._trainee, batch)
@@ -137,11 +134,8 @@ class FinetuneBench(Nothing):
         step: TrainingStep,
         measured: Measured[Any],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Return the first and the last loss.
-
-        Raises:
-            WrongResultError: A loss is not finite, or frozen weights changed.
-        """
+        """Return the first and the last loss. Raises WrongResultError if one is not finite, or frozen weights
+        changed."""
         losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
         finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
         if len(finite) < len(losses):
@@ -213,11 +207,7 @@ class FinetuneBench(Nothing):
 
 @contextmanager
 def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[FinetuneBench]:
-    """Find the checkpoint, load it quantized as the recipe requires, and make it trainable.
-
-    Raises:
-        BenchmarkerError: The model cannot be loaded or trained.
-    """
+    """Find the checkpoint, load it quantized as the recipe requires, and make it trainable. Raises BenchmarkerError."""
     recipe, terminal = job.recipe, session.terminal
     checkpoint = find_checkpoint(
         job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)

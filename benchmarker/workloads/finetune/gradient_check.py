@@ -97,11 +97,8 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 
 @contextmanager
 def _first_layers(base: Any) -> Iterator[int]:
-    """Cut the model to its first layers while the context is open; yield their number.
-
-    Raises:
-        UnsupportedError: The model does not keep its layers in one list.
-    """
+    """Cut the model to its first layers while the context is open; yield their number. Raises UnsupportedError if the
+    model does not keep its layers in one list."""
     from torch import nn
 
     decoder, config = base.get_decoder(), base.config.get_text_config()

@@ -1,4 +1,4 @@
-"""Whether a recipe learns: loss on held-out text before and after some training steps."""
+"""Check that a recipe learns: loss on held-out text before and after some training steps."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
-from benchmarker.schema.model_facts import LoadFacts, ModelFacts
-from benchmarker.schema.record import CellBase, Checked, RunRecord, VariantFacts
-from benchmarker.schema.roofline import Demand
+from benchmarker.schema.model import LoadFacts, ModelFacts
+from benchmarker.schema.record import CellBase, Checked, Demand, RunRecord, VariantFacts
 from benchmarker.workloads.finetune.spec import (
     AttentionName,
     Base,
@@ -121,7 +120,7 @@ class FinetuneFacts(Plain):
     frozen_sha256: str | None = None
     """SHA-256 of the frozen weights before the first step."""
     frozen_unchanged: bool | None = None
-    """Whether the frozen weights are unchanged after the last timed step. None if all weights are trained."""
+    """True if the frozen weights are unchanged after the last timed step. None if all weights are trained."""
     peft: str | None = None
     """Version of peft. None if it is not used."""
 
@@ -154,3 +153,7 @@ class FinetuneRecord(RunRecord):
     learned: Learned | None = None
     """None for random weights, and if another process of the sweep measures it."""
     cells: tuple[FinetuneCell, ...] = Field(default=())
+
+    @property
+    def knows_subject(self) -> bool:
+        return self.load is not None

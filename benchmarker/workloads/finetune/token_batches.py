@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.workloads.finetune.spec import FinetunePoint
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class TokenText:
     source: str
 
     def batches(self, point: FinetunePoint, *, count: int = BATCHES) -> list[list[list[int]]]:
-        """Return batches of windows in the order of the text, which repeats if it is too short."""
         return windows(self.train, point.seq_len, point.batch_size, count)
 
 

@@ -60,7 +60,7 @@ class Trainee:
 
     @property
     def is_autocast(self) -> bool:
-        """Whether products use the model's type whatever their operands' type."""
+        """True if products use the model's type whatever their operands' type."""
         if self.dtype == "float32":
             return False
         is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
@@ -80,7 +80,6 @@ class Trainee:
         return loss
 
     def optimizer(self, *, learning_rate: float | None = None) -> Optimizer:
-        """Return a new optimizer without state and without weight decay, so that only gradients change weights."""
         import torch
 
         rate = learning_rate or LEARNING_RATES[self.recipe.train]
@@ -101,7 +100,6 @@ class Trainee:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all tensors that are not trained."""
         return storage_bytes(self.frozen_tensors())
 
     def wrap_recomputing(self, step: TrainingStep) -> None:
@@ -178,7 +176,7 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
 def _with_adapters(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    from benchmarker.checkpoints.isolated_import import undisturbed
+    from benchmarker.checkpoints.read_model import undisturbed
 
     targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.model_config import head_dim, key_heads
 from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.record import GenerationDemand
 
 if TYPE_CHECKING:
@@ -97,3 +98,22 @@ def _windows(config: Any) -> list[int | None]:
 def _activation_bytes(model: nn.Module) -> int:
     """Bytes of one value of the KV cache, which has the type of the activations."""
     return next(tensor.element_size() for tensor in model.parameters() if tensor.is_floating_point())
+
+
+MBU_LIMIT = 1.02
+"""Above it the bytes are counted wrong, or the bandwidth was measured wrong."""
+
+
+def floor_s(demand: GenerationDemand, limits: Limits) -> float:
+    """The least time that one decode step can take."""
+    return max(demand.step_bytes / limits.bytes_per_s, demand.decode_flops / limits.matmul_flops_per_s)
+
+
+def mbu(demand: GenerationDemand, limits: Limits, *, tpot_s: float) -> float:
+    """Share of the memory's bandwidth that decoding used for what it had to read."""
+    return demand.step_bytes / (tpot_s * limits.bytes_per_s)
+
+
+def prefill_mfu(demand: GenerationDemand, limits: Limits, *, ttft_s: float) -> float:
+    """Share of the matmul rate that the prefill used for what it had to compute."""
+    return demand.prefill_flops / (ttft_s * limits.matmul_flops_per_s)

@@ -16,7 +16,7 @@ from benchmarker.schema.base import Plain, Scalar, Split
 from benchmarker.schema.experiment import ExperimentBase, GridBase, NotNegative, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality_spec import QualitySpec
+from benchmarker.schema.quality import QualitySpec
 
 
 class VariantSpec(QuantSpec, VariantBase):
@@ -145,6 +145,10 @@ class GenerationJob(Job):
     subject: GenerationSubject
     variant: VariantSpec
     grid: Grid
+
+    @property
+    def source(self) -> ModelSpec:
+        return self.model
 
     @property
     def model(self) -> ModelSpec:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.option import Option
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.generation import words
-from benchmarker.workloads.generation.metrics import HEADLINE, METRICS, RANKED_BY
+from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (
     GenerationCell,
-    GenerationProfile,
     GenerationRecord,
 )
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point, VariantSpec
@@ -28,12 +26,11 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.logs.log import Log
-    from benchmarker.logs.runs import LoggedRun
+    from benchmarker.logs.log_import import Log
+    from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.schema.profile import Profile
-    from benchmarker.workloads.generation.reading.rows import GenerationRow
+    from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
 
 class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
@@ -45,13 +42,13 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     experiment = Experiment
     job = GenerationJob
     record = GenerationRecord
-    axes = words.AXES
-    metrics = METRICS
-    headline = HEADLINE
-    ranked_by = RANKED_BY
+    axes = declared.AXES
+    metrics = declared.METRICS
+    headline = declared.HEADLINE
+    ranked_by = declared.RANKED_BY
     # The default model's code imports nearly all that another model's does.
     imports = (
-        "benchmarker.workloads.generation.bench",
+        "benchmarker.workloads.generation.generation_bench",
         "torch",
         "transformers.models.auto.modeling_auto",
         "transformers.models.qwen3.modeling_qwen3",
@@ -122,7 +119,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         )
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        from benchmarker.workloads.generation.check import over
+        from benchmarker.workloads.generation.generation_job import over
 
         return over(typed)
 
@@ -132,7 +129,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return resolve(variant)
 
     def check(self, job: GenerationJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.generation.check import check_split, check_typed
+        from benchmarker.workloads.generation.generation_job import check_split, check_typed
 
         check_typed(job, typed)
         check_split(job)
@@ -141,35 +138,32 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return job.model.id
 
     def point_text(self, point: Point) -> str:
-        return words.point_words(point)
+        return declared.point_words(point)
 
     def point_arguments(self, point: Point) -> list[str]:
-        return words.point_arguments(point)
+        return declared.point_arguments(point)
 
     # Measuring
 
     def open(self, job: GenerationJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.generation.bench import open_bench
+        from benchmarker.workloads.generation.generation_bench import open_bench
 
         return open_bench(job, device, session)
 
     def key_parts(self, job: GenerationJob) -> dict[str, Any]:
-        from benchmarker.workloads.generation.job_facts import key_parts
+        from benchmarker.workloads.generation.generation_job import key_parts
 
         return key_parts(job)
 
     def record_fields(self, job: GenerationJob) -> dict[str, Any]:
-        from benchmarker.workloads.generation.job_facts import record_fields
+        from benchmarker.workloads.generation.generation_job import record_fields
 
         return record_fields(job)
 
     def inputs(self, job: GenerationJob, *, judged: bool) -> dict[str, str]:
-        from benchmarker.workloads.generation.job_facts import inputs
+        from benchmarker.workloads.generation.generation_job import inputs
 
         return inputs(job, judged=judged)
-
-    def is_same_subject(self, first: GenerationJob, second: GenerationJob) -> bool:
-        return first.model == second.model
 
     def look_for(self, job: GenerationJob) -> str | None:
         from benchmarker.checkpoints.find import look_for
@@ -177,41 +171,41 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return look_for(job.model)
 
     def lacking(self, job: GenerationJob) -> str | None:
-        from benchmarker.workloads.generation.job_facts import lacking
+        from benchmarker.workloads.generation.generation_job import lacking
 
         return lacking(job)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.prepare import prepare_checkpoint
+        from benchmarker.quantization.load import prepare_checkpoint
 
         prepare_checkpoint(job.model, job.variant, device, progress)
 
     def processes(self, job: GenerationJob) -> int:
-        from benchmarker.workloads.generation.job_facts import processes
+        from benchmarker.workloads.generation.generation_job import processes
 
         return processes(job)
 
     def cell_fields(
         self, job: GenerationJob, point: Point, records: Sequence[GenerationRecord]
     ) -> dict[str, Any] | None:
-        from benchmarker.workloads.generation.job_facts import cell_fields
+        from benchmarker.workloads.generation.generation_job import cell_fields
 
         return cell_fields(job, point, records)
 
     def cell_text(self, cell: GenerationCell) -> str:
-        return words.cell_words(cell)
+        return declared.cell_words(cell)
 
     def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
-        return words.sample_words(cell, sample)
+        return declared.sample_words(cell, sample)
 
     def repeat_s(self, point: Point) -> float:
-        return words.guess_s(point)
+        return declared.guess_s(point)
 
     def matmul_dtype(self, job: GenerationJob) -> str:
         return job.model.dtype
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
-        from benchmarker.workloads.generation.judging import GenerationJudging
+        from benchmarker.workloads.generation.generation_quality import GenerationJudging
 
         return GenerationJudging()
 
@@ -223,215 +217,155 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     # Comparing records
 
     def cell_keys(self, record: GenerationRecord) -> list[CellKey]:
-        from benchmarker.workloads.generation.reading.comparing import keys
+        from benchmarker.workloads.generation.reading.baseline import keys
 
         return keys(record)
 
     def form(self, record: GenerationRecord) -> dict[str, str]:
-        from benchmarker.workloads.generation.reading.comparing import form
+        from benchmarker.workloads.generation.reading.baseline import form
 
         return form(record)
-
-    def ran(self, record: GenerationRecord) -> dict[str, str | None]:
-        from benchmarker.workloads.generation.reading.comparing import ran
-
-        return ran(record)
-
-    def libraries(self, record: GenerationRecord) -> Container[str] | None:
-        from benchmarker.workloads.generation.forms import libraries_of
-
-        return libraries_of(record.variant.quant)
 
     def family(self, record: GenerationRecord) -> str:
         """The quantization; of llama.cpp the name of the GGUF format."""
         gguf = record.variant.engine_options.get("gguf", "F16")
         return record.variant.quant if gguf == "F16" else str(gguf)
 
-    def place(self, record: GenerationRecord) -> int:
-        from benchmarker.workloads.generation.forms import engine_place
-
-        return engine_place(record.variant.engine)
-
     def plainness(self, record: GenerationRecord) -> tuple[bool, ...]:
-        from benchmarker.workloads.generation.reading.comparing import plainness
+        from benchmarker.workloads.generation.reading.baseline import plainness
 
         return plainness(record)
 
-    def is_plain(self, row: GenerationRow) -> bool:
-        from benchmarker.workloads.generation.reading.comparing import is_plain
+    def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
+        from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions
 
-        return is_plain(row.weights, row.quantized_fraction)
+        names, revisions = model_names(records), model_revisions(records)
 
-    def surroundings(self, row: GenerationRow) -> str:
-        return row.engine
+        def revision(record: GenerationRecord) -> str | None:
+            name = names.get(record.model.id, record.model.id)
+            return record.model.revision if name == record.model.id else revisions.get(name)
 
-    def circumstances(self) -> Mapping[str, Circumstance]:
         return {
-            "model": lambda record: record.model.id,
-            "model revision": lambda record: record.model.revision,
+            "model": lambda record: names.get(record.model.id, record.model.id),
+            "model revision": revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
         }
 
-    def as_one(self, records: Sequence[GenerationRecord]) -> Sequence[GenerationRecord]:
-        from benchmarker.workloads.generation.reading.same_model import as_one
-
-        return as_one(records)
-
-    def knows(self, record: GenerationRecord) -> bool:
-        return record.load is not None
-
-    def void(self, records: Sequence[GenerationRecord]) -> str | None:
-        from benchmarker.workloads.generation.reading.rows import void
-
-        return void(records)
-
     def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:
-        from benchmarker.workloads.generation.reading.rows import GenerationRow, row_fields
+        from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, row_fields
 
         return GenerationRow(**{**fields, **row_fields(records, good)})
 
     def with_baseline(self, rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-        from benchmarker.workloads.generation.reading.comparing import with_baseline
+        from benchmarker.workloads.generation.reading.baseline import with_baseline
 
         return with_baseline(rows, baseline)
 
-    def row_values(self, row: GenerationRow) -> dict[str, Any]:
-        from benchmarker.workloads.generation.reading.to_row import to_row
-
-        return to_row(row)
-
     def limitable(self) -> Mapping[str, Limitable]:
-        from benchmarker.workloads.generation.reading.comparing import LIMITABLE
+        from benchmarker.workloads.generation.reading.baseline import LIMITABLE
 
         return LIMITABLE
 
-    def loss(self, row: GenerationRow) -> float | None:
-        return row.kl_divergence
-
-    def form_text(self, row: GenerationRow) -> str:
-        from benchmarker.core.tables import escaped
-
-        return f"{escaped(row.label)} on the {escaped(row.engine)} engine"
-
     def checks(self, record: GenerationRecord) -> Iterable[Check]:
-        from benchmarker.workloads.generation.reading.invariants import checks
+        from benchmarker.workloads.generation.reading.generation_checks import checks
 
         return checks(record)
 
     # Explaining and showing
 
     def timed(self, name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.generation.reading.reasons import timed_token
+        from benchmarker.workloads.generation.reading.token_time import timed_token
 
         return timed_token(name, records)
 
     def name_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
+        from benchmarker.workloads.generation.reading import generation_tables
 
-        return columns.names(rows)
+        return generation_tables.names(rows)
 
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
+        from benchmarker.workloads.generation.reading import generation_tables
 
-        return columns.cell_columns(rows, always=always)
+        return generation_tables.cell_columns(rows, always=always)
 
     def timing_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
+        from benchmarker.workloads.generation.reading import generation_tables
 
-        return columns.timing(rows)
+        return generation_tables.timing(rows)
 
-    def cost_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
+    def cost_columns(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.generation.reading import generation_tables
 
-        return columns.costs(rows)
+        return generation_tables.every_cell(rows) if whole else generation_tables.costs(rows)
 
-    def brief_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
+    def brief_columns(self, rows: Sequence[GenerationRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
+        from benchmarker.workloads.generation.reading import generation_tables
 
-        return columns.brief(rows)
-
-    def quality_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
-
-        return columns.quality_brief(rows)
-
-    def quality_text(self, row: GenerationRow) -> str:
-        from benchmarker.workloads.generation.reading import columns
-
-        return columns.quality_words(row)
+        return generation_tables.brief(rows), generation_tables.quality_brief(rows)
 
     def command(self, records: Sequence[GenerationRecord]) -> str:
-        from benchmarker.workloads.generation.reading.command import generate_command
+        from benchmarker.workloads.generation.reading.generation_tables import generate_command
 
         return generate_command(records)
 
-    def more_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import columns
-
-        return columns.every_cell(rows)
-
     def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.generation.reading.presentation import details
+        from benchmarker.core.tables import Sheet
+        from benchmarker.workloads.generation.reading import answer_tables, quality_tables, step_tables
 
-        return details(rows)
+        sheets = []
+        if step := step_tables.step_columns(rows):
+            sheets.append(Sheet("Timed step", step, rows, (step_tables.step_caption(rows),)))
+        if quality := quality_tables.quality_columns(rows):
+            sheets.append(Sheet("Quality", quality, rows, (quality_tables.quality_caption(rows),)))
+        if differences := quality_tables.difference_columns(rows):
+            sheets.append(Sheet("Greedy text", differences, rows, (quality_tables.difference_caption(rows),)))
+        task_rows = answer_tables.answers(rows)
+        if tasks := answer_tables.task_columns(task_rows):
+            sheets.append(Sheet("Tasks", tasks, task_rows, (answer_tables.task_caption(task_rows),)))
+        return sheets
 
-    def limit_sheet(self, rows: Sequence[GenerationRow]) -> Sheet | None:
-        from benchmarker.workloads.generation.reading.limits import beside_limits
+    def limit_sheet(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sheet | None:
+        from benchmarker.workloads.generation.reading.generation_tables import limit_rows
+        from benchmarker.workloads.generation.reading.step_tables import beside_limits
 
-        return beside_limits(rows)
+        return beside_limits(limit_rows(rows) if whole else rows)
 
-    def limit_rows(self, rows: Sequence[GenerationRow]) -> Sequence[GenerationRow]:
-        from benchmarker.workloads.generation.reading.presentation import limit_rows
+    def header(self, records: Sequence[GenerationRecord], *, is_run: bool = False) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.generation_tables import header, load_words, variant_line
 
-        return limit_rows(rows)
-
-    def header(self, records: Sequence[GenerationRecord]) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.header import header
-
-        return header(records)
-
-    def run_header(self, record: GenerationRecord) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.header import load_words, variant_line
-
-        return variant_line(record), *self.header([record]), *load_words(record)
+        if not is_run:
+            return header(records)
+        return variant_line(records[0]), *header(records), *load_words(records[0])
 
     def caption(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.captions import caption
+        from benchmarker.workloads.generation.reading.generation_tables import caption
 
         return caption(results)
 
-    def remarks(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.crossover import crossover_words
+    def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
 
-        return crossover_words(rows, baseline)
+        return () if brief else crossover_words(rows, baseline)
 
-    def caveats(self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.caveats import caveats
+    def caveats(
+        self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow], *, baseline: str | None = None
+    ) -> Sequence[str]:
+        from benchmarker.comparison.rows import headline_rows
+        from benchmarker.workloads.generation.reading.generation_caveats import caveats
+        from benchmarker.workloads.generation.reading.quality_tables import text_line
 
-        return caveats(records, rows)
-
-    def closing(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.quality import text_line
-
-        return text_line(rows, baseline)
+        return *caveats(records, rows), *text_line(headline_rows(rows), baseline)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        from benchmarker.workloads.generation.reading.charts import charts_of
+        from benchmarker.workloads.generation.reading.generation_charts import charts_of
 
         return charts_of(comparison)
 
     def page_title(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.presentation import title
+        from benchmarker.workloads.generation.reading.generation_tables import title
 
         return title(results)
-
-    def has_random_weights(self, rows: Sequence[GenerationRow]) -> bool:
-        return any(row.dummy_weights for row in rows)
-
-    def profile_text(self, profile: Profile) -> str:
-        assert isinstance(profile, GenerationProfile)
-        return words.profiled_words(profile)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
         from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings

@@ -18,7 +18,7 @@ that it prefers, so that no copy is timed."""
 
 @dataclass(frozen=True)
 class Mixer:
-    """How tokens interact. S is the state of one head, [head_dim, value_dim]; a is a decay, b a strength."""
+    """Interaction of tokens. S is the state of one head, [head_dim, value_dim]; a is a decay, b a strength."""
 
     name: MixerName
     recurrence: str

@@ -17,9 +17,14 @@ from benchmarker.workloads.mixers.mixer_flops import softmax_shape
 from benchmarker.workloads.mixers.record import MixersTensorError
 from benchmarker.workloads.mixers.spec import MixerShape
 from benchmarker.workloads.mixers.variants.chunked import EPSILON, chunked, head_decay
-from benchmarker.workloads.operation.call_inputs import GRADIENT_NAMES, CallInputs, Results
+from benchmarker.workloads.operation.call_inputs import (
+    GRADIENT_NAMES,
+    CallInputs,
+    Results,
+    check_finite,
+    relative_error,
+)
 from benchmarker.workloads.operation.record import TensorName
-from benchmarker.workloads.operation.result_check import check_finite, relative_error
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,11 +20,17 @@ from torch.nn import functional
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.mixers.held_out_text import shipped_bytes, training_bytes
 from benchmarker.workloads.mixers.mixer import MixerImplementation
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import make_model
-from benchmarker.workloads.mixers.spec import MixersSubject, MixersTasks, TaskName, shape_of
+from benchmarker.workloads.mixers.spec import (
+    MixersSubject,
+    MixersTasks,
+    TaskName,
+    shape_of,
+    shipped_bytes,
+    training_bytes,
+)
 from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.training.training_step import TrainingStep, autocast

@@ -19,7 +19,6 @@ from benchmarker.workloads.attention.attention_reference import rows_of
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.mixer_reference import COMPARED_HEADS, TOLERANCES, errors_of
-from benchmarker.workloads.mixers.parameter_matching import block_facts
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,
@@ -27,13 +26,19 @@ from benchmarker.workloads.mixers.record import (
     MixersFacts,
     MixersTensorError,
 )
+from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, training_demand
 from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.variants.registry import implementation_of
-from benchmarker.workloads.operation.call_inputs import CallInputs, Results, results_of
+from benchmarker.workloads.operation.call_inputs import (
+    CallInputs,
+    Results,
+    fresh_results,
+    relative_error,
+    results_of,
+)
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.record import OperationSample
-from benchmarker.workloads.operation.result_check import check_new_memory, relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 
@@ -95,8 +100,6 @@ class MixersBench(OperationBench):
     def _demand(self, point: LengthPoint) -> MixersDemand:
         if point.mode != TRAINING:
             return demand_of(self._mixer, self.shape(point))
-        from benchmarker.workloads.mixers.parameter_matching import training_demand
-
         return training_demand(self._mixer, self._subject, point)
 
     def _inputs(self, shape: MixerShape, seed: int) -> CallInputs:
@@ -119,8 +122,6 @@ class MixersBench(OperationBench):
     def step(self, point: LengthPoint) -> Step[OperationSample]:
         if point.mode != TRAINING:
             return super().step(point)
-        from benchmarker.workloads.mixers.small_model import ModelStep
-
         self._ready = None
         return ModelStep(self._mixer_implementation, self._subject, point, self.device)
 
@@ -137,11 +138,7 @@ class MixersBench(OperationBench):
 
     def checked(self, ready: ReadyCall) -> MixersChecked:
         first, shape, seed = ready.copies[0], ready.shape, self._subject.seed + len(ready.copies)
-        results = results_of(ready.operation, first)
-        check_new_memory(results, results_of(ready.operation, first))
-        del results
-        first.overwrite(self._inputs(shape, seed))
-        results = results_of(ready.operation, first)
+        results = fresh_results(ready.operation, first, lambda: self._inputs(shape, seed))
         errors = self._checked_errors(results, first, shape)
         output = results["o"]
         del results
@@ -173,11 +170,8 @@ class MixersBench(OperationBench):
         return errors
 
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
-        """Return the relative change of the outputs before the middle when all later inputs change.
-
-        Raises:
-            WrongResultError: The change is larger than rounding.
-        """
+        """Return the relative change of the outputs before the middle when all later inputs change. Raises
+        WrongResultError if it is larger than rounding."""
         import torch
 
         shape, first = ready.shape, ready.copies[0]
@@ -196,11 +190,7 @@ class MixersBench(OperationBench):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
-        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode.
-
-        Raises:
-            WrongResultError: A result at one of the lengths is wrong.
-        """
+        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
             largest = 0.0
             for length in CHUNK_ENDS:

@@ -40,8 +40,6 @@ class BlockFacts(Plain):
 
 
 class TaskScore(Plain):
-    """Result of one training on one task, on held-out data."""
-
     task: TaskName
     size: Positive
     """Pairs of mqar, tokens of copy, bytes of a sequence."""
@@ -115,4 +113,4 @@ class MixersRecord(RunRecord):
     cells: tuple[MixersCell, ...] = ()
     tasks: tuple[TaskScore, ...] = ()
     no_tasks: Missing | None = None
-    """Why requested tasks are missing."""
+    """Reason for missing tasks that were requested."""

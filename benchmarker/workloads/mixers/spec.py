@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.schema.base import DType, Plain
 from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
 from benchmarker.schema.job import Job
@@ -14,6 +16,24 @@ from benchmarker.workloads.operation.spec import ELEMENT_BYTES, LengthGrid, Leng
 MixerMode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
 TaskName = Literal["mqar", "copy", "bytes"]
+
+
+TRAINING_SHARE = 0.9
+"""Share of the shipped text, from its start, that the task bytes trains on. The rest is held out."""
+
+
+@cache
+def shipped_bytes() -> bytes:
+    """Return the text of the task bytes."""
+    return shipped_text("evaluation.txt").encode()
+
+
+def training_bytes() -> int:
+    return int(TRAINING_SHARE * len(shipped_bytes()))
+
+
+def held_out_bytes() -> int:
+    return len(shipped_bytes()) - training_bytes()
 
 
 class MixersBlock(Plain):
@@ -111,7 +131,7 @@ class MixersJob(Job):
 
     @property
     def is_judged(self) -> bool:
-        """Whether this process trains models on tasks."""
+        """True if this process trains models on tasks."""
         return bool(self.subject.tasks.names) and (self.part is None or self.part.only == "quality")
 
 
@@ -134,7 +154,7 @@ class MixerShape(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """Whether the call includes the gradients."""
+        """True if the call includes the gradients."""
         return self.mode != "forward"
 
     @property

@@ -10,10 +10,9 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.option import Option
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.mixers.held_out_text import held_out_bytes
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
-from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob
+from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
 from benchmarker.workloads.mixers.variants.registry import implementation_of
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.mixers.reading.mixer_rows import MixersRow
+    from benchmarker.workloads.mixers.mixers_reading import MixersRow
 
 METRICS = (
     Metric(
@@ -162,29 +161,24 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return record.variant.mixer
 
     def row(self, fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[Any]) -> MixersRow:
-        from benchmarker.workloads.mixers.reading.mixer_rows import make_mixers_row
+        from benchmarker.workloads.mixers.mixers_reading import make_mixers_row
 
         return make_mixers_row(fields, records, good)
 
     def timed(self, name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
-        from benchmarker.workloads.mixers.reading.mixer_rows import timed_mixer
+        from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 
         return timed_mixer(name, records, form=self.form(records[0]))
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.reading.task_table import task_sheets
+        from benchmarker.workloads.mixers.tasks_reading import task_sheets
 
         return task_sheets(rows)
 
-    def remarks(self, rows: Sequence[MixersRow], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.mixers.reading.softmax_crossing import remarks
+    def remarks(self, rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, remarks
 
-        return remarks(rows)
-
-    def first_remarks(self, rows: Sequence[MixersRow]) -> Sequence[str]:
-        from benchmarker.workloads.mixers.reading.softmax_crossing import crossing_remarks
-
-        return crossing_remarks(rows)
+        return crossing_remarks(rows) if brief else remarks(rows)
 
 
 class MixersJudging(Judging[MixersJob, MixersRecord]):

@@ -1,4 +1,4 @@
-"""Inputs of one call, in copies that together exceed the cache, and the results of the call.
+"""Inputs of one call, in copies that together exceed the cache, its results, and the checks that all operations share.
 
 A kernel that is called again on the same inputs finds them in the cache, unlike in a model. Calls therefore alternate
 over copies: between two uses of one copy, at least one cache size of other copies was read.
@@ -7,7 +7,8 @@ over copies: between two uses of one copy, at least one cache size of other copi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,6 @@ class CallInputs:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Arguments of the call. All require a gradient if `gradient` is given."""
         return tuple(self.named.values())
 
     def shifted(self, positions: int) -> CallInputs:
@@ -76,11 +76,8 @@ def hash_inputs(header: tuple[object, ...], tensors: Iterable[Tensor]) -> str:
 
 
 def results_of(operation: Operation, inputs: CallInputs) -> Results:
-    """Return the output of one call, and the gradients of its inputs if there is a backward pass.
-
-    Raises:
-        WrongResultError: The output has another shape than queries with the width of the values.
-    """
+    """Return the output of one call, and the gradients of its inputs if there is a backward pass. Raises
+    WrongResultError for an output of another shape."""
     import torch
 
     with operation.around():
@@ -94,3 +91,31 @@ def results_of(operation: Operation, inputs: CallInputs) -> Results:
     named = {GRADIENT_NAMES[name]: gradient for name, gradient in zip(inputs.named, gradients, strict=True)}
     # The caller compares the output once more, without its graph.
     return {"o": output.detach(), **named}
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    """Return the Frobenius norm of the difference over that of the expected tensor; inf if a number is not finite."""
+    error = (result.double() - expected.double()).norm().item() / expected.double().norm().item()
+    return error if math.isfinite(error) else math.inf
+
+
+def check_finite(results: Results) -> None:
+    """Raise WrongResultError if a result holds NaN or infinity."""
+    for name, result in results.items():
+        if not bool(result.isfinite().all()):
+            raise WrongResultError(f"wrong result: {name} holds a number that is not finite")
+
+
+def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable[[], CallInputs]) -> Results:
+    """Return the results of a call after its inputs were overwritten in place, which detects results that are kept from
+    an earlier call. Raises WrongResultError if two calls, whose results are both alive, return the same memory."""
+    first, second = results_of(operation, inputs), results_of(operation, inputs)
+    for name, result in first.items():
+        if result.data_ptr() == second[name].data_ptr():
+            raise WrongResultError(
+                f"wrong result: two calls return {name} in the same memory, so the second overwrites the first; "
+                "return a new tensor from each call"
+            )
+    del first, second, result
+    inputs.overwrite(make_fresh())
+    return results_of(operation, inputs)

@@ -26,8 +26,6 @@ Work = Callable[[CallInputs], object]
 
 
 class CallTimes(NamedTuple):
-    """Mean seconds of one call."""
-
     host_s: float
     event_s: float | None
     """None on CPU, which has no device events."""

@@ -1,4 +1,4 @@
-"""Registry entry of an operation. Imports no torch, so that a refusal is known before anything is loaded."""
+"""Registry entry of an operation. Imports no torch, so that a refusal comes before anything is loaded."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
-    """One entry of a registry."""
-
     summary: str
     """One line for the documentation."""
     open: Callable[[Any, str], Operation]
@@ -45,7 +43,7 @@ class Implementation:
     modules: tuple[str, ...] = ()
     """Modules that must be importable."""
     remedy: str = ""
-    """How to install them."""
+    """Instructions to install them."""
 
     def wrong_shape(self, shape: Any) -> str | None:
         """Return why no device supports the shape, or None."""
@@ -81,5 +79,5 @@ class Implementation:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a parent package
+    except ModuleNotFoundError:  # a parent package is missing
         return False

@@ -81,11 +81,7 @@ def _is_forward_operator(name: str, operators: re.Pattern[str]) -> bool:
 
 @contextmanager
 def missing_kernel_is_unsupported() -> Iterator[None]:
-    """Turn torch's refusal into one line, with the reason that torch only warns about.
-
-    Raises:
-        UnsupportedError: torch has no kernel.
-    """
+    """Turn torch's refusal into UnsupportedError, in one line with the reason that torch only warns about."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -2,6 +2,9 @@
 
 Order for each cell: one call, whose kernels a short profile names; output and gradients against float64; memory of
 both passes; then the clock.
+
+cuBLAS and inductor both read `torch.set_float32_matmul_precision` in torch 2.8 to 2.13. Setting only the newer
+`torch.backends.cuda.matmul.fp32_precision` makes older readers inside torch fail, so it serves only as the proof.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step
@@ -22,13 +25,35 @@ from benchmarker.workloads.operation.kernel_proof import (
     kernels_of,
     missing_kernel_is_unsupported,
 )
-from benchmarker.workloads.operation.matmul_precision import MatmulPrecision, matmul_precision
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
+
+MatmulPrecision = Literal["ieee", "tf32"]
+
+
+@contextmanager
+def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
+    """Set the precision of a type while the context is open, and yield the precision that torch reports.
+
+    Yields None for 16-bit types, which the setting does not concern.
+    """
+    import torch
+
+    if dtype not in ("float32", "tf32"):
+        yield None
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        matmul = torch.backends.cuda.matmul
+        is_tf32 = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
+        yield "tf32" if is_tf32 else "ieee"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,7 @@ class OperationBench(Nothing, ABC):
         self.implementation = implementation
         self.device = device
         self.cache_bytes = cache_bytes
-        # Only the current cell: its inputs may fill the device.
+        # Holds the current cell alone, whose inputs may fill the device.
         self._ready: ReadyCall | None = None
 
     @abstractmethod
@@ -60,11 +85,7 @@ class OperationBench(Nothing, ABC):
 
     @abstractmethod
     def checked(self, ready: ReadyCall) -> OperationChecked:
-        """Compare a call with float64, after its inputs were overwritten in place.
-
-        Raises:
-            WrongResultError: An error is above the tolerance.
-        """
+        """Compare a call with float64, after its inputs were overwritten in place. Raises WrongResultError."""
 
     def prepare(self, point: LengthPoint) -> ReadyCall:
         shape = self.shape(point)
@@ -73,12 +94,8 @@ class OperationBench(Nothing, ABC):
         return ReadyCall(shape, self.implementation.open(shape, self.device.torch_name), copies)
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
-        """Return the kernels of one call, its errors and its memory.
-
-        Raises:
-            UnsupportedError: There is no kernel for the call, or another implementation's kernel ran.
-            WrongResultError: The call computes something else.
-        """
+        """Return the kernels of one call, its errors and its memory. Raises UnsupportedError if there is no kernel or
+        another implementation's kernel ran, and WrongResultError."""
         ready, fields = self.prove(point)
         passes = memory_of_passes(ready.operation, ready.copies[0], self.device)
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
@@ -115,7 +132,7 @@ def measured_limits(session: Session, dtype: str) -> Iterator[tuple[int | None, 
     """Have the device's limits measured with the products' precision of a type, which stays set in the context.
 
     Yields:
-        Bytes of the device's cache, if known, and the precision that torch reports.
+        Bytes of the device's cache, None if unmeasured, and the precision that torch reports.
     """
     with matmul_precision(dtype) as precision:
         session.ready()

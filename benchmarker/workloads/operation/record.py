@@ -7,15 +7,12 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Seconds, Spent, Whole
-from benchmarker.schema.record import CellBase, Checked, SampleBase
-from benchmarker.schema.roofline import Demand
+from benchmarker.schema.record import CellBase, Checked, Demand, SampleBase
 
 TensorName = Literal["o", "dq", "dk", "dv", "dg", "dbeta"]
 
 
 class OperationDemand(Demand):
-    """Work of one call, by formula."""
-
     flops: Positive
     """FLOPs of the call."""
     bytes: Positive
@@ -33,8 +30,6 @@ class OperationSample(SampleBase):
 
 
 class TensorError(Plain):
-    """Error of one result tensor relative to float64."""
-
     tensor: TensorName
     error: Spent
     """Frobenius norm of the difference divided by the norm of the float64 result."""
@@ -61,8 +56,6 @@ class SeenKernel(Plain):
 
 
 class PassMemory(Plain):
-    """Bytes of live tensors in one untimed call, without the inputs. None on CPU."""
-
     forward_peak_bytes: Whole | None = None
     """Peak of the forward pass."""
     kept_bytes: Whole | None = None

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.hardware.device import Device
-from benchmarker.profiling.sections import section_mark
+from benchmarker.profiling.trace_events import section_mark
 from benchmarker.workloads.training.record import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
 
 if TYPE_CHECKING:
@@ -40,16 +40,14 @@ class TrainingStep:
         accumulate: int = 1,
         parts: bool = True,
     ) -> None:
-        """Store what the step runs.
+        """Store loss and optimizer.
 
         Args:
             loss: Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph.
-            optimizer: Optimizer of the trained parameters.
             accumulate: Micro-batches per step.
             parts: Follow each timed step by a step whose parts are timed.
         """
         self.loss = loss
-        """Forward pass of the next micro-batch."""
         self._optimizer = optimizer
         self._device = device
         self._accumulate = accumulate
@@ -60,7 +58,6 @@ class TrainingStep:
         """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
 
     def __call__(self) -> TrainingSample:
-        """Time one step, and then the parts of another step if requested."""
         latency_s = self._timed(lambda part: nullcontext())
         return TrainingSample(latency_s=latency_s, drained_parts_s=self.parts() if self._times_parts else {})
 
@@ -95,10 +92,7 @@ class TrainingStep:
             self._is_annotated = False
 
     def memory(self) -> StepMemory:
-        """Run one step and read the allocator around each part.
-
-        With several micro-batches, kept bytes are read after the first forward pass, and peaks are over all of them.
-        """
+        """Run one step and read the allocator around each part; kept bytes after the first forward pass."""
         device = self._device
         before = _allocated_bytes(device)
         if before is None:
@@ -129,10 +123,7 @@ class TrainingStep:
         )
 
     def recomputing(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Return the function, annotated if a profiled step calls it inside the backward pass.
-
-        Wrap the function of `torch.utils.checkpoint.checkpoint`: its second call is the recomputation.
-        """
+        """Annotate a function if a profiled step calls it inside the backward pass, as checkpointing does."""
 
         def call(*arguments: Any, **named: Any) -> Result:
             from torch.profiler import record_function

@@ -10,18 +10,17 @@ import torch
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention.attention_bench import open_attention
 from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
 from benchmarker.workloads.attention.attention_reference import check, rows_of, wrong
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.attention.variants.registry import VARIANTS
 from benchmarker.workloads.attention.variants.torch_attention import open_flash_library
 from benchmarker.workloads.operation import call_timing
-from benchmarker.workloads.operation.call_inputs import copies_needed, results_of
+from benchmarker.workloads.operation.call_inputs import copies_needed, relative_error, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.result_check import relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.workloads.attention.opened import open_attention
 
 POINT = LengthPoint(128, 2, "forward_backward")
 SHAPE = shape_of(AttentionSubject(), AttentionVariant(variant="fa4"), POINT)

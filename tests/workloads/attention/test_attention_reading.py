@@ -13,8 +13,8 @@ from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare_records, to_markdown
-from benchmarker.report.explained import explained_blocks
-from benchmarker.schema.roofline import Limits
+from benchmarker.report.explanations import explained_blocks
+from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.operation.record import OperationSample, SeenKernel
 

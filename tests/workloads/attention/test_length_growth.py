@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarker.core.stats import Ratio
-from benchmarker.workloads.attention.reading.length_growth import (
+from benchmarker.workloads.attention.attention_reading import (
     always_text,
     crossing_texts,
     exponents_text,

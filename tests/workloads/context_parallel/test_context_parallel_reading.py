@@ -4,7 +4,7 @@ import pytest
 
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.stats import Estimate
-from benchmarker.workloads.context_parallel.reading.hidden_communication import brief_columns, hiding_remarks, remarks
+from benchmarker.workloads.context_parallel.context_parallel_reading import brief_columns, hiding_remarks, remarks
 
 
 def row(variant="zigzag", length=4096, exposed=0.01, **changes):

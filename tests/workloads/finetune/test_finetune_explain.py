@@ -3,14 +3,16 @@
 import pytest
 
 from benchmarker.schema.profile import Kernel, KernelTime, Profile
-from benchmarker.workloads.finetune.reading.explained_step import float32_share, floor_of_step, step_phase
-from benchmarker.workloads.finetune.reading.step_purposes import (
+from benchmarker.workloads.finetune.finetune_reading import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,
+    float32_share,
+    floor_of_step,
     has_fused_attention,
     purposes,
     recompute_share,
     seconds_by_purpose,
+    step_phase,
     unpacking_calls,
 )
 from benchmarker.workloads.finetune.record import FinetuneDemand

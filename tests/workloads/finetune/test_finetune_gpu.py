@@ -17,8 +17,7 @@ from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile import profile_step
 from benchmarker.quantization.load import load_model
-from benchmarker.workloads.finetune.reading.explained_step import float32_share
-from benchmarker.workloads.finetune.reading.step_purposes import unpacking_calls
+from benchmarker.workloads.finetune.finetune_reading import float32_share, unpacking_calls
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.token_batches import on_device, token_text
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile import profile_step
-from benchmarker.profiling.sections import section_mark
 from benchmarker.profiling.trace import device_work
+from benchmarker.profiling.trace_events import section_mark
 from benchmarker.workloads.training.training_step import TrainingStep
 from tests.fakes import FakeDevice
 

@@ -20,9 +20,9 @@ from benchmarker.schema.engine_facts import EngineFacts
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.generation import after_timing as afterwards
-from benchmarker.workloads.generation.after_timing import kernels_counted, profiled, with_energy
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
+from benchmarker.workloads.generation import generation_bench as afterwards
+from benchmarker.workloads.generation.generation_bench import kernels_counted, profiled, with_energy
+from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.workloads.generation.reading.crossover import SpeedUp, _batches, _prompts, crossover
+from benchmarker.workloads.generation.reading.batch_crossover import SpeedUp, _batches, _prompts, crossover
 from tests.records import cell, record, sample, save
 
 NEW = 11

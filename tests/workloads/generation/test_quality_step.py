@@ -23,9 +23,9 @@ from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
-from benchmarker.workloads.generation.after_timing import step_checked
-from benchmarker.workloads.generation.benchmark import ModelBenchmarker
-from benchmarker.workloads.generation.reading.step import step_caption, step_columns
+from benchmarker.workloads.generation.generation_bench import step_checked
+from benchmarker.workloads.generation.generation_step import ModelBenchmarker
+from benchmarker.workloads.generation.reading.step_tables import step_caption, step_columns
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun, model
 from tests.records import record, rounds

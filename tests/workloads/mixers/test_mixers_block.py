@@ -8,23 +8,28 @@ import pytest
 import torch
 
 from benchmarker.cli.run_command import read_job
-from benchmarker.comparison.verify import verify
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
+from benchmarker.report.verify import verify
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.workloads.mixers.held_out_text import held_out_bytes, shipped_bytes
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
-from benchmarker.workloads.mixers.parameter_matching import block_facts, parameters_of, training_demand
-from benchmarker.workloads.mixers.reading.task_table import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.small_model import make_model
-from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks, shape_of
+from benchmarker.workloads.mixers.small_model import block_facts, make_model, parameters_of, training_demand
+from benchmarker.workloads.mixers.spec import (
+    MixersBlock,
+    MixersSubject,
+    MixersTasks,
+    held_out_bytes,
+    shape_of,
+    shipped_bytes,
+)
+from benchmarker.workloads.mixers.tasks_reading import Learned, learned, wilson
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.operation.spec import LengthPoint
 

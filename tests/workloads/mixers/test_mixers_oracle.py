@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.schema.collect import collect
+from benchmarker.schema.record import Limits
 from benchmarker.schema.record_io import write_record
-from benchmarker.schema.roofline import Limits
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_flops import demand_of
-from benchmarker.workloads.mixers.reading.mixer_rows import timed_mixer
+from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,

@@ -13,8 +13,8 @@ from benchmarker.workloads.mixers.mixers_bench import MixersBench
 from benchmarker.workloads.mixers.spec import MixersSubject
 from benchmarker.workloads.mixers.variants.chunked import chunked, head_decay, open_chunked
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
+from benchmarker.workloads.operation.call_inputs import relative_error
 from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.result_check import relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
 
 ANYWHERE = {"cpu": ""}

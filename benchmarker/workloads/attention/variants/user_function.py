@@ -47,11 +47,6 @@ def source_sha256(variant: str) -> str | None:
 
 
 def _import_function(path: str) -> Callable[..., Any]:
-    """Import the function.
-
-    Raises:
-        SpecError: The module or function does not exist, or importing it fails.
-    """
     module_name, _, name = path.partition(":")
     _search_current_folder()
     try:

@@ -63,5 +63,4 @@ def check_devices(first: str, ranks: int) -> None:
 
 
 def open_single(plan: Plan) -> Operation:
-    """Prepare attention over the full sequence on one rank, with the plan's kernel."""
     return open_sdpa(SDPA_BACKENDS[plan.kernel])(plan.shape, plan.device)

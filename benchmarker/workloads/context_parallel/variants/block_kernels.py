@@ -20,8 +20,6 @@ aten = torch.ops.aten
 
 
 class Block(NamedTuple):
-    """Result of a block's forward pass."""
-
     output: Tensor
     lse: Tensor
     rest: tuple[Any, ...]
@@ -43,8 +41,6 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 class BlockKernel(Protocol):
-    """Attention kernel of a library."""
-
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
         """Compute one block; `is_causal` for a block on the diagonal, with as many queries as keys."""
 

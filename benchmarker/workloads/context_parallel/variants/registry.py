@@ -93,11 +93,7 @@ VARIANTS: dict[str, Splitting] = {
 
 
 def splitting_of(name: str) -> Splitting:
-    """Return the entry of a name.
-
-    Raises:
-        SpecError: The registry has no such name.
-    """
+    """Return the entry of a name. Raises SpecError."""
     if name not in VARIANTS:
         raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]

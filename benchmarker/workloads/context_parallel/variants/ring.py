@@ -63,7 +63,6 @@ class MergedOutput:
         merged_lse.copy_(total)
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """Return the output in the blocks' type, and the log-sum-exp over all blocks."""
         return self._output.to(self._dtype), self._lse
 
 
@@ -81,7 +80,6 @@ class SummedGradient:
         rows_of(self._gradient, rows).add_(gradient)
 
     def result(self) -> Tensor:
-        """Return the sum in the blocks' type."""
         return self._gradient.to(self._dtype)
 
 
@@ -183,7 +181,6 @@ class RingFunction(torch.autograd.Function):
 
 
 def open_ring(plan: Plan) -> Operation:
-    """Prepare a ring in the plan's order."""
     ring = Ring(block_kernel(plan.kernel, plan.device), steps_of(plan.order, plan.rank, plan.ranks), exchange_of(plan))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

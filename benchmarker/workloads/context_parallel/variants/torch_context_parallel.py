@@ -70,11 +70,8 @@ def refuse_other_order(positions: Tensor, plan: Plan) -> None:
 
 @contextmanager
 def _rotation(plan: Plan) -> Iterator[None]:
-    """Without exchange, replace torch's rotation by one that returns its input.
-
-    Raises:
-        UnsupportedError: This torch has no such function.
-    """
+    """Without exchange, replace torch's rotation by one that returns its input. Raises UnsupportedError if this torch
+    has no such function."""
     if plan.is_exchanging:
         yield
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPILER_REFUSED = "upgrade triton"
-"""Part of fla's message if it knows that this Triton miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
+"""Part of fla's message for a Triton that miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
 of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
@@ -38,7 +38,7 @@ def fla(
 
     def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
         mix: Callable[..., Any] = getattr(import_module(module), name)
-        # Only linear attention can normalize, which is its default.
+        # Normalization is an option of linear attention alone, and its default.
         options = {"normalize": shape.normalize} if normalizes else {}
 
         def call(query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Tensor:
@@ -66,11 +66,7 @@ def fla(
 
 @contextmanager
 def refused_compiler_is_unsupported() -> Iterator[None]:
-    """Turn fla's refusal of a Triton that miscompiles a kernel into one line.
-
-    Raises:
-        UnsupportedError: With fla's reason and remedy.
-    """
+    """Turn fla's refusal of a Triton that miscompiles a kernel into UnsupportedError, in one line."""
     try:
         yield
     except RuntimeError as error:

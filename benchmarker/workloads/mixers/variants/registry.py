@@ -74,11 +74,7 @@ VARIANTS: dict[str, MixerImplementation] = {
 
 
 def implementation_of(name: str) -> MixerImplementation:
-    """Return the entry of a name.
-
-    Raises:
-        SpecError: The registry has no such name.
-    """
+    """Return the entry of a name. Raises SpecError."""
     if name not in VARIANTS:
         raise SpecError(f"no mixer '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]

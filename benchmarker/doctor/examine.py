@@ -1,0 +1,193 @@
+"""Examination of a machine: its properties, the obstacles, the variants that run, and the instruments."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarker import __version__
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.formatting import MISSING, decimal, gib
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
+from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.instruments import Reading, readings
+from benchmarker.doctor.machine import Machine, look
+from benchmarker.hardware.device import Device, find_device
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.workloads.generation import engine_trials as variants
+from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
+
+TRIAL_LIMIT_S = 600.0
+"""Limit for one variant. GPTQ builds an extension at its first use."""
+MARKS = {"no": "✗", "note": "!", "ok": "✓"}
+RUN = (sys.executable, "-m", "benchmarker.run")
+
+
+def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:
+    """Print the report; return True if every variant runs in some engine and every instrument is right.
+
+    If the device does not exist, the report begins with this error and describes the processor.
+
+    Raises:
+        SpecError: There is no such workload, or its variants cannot be examined.
+    """
+    workload_of(workload)
+    if workload != DEFAULT_WORKLOAD:
+        raise SpecError(f"doctor: cannot examine the variants of {workload}; `benchmarker run` tries one")
+    problem = ""
+    try:
+        device = find_device(device_name)
+    except DeviceError as error:
+        device, problem = find_device("cpu"), str(error)
+    machine = look(device)
+    terminal.table([machine_lines(machine)])
+    if problem:
+        terminal.table([f"{bold(problem)} The following describes the processor."])
+    terminal.table([finding_lines(findings(machine))])
+    outcomes = list(variants.look(machine, device))
+    if not quick:
+        outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
+    terminal.table(outcome_table(outcomes, tried=not quick))
+    if external := list(variants.external_lines(device)):
+        terminal.table([bullets(external)])
+    is_well = not problem and all_run(outcomes)
+    if quick:
+        return is_well
+    instruments = list(readings(device))
+    terminal.table(reading_table(instruments))
+    return is_well and all(reading.is_right is not False for reading in instruments)
+
+
+def all_run(outcomes: Sequence[Outcome]) -> bool:
+    """Return True if every variant with code for this device runs in some engine."""
+    wanted = {outcome.variant for outcome in outcomes if not outcome.is_for_others}
+    return wanted == {outcome.variant for outcome in outcomes if outcome.reason is None}
+
+
+def try_variants(
+    expected: Sequence[Outcome], device: Device, *, print_line: Callable[[str], None], command: Sequence[str] = RUN
+) -> Iterator[Outcome]:
+    """Run every variant without an obstacle, each in a process of its own.
+
+    A variant that fails in the first engine is tried in no other, because the others build on it.
+    """
+    failed: dict[str, str] = {}
+    with trial(device) as (arguments_of, folder):
+        for outcome in expected:
+            reason = outcome.reason or failed.get(outcome.variant)
+            if reason:
+                yield replace(outcome, reason=reason)
+                continue
+            print_line(f"trying {outcome.variant}, {outcome.way}")
+            reason = _why_failed([*command, *arguments_of(outcome)], folder)
+            if reason and outcome.way == FIRST_ENGINE:
+                failed[outcome.variant] = reason
+            yield Outcome(outcome.variant, outcome.way, reason)
+
+
+def _why_failed(command: list[str], folder: Path) -> str | None:
+    """Run a command; return its error, or None if it succeeded."""
+    environment = {**os.environ, "BENCHMARKER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+    try:
+        process = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_LIMIT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it took more than {TRIAL_LIMIT_S:.0f} s"
+    if process.returncode == 0:
+        return None
+    lines = [line.strip() for line in (process.stderr + "\n" + process.stdout).splitlines() if line.strip()]
+    reason = next((line for line in lines if line.startswith("error: ")), None) or _cell_reason(folder)
+    if reason:
+        return reason.removeprefix("error: ")
+    return lines[-1][:300] if lines else f"exit {process.returncode}"
+
+
+def _cell_reason(folder: Path) -> str | None:
+    records = sorted((folder / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not records:
+        return None
+    cells = json.loads(records[-1].read_text())["cells"]
+    return next((str(cell["reason"]) for cell in cells if cell["status"] != "ok"), None)
+
+
+def machine_lines(machine: Machine) -> str:
+    """Return a list of the machine's properties."""
+    around = machine.environment
+    device = around.device
+    parts = [
+        gib(device.memory_bytes) if device.memory_bytes else "",
+        f"capability {device.capability}" if device.capability else "",
+        f"driver {device.driver}" if device.driver else "",
+    ]
+    summary = ", ".join(filter(None, parts))
+    packages = ", ".join(f"{name} {version}" for name, version in around.packages.items())
+    runtime = f" {machine.torch_runtime}" if machine.torch_runtime else ""
+    built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPUs"}[machine.torch_for]
+    lines = [
+        f"benchmarker {__version__}, Python {around.python}, {around.system}",
+        f"device: {plain_line(device.name)}" + (f" ({summary})" if summary else ""),
+        f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads available, {gib(around.memory_bytes)}",
+        f"torch: built for {built}{runtime}",
+        f"packages: {plain_line(packages, longest=400)}",
+        *(f"{name}={plain_line(value)}" for name, value in around.variables.items()),
+    ]
+    return bullets(lines)
+
+
+def finding_lines(all_findings: Sequence[Finding]) -> str:
+    """Return one line per finding, with its remedy below."""
+    lines = []
+    for finding in all_findings:
+        lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
+        if finding.do:
+            lines.append(f"  - do: {plain_line(finding.do, longest=300)}")
+    return "\n".join(lines)
+
+
+def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
+    """Return a table with a row per variant and a column per engine, and a list of the reasons."""
+    engines = list(dict.fromkeys(outcome.way for outcome in outcomes))
+    by_cell = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
+    yes = "runs" if tried else "no obstacle"
+
+    def text_of(engine: str) -> Column[str]:
+        return Column(engine, lambda variant: yes if by_cell[variant, engine].reason is None else "no", "left")
+
+    columns = [Column[str]("variant", str, "left"), *map(text_of, engines)]
+    variants = list(dict.fromkeys(outcome.variant for outcome in outcomes))
+    reasons: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.reason:
+            reasons.setdefault(outcome.reason, []).append(f"{outcome.variant} {outcome.way}")
+    lines = [f"- {', '.join(names)}: {plain_line(reason, longest=300)}" for reason, names in reasons.items()]
+    return [Sheet("", columns, variants), "\n".join(lines)]
+
+
+def reading_table(readings: Sequence[Reading]) -> list[Block]:
+    """Return a table of the instruments with reference and measured values."""
+    verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
+    columns = [
+        Column[Reading]("instrument", lambda reading: reading.instrument, "left"),
+        Column[Reading]("expected", lambda reading: _value(reading.expected, reading.unit)),
+        Column[Reading]("measured", lambda reading: _value(reading.measured, reading.unit)),
+        Column[Reading]("", lambda reading: verdicts[reading.is_right], "left"),
+        Column[Reading]("reference", lambda reading: plain_line(reading.remark), "left"),
+    ]
+    return [Sheet("", columns, readings)]
+
+
+def _value(number: float | None, unit: str) -> str:
+    return MISSING if number is None else f"{decimal(number)} {unit}"

@@ -1,0 +1,209 @@
+"""`benchmarker import`: records from the runs of an old log.
+
+A fact that only the user has, such as the name of the device, is requested in one line and never guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.formatting import slug
+from benchmarker.core.terminal_text import lines_of
+from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs
+from benchmarker.logs.log_text import read_log
+from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import write_record
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+
+DeviceKind = Literal["cuda", "rocm", "cpu"]
+
+# `Device: cuda` is also printed on ROCm.
+_KINDS: dict[DeviceKind, re.Pattern[str]] = {
+    "rocm": re.compile(r"roctracer|rocprofiler|\brocm|\bHIP\b|\bCijk_|\bAMD (Radeon|Instinct)|\bgfx\d", re.IGNORECASE),
+    "cuda": re.compile(r"\bNVIDIA\b|\bCUPTI\b|\bnvjet_|\bampere_\w*gemm|\bGeForce\b", re.IGNORECASE),
+    "cpu": re.compile(r"\bDevice: cpu\b"),
+}
+
+
+@dataclass(frozen=True)
+class Log:
+    """One log, with the facts that all of its runs share."""
+
+    source: str
+    """Name of the file."""
+    sha256: str
+    lines: tuple[str, ...]
+    tables: tuple[ProfilerTable, ...]
+    kind: DeviceKind | None
+    """Kind of the device; None if unknown."""
+    device: str | None
+    """`--device`."""
+    day: str | None
+    """`--day`."""
+    model: str | None
+    """`--model`."""
+    command: str
+    """Command that imports the log again."""
+
+
+def kind_of(text: str) -> DeviceKind | None:
+    """Return the kind of device in a log; None if it names none or two."""
+    kinds = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
+    return kinds[0] if len(kinds) == 1 else None
+
+
+KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
+
+
+def import_log(
+    path: Path,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    quants: Sequence[str] = (),
+    day: str | None = None,
+) -> tuple[RunRecord, ...]:
+    """Read the runs of one log.
+
+    Args:
+        path: Text in the reference format, with any other lines around its runs.
+        model: Hub id; by default the name in the log.
+        device: Name of the device, which the reference format does not contain.
+        kind: `cuda`, `rocm` or `cpu`; by default the kind that the log shows.
+        quants: Variant of each run in the log's order; required if the log does not name them.
+        day: Date of the runs, as 2025-10-14; by default the last such date above a run.
+
+    Returns:
+        One record for each run, in the log's order. Several runs of one variant are rounds 0, 1 and so on.
+
+    Raises:
+        ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
+        SpecError: An option is wrong, or is required.
+    """
+    device_kind = _checked(kind, quants, day)
+    text = read_log(path)
+    lines = lines_of(text)
+    try:
+        runs = find_runs(lines)
+        tables = read_tables(text)
+    except ResultsError as error:
+        raise ResultsError(f"{path}: {error}") from error
+    runs = _with_variants(path, runs, quants)
+    for run in runs:
+        if model is None and run.model is None:
+            raise SpecError(f"{path}: line {run.line}: this run has no name of a model; give it with --model")
+    log = Log(
+        source=path.name,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        lines=tuple(lines),
+        tables=tables,
+        kind=device_kind or kind_of(f"{device or ''}\n{text}"),
+        device=device,
+        day=day,
+        model=model,
+        command=_command(path, {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}),
+    )
+    return _records(runs, log)
+
+
+def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
+    """Write each record to a file of its own.
+
+    The same log gives the same file names, so no run is written twice; sorted by name they are in the log's order.
+
+    Raises:
+        ResultsError: The folder cannot be written to.
+    """
+    paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
+    for record, path in zip(records, paths, strict=True):
+        write_record(record, path)
+    return paths
+
+
+def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
+    workload = workload_of(DEFAULT_WORKLOAD)
+    rounds: Counter[str | None] = Counter()
+    records = []
+    for run, following in zip(runs, [*runs[1:], None], strict=True):
+        last_line = following.line if following else len(log.lines)
+        records.append(workload.record_of_log(run, log, last_line=last_line, earlier=rounds[run.name]))
+        rounds[run.name] += 1
+    return tuple(records)
+
+
+def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> DeviceKind | None:
+    """Return the device's kind; None without `--kind`.
+
+    Raises:
+        SpecError: An option has an invalid value.
+    """
+    for quant in quants:
+        if quant not in QUANTS:
+            raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
+    if day is not None and not _is_day(day):
+        raise SpecError(f"--day {day}: write it as 2025-10-14")
+    for device_kind in KINDS:
+        if device_kind == kind:
+            return device_kind
+    if kind is not None:
+        raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, KINDS)}")
+    return None
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
+    """Return the runs with their variants, from `--quant` if it is given.
+
+    Raises:
+        ResultsError: There is no run.
+        SpecError: The variant of a run is unknown, or `--quant` does not name one for each run.
+    """
+    if not any(run.cells for run in runs):
+        raise ResultsError(
+            f"{path}: no run found; a log has lines such as "
+            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; docs/imports.md lists other files"
+        )
+    if quants:
+        if len(quants) != len(runs):
+            raise SpecError(
+                f"{path}: --quant names {len(quants)} and the log has {_run_count(runs)}; name one for each"
+            )
+        option = f"given: --quant {','.join(quants)}"
+        return tuple(
+            replace(run, evidence=Evidence(quant, option), name=quant) for run, quant in zip(runs, quants, strict=True)
+        )
+    unknown = next((run for run in runs if run.evidence is None), None)
+    if unknown:
+        raise SpecError(
+            f"{path}: line {unknown.line}: the variant of this run is unknown; the log has {_run_count(runs)}: "
+            f"name one for each, in their order, as in --quant {','.join(QUANTS[: len(runs)])}"
+        )
+    return tuple(runs)
+
+
+def _run_count(runs: Sequence[LoggedRun]) -> str:
+    lines = ", ".join(str(run.line) for run in runs)
+    return f"1 run (line {lines})" if len(runs) == 1 else f"{len(runs)} runs (lines {lines})"
+
+
+def _command(path: Path, options: dict[str, str | None]) -> str:
+    arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
+    return shlex.join(["benchmarker", "import", str(path), *arguments])

@@ -1,0 +1,340 @@
+"""Runs of a log: the lines that matter to an import, the variant of each run, its cells and their timed repeats.
+
+The reference format is that of the script from which this program grew: Chinese labels, and memory in `GB` that are
+GiB. Its English form is the output of `benchmarker run`. A line that names a quantization counts until another one
+does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, no variant
+is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from benchmarker.core.errors import ResultsError
+
+Kind = Literal["label", "load", "quantize", "fail", "end", "start", "variant", "cell", "sample"]
+"""`label` is a heading above a run, `end` closes a quoted block, `variant` is the first line of `benchmarker run`."""
+
+_SAMPLE_BEGINS = re.compile(r"(?:运行|\brun)\s*\d+/\d+\s*[:：]", re.IGNORECASE)
+_PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "sample": re.compile(
+        r"(?:运行|\brun)\s*(?P<number>\d{1,9})/(?P<runs>\d{1,9})\s*[:：]\s*"
+        r"(?:延迟|latency)\s*[=:]?\s*(?P<latency_s>\d{1,9}(?:\.\d{1,9})?)\s*s\s*[,，]\s*"
+        r"(?:生成|generated)?\s*(?P<tokens>\d{1,9})\s*tokens?\s*[,，]\s*"
+        r"(?:吞吐量|throughput)?\s*[=:]?\s*(?P<rate>\d{1,9}(?:\.\d{1,9})?)\s*(?:t|tok|tokens)/s"
+        r"(?:\s*[,，]\s*(?:显存|memory)\s*[=:]?\s*(?P<memory>\d{1,9}(?:\.\d{1,9})?)\s*(?P<unit>[GM])i?B)?\s*$",
+        re.IGNORECASE,
+    ),
+    "cell": re.compile(
+        r"(?:(?<!-)-{2,9}(?!-).*(?:输入长度|prompt|input)\D*(?P<prompt>\d{1,9})\D+(?P<new>\d{1,9})\s*-{2,9}"
+        r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens(?:, batch of (?P<batch>\d{1,9}))?)\s*$",
+        re.IGNORECASE,
+    ),
+    "start": re.compile(
+        r"={2,}\s*(?:开始测试|start(?:ing)?\s+(?:the\s+)?(?:test|benchmark)\w*)\s*[:：]\s*(?P<model>\S.*?)\s*={2,}",
+        re.IGNORECASE,
+    ),
+    "variant": re.compile(
+        r"^(?P<name>(?P<quant>[a-z]+\d*(?:-dynamic)?)(?: [^:]*)?): (?P<model>\S+) on (?P<device>\S.*?)\s*$"
+    ),
+    "quantize": re.compile(
+        r"\bApplying (?P<quant>\w+) quantization|\bModel quantized to (?P<quantized_to>\w+)", re.IGNORECASE
+    ),
+    "load": re.compile(r"\[load_model_and_tokenizer\] Loading model"),
+    "fail": re.compile(r"Traceback \(most recent call last\):"),
+    "label": re.compile(r"^[#=*>\s]*(?P<label>[A-Za-z][\w .+-]{0,39}?)\s*[:：=*]*\s*$"),
+}
+_LONGEST = 300
+"""Maximum number of characters of a matching line. On a line of a megabyte the patterns would take hours."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of a log that matters to an import."""
+
+    kind: Kind
+    line: int
+    """Number from 1."""
+    text: str
+    groups: dict[str, str]
+    """Numbers and names in the line, by the groups of the kind's pattern."""
+
+
+def find_events(lines: Sequence[str]) -> list[Event]:
+    """Find the lines of a log that matter, in order.
+
+    Raises:
+        ResultsError: The line of a timed run is incomplete.
+    """
+    return list(_without_closed_blocks(event for index in range(len(lines)) if (event := _event(lines, index))))
+
+
+def _event(lines: Sequence[str], index: int) -> Event | None:
+    text = lines[index]
+    if len(text) > _LONGEST:
+        return None
+    if text.strip().startswith("```"):
+        return Event("end", index + 1, text.strip(), {})
+    for kind, pattern in _PATTERNS.items():
+        match = pattern.search(text)
+        if match:
+            groups = {name: value for name, value in match.groupdict().items() if value}
+            return Event(kind, index + 1, text.strip(), groups)
+    if _SAMPLE_BEGINS.search(text):
+        raise ResultsError(
+            f"line {index + 1}: incomplete line of a timed run; get the whole log, or remove the line: "
+            f"{text.strip()[:80]!r}"
+        )
+    return None
+
+
+def _without_closed_blocks(events: Iterator[Event]) -> Iterator[Event]:
+    """Drop the marks that open a quoted block: its lines belong to the run above it."""
+    is_open = False
+    for event in events:
+        if event.kind == "end":
+            is_open = not is_open
+            if is_open:
+                continue
+        yield event
+
+
+_NAMES: dict[str, re.Pattern[str]] = {
+    quant: re.compile(rf"(?<![A-Za-z0-9])(?:{names})(?![A-Za-z0-9])", re.IGNORECASE)
+    for quant, names in {
+        "fp16": "fp16|float16",
+        "int8": r"(?<!llm[.-])(?<!bitsandbytes )int8(?!-dynamic)",
+        "int8-dynamic": r"int8-dynamic|w8a8",
+        "fp8": r"torchao[ -]?fp8",
+        # `int4` alone may be of any library.
+        "int4": r"torchao[ -]?int4",
+        "gptq": "gptq(?:model)?",
+        "awq": "(?:auto)?awq",
+        "bnb4": "bnb4|nf4|bitsandbytes(?![ -]?(?:int)?8)",
+        "gguf": "gguf",
+        "bnb8": r"bnb8|llm[.-]int8|bitsandbytes[ -]?(?:int)?8(?:[ -]?bits?)?",
+    }.items()
+}
+QUANTS = tuple(_NAMES)
+"""All quantizations of this program."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Variant of a run, and the line of the log that names it."""
+
+    quant: str
+    source: str
+    """`line 12: 'Applying int8 quantization'`."""
+    label: str = ""
+    """Heading that names no quantization, such as `New`; it is part of the variant's name."""
+    is_by_silence: bool = False
+    """True if the model counts as unquantized because no line names a quantization."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.quant} {self.label}".strip()
+
+
+def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
+    """Return the variant of the run that follows these lines; None if it is unknown.
+
+    Args:
+        earlier: Evidence of the lines above.
+    """
+    evidence, is_fresh = earlier, False
+    for event in events:
+        name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
+        quant = _named(name or "")
+        if event.kind in ("fail", "end"):
+            evidence, is_fresh = None, False
+        elif event.kind in ("label", "quantize") and quant:
+            evidence, is_fresh = Evidence(quant, _quoted(event)), True
+        elif event.kind == "label" and evidence:
+            source = f"{evidence.source}, then {_quoted(event)}"
+            evidence = replace(evidence, label=event.groups["label"], source=source)
+        elif event.kind == "quantize":
+            # A quantization that this program does not have.
+            evidence, is_fresh = None, False
+        elif event.kind == "load" and not is_fresh:
+            source = f"line {event.line}: a model is loaded, and no line names a quantization"
+            evidence = Evidence("fp16", source, is_by_silence=True)
+    return evidence
+
+
+def evidence_of_start(event: Event) -> Evidence | None:
+    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, or its model."""
+    quant = event.groups.get("quant")
+    if quant not in QUANTS:
+        quant = _named(quant or event.groups.get("model") or "")
+    return Evidence(quant, _quoted(event)) if quant else None
+
+
+def is_label(event: Event, following: Event | None, gap: Sequence[str]) -> bool:
+    """Return True if a short line is a heading: it names a quantization, or it is directly above a run.
+
+    Args:
+        following: Next line that matters.
+        gap: Lines between the two.
+    """
+    is_bare = event.text == event.groups["label"]
+    if _named(event.groups["label"]):
+        return True
+    return not is_bare and following is not None and following.kind == "start" and not any(map(str.strip, gap))
+
+
+def _named(text: str) -> str | None:
+    """The quantization in a text; None if it names none or several."""
+    quants = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
+    return quants[0] if len(quants) == 1 else None
+
+
+def _quoted(event: Event) -> str:
+    return f"line {event.line}: '{event.text[:80]}'"
+
+
+_UNITS = {"G": 2**30, "M": 2**20}
+
+
+@dataclass(frozen=True)
+class LoggedSample:
+    """One timed repeat."""
+
+    latency_s: float
+    tokens: int
+    """New tokens of all sequences of the batch."""
+    memory_bytes: int | None
+    """Memory at the end of the repeat; None if it is not printed."""
+
+
+@dataclass(frozen=True)
+class LoggedCell:
+    """One cell of the grid with its timed repeats."""
+
+    prompt_tokens: int
+    new_tokens: int
+    batch_size: int
+    runs: int
+    """Planned number of repeats, as in `run 1/5`; 0 without such lines."""
+    samples: tuple[LoggedSample, ...]
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """One run of a variant."""
+
+    line: int
+    """Number of its first line, from 1."""
+    evidence: Evidence | None
+    """None if the variant is unknown."""
+    name: str | None
+    """Name of the variant in the log, or by the evidence."""
+    model: str | None
+    device: str | None
+    cells: tuple[LoggedCell, ...]
+
+
+def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
+    """Find all runs of a log.
+
+    Raises:
+        ResultsError: The log contradicts itself, or lines are missing.
+    """
+    runs: list[LoggedRun] = []
+    evidence: Evidence | None = None
+    for before, events in _groups(_without_plain_text(find_events(lines), lines)):
+        evidence = evidence_after(evidence, before)
+        runs.append(_run(events, evidence))
+    return tuple(runs)
+
+
+def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[Event]:
+    """Drop the short lines that are no headings."""
+    return [
+        event
+        for event, following in zip(events, [*events[1:], None], strict=False)
+        if event.kind != "label"
+        or is_label(event, following, lines[event.line : following.line - 1] if following else ())
+    ]
+
+
+def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
+    """For each run, the events before it and its own events."""
+    groups: list[tuple[list[Event], list[Event]]] = []
+    before: list[Event] = []
+    for event in events:
+        is_between = bool(before) or not groups
+        if event.kind in ("start", "variant") or (event.kind == "cell" and is_between):
+            groups.append((before, [event]))
+            before = []
+        elif event.kind in ("cell", "sample"):
+            if is_between:
+                raise ResultsError(
+                    f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
+                )
+            groups[-1][1].append(event)
+        else:
+            before.append(event)
+    return groups
+
+
+def _run(events: Sequence[Event], earlier: Evidence | None) -> LoggedRun:
+    first = events[0]
+    evidence, in_first_line = earlier, evidence_of_start(first)
+    # The name of the model may contain the quantization.
+    if in_first_line and (earlier is None or earlier.is_by_silence or first.kind == "variant"):
+        evidence = in_first_line
+    return LoggedRun(
+        line=first.line,
+        evidence=evidence,
+        name=first.groups.get("name") or (evidence.name if evidence else None),
+        model=first.groups.get("model"),
+        device=first.groups.get("device"),
+        cells=_cells(events),
+    )
+
+
+def _cells(events: Sequence[Event]) -> tuple[LoggedCell, ...]:
+    cells: list[tuple[Event, list[Event]]] = []
+    for event in events:
+        if event.kind == "cell":
+            cells.append((event, []))
+        elif event.kind == "sample":
+            if not cells:
+                raise ResultsError(
+                    f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
+                )
+            cells[-1][1].append(event)
+    return tuple(_cell(heading, samples) for heading, samples in cells)
+
+
+def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
+    groups = heading.groups
+    numbers = [int(event.groups["number"]) for event in samples]
+    for event, number, earlier in zip(samples, numbers, [0, *numbers], strict=False):
+        if number <= earlier:
+            raise ResultsError(
+                f"line {event.line}: run {number} after run {earlier}; add the heading that is missing between them"
+            )
+    return LoggedCell(
+        prompt_tokens=int(groups.get("prompt") or groups["prompt_of"]),
+        new_tokens=int(groups.get("new") or groups["new_of"]),
+        batch_size=int(groups.get("batch", "1")),
+        runs=max((int(event.groups["runs"]) for event in samples), default=0),
+        samples=tuple(map(_sample, samples)),
+    )
+
+
+def _sample(event: Event) -> LoggedSample:
+    groups = event.groups
+    latency_s, tokens, rate = float(groups["latency_s"]), int(groups["tokens"]), float(groups["rate"])
+    # Both are printed with few digits.
+    if not latency_s or abs(rate - tokens / latency_s) > 0.01 + 0.01 * rate:
+        raise ResultsError(
+            f"line {event.line}: {tokens} tokens in {latency_s} s are not {rate} tokens/s; remove the line"
+        )
+    size = float(groups.get("memory", "0"))
+    return LoggedSample(latency_s, tokens, round(size * _UNITS[groups["unit"].upper()]) if size else None)

@@ -1,0 +1,121 @@
+"""Table of a profile: longest total first, with percentages that add to 100, and readable kernel names."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+from benchmarker.core.formatting import seconds
+from benchmarker.core.tables import Block, Column, Sheet, Text, code
+from benchmarker.profiling.categories import category
+from benchmarker.schema.profile import Kernel, Profile
+
+NAME_COLUMNS = 64
+
+
+def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block]:
+    """Return a heading, the table of kernels, and how the device spent its time.
+
+    Args:
+        what: Subject of the profile, such as `generation, prompt of 26, 32 new tokens`.
+        limit: Number of kernels with a row of their own. The others share the last row.
+    """
+    return [_header(profile, what), _rows(profile, limit), _footer(profile)]
+
+
+def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
+    """Return a readable name on one line, cut before its end, because kernels seldom differ only at the end."""
+    plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
+    line = readable(" ".join(plain.split()))
+    if len(line) <= columns:
+        return line
+    tail = columns // 4
+    return f"{line[: columns - 1 - tail]}…{line[-tail:]}"
+
+
+def hundredths(times: list[float]) -> list[str]:
+    """Return percentages with two decimals that add to 100.00 as printed, by the method of the largest remainder."""
+    total = sum(times)
+    if total <= 0:
+        return ["0.00" for _ in times]
+    exact = [10_000 * time / total for time in times]
+    whole = [int(share) for share in exact]
+    by_remainder = sorted(range(len(times)), key=lambda index: whole[index] - exact[index])
+    for index in by_remainder[: 10_000 - sum(whole)]:
+        whole[index] += 1
+    return [f"{share / 100:.2f}" for share in whole]
+
+
+def _header(profile: Profile, what: str) -> str:
+    return f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
+
+
+def _rows(profile: Profile, limit: int) -> Sheet:
+    longest, others = profile.kernels[:limit], profile.kernels[limit:]
+    what = "kernel" if profile.by == "device" else "operator"
+    kernels = [(Text(code(shortened(kernel.name))), str(category(kernel.name)), kernel) for kernel in longest]
+    if others:
+        calls, total_s = sum(kernel.calls for kernel in others), sum(kernel.total_s for kernel in others)
+        kernels.append((Text(f"({len(others)} other {what}s)"), "", Kernel(name="", calls=calls, total_s=total_s)))
+    shares = hundredths([kernel.total_s for *_, kernel in kernels])
+    rows = [(*row, share) for row, share in zip(kernels, shares, strict=True)]
+    columns = [
+        Column[Any](what, lambda row: row[0], "left"),
+        Column[Any]("category", lambda row: row[1], "left"),
+        Column[Any]("time", lambda row: seconds(row[2].total_s)),
+        Column[Any]("%", lambda row: row[3]),
+        Column[Any]("calls", lambda row: f"{row[2].calls:,}"),
+        Column[Any]("average", lambda row: seconds(row[2].total_s / row[2].calls)),
+    ]
+    return Sheet("", columns, rows)
+
+
+def _footer(profile: Profile) -> str:
+    calls = sum(kernel.calls for kernel in profile.kernels)
+    if profile.by == "cpu":
+        return f"{seconds(profile.kernel_s)} in {calls:,} calls, each without the operators that it called."
+    share = 100 * profile.busy_s / profile.span_s if profile.span_s else 100.0
+    return (
+        f"{seconds(profile.kernel_s)} in {calls:,} launches; the device was busy for {seconds(profile.busy_s)} of "
+        f"{seconds(profile.span_s)} ({share:.0f} %). The profiler slows the host, so it idles less when not profiled."
+    )
+
+
+_REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\(anonymous namespace\)::", ""),
+        # copy_kernel(Iterator&)::{lambda()#3}::operator()() const::{lambda(float)#1} -> copy_kernel(float)
+        (r"\([^()]*\)(?:::\{lambda\(\)#\d+\}::operator\(\)\(\) const)*::\{lambda\(([^()]*)\)#\d+\}", r"(\1)"),
+        # gpu_kernel_impl<Functor>(Iterator&, Functor const&)::{lambda(int)#1}, a wrapper of every operator
+        (r">\((?:[^()]|\([^()]*\))*\)::\{lambda\(int\)#\d+\}|>\(int\)(?=>)", ">"),
+        (r"\b(?:at|native|c10|std|cuda|detail|memory|binary_internal|cublasLt|internal)::", ""),
+        (r", (?:array<char\*, \d+ul>|TrivialOffsetCalculator<\d+, unsigned int>|unsigned int)", ""),
+        (r", \d+, LoadWith\w+(?:<\d+>)?, StoreWith\w+(?:<\d+>)?", ""),
+        (r"\b([A-Za-z_]\w*)(?:, \1)+\b", r"\1"),
+        # BinaryFunctor<Half, MulFunctor<float> > -> MulFunctor<float>
+        (r"(?:[AB]?Unary|Binary)Functor<[\w, ]+, (\w+<[^<>]*>) ?>", r"\1"),
+        (r"ReduceOp<\w+, (\w+<[^<>]*>)(?:, \w+)*>", r"\1"),
+        (r"gpu_kernel_impl(?:_nocast)?<(.*?)>(?= ?>)", r"\1"),
+        (r" +>", ">"),
+        (r"^void ", ""),
+    )
+)
+
+
+def readable(name: str) -> str:
+    """Return a C++ name without namespaces, parameter list and repetitions."""
+    for pattern, replacement in _REPLACEMENTS:
+        name = pattern.sub(replacement, name)
+    return _without_parameters(name)
+
+
+def _without_parameters(name: str) -> str:
+    """Cut a name at its first parenthesis outside angle brackets."""
+    depth = 0
+    for index, letter in enumerate(name):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0 and name[index - 1 : index] == ">":
+            return name[:index]
+    return name

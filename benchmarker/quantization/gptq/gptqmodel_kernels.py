@@ -1,0 +1,213 @@
+"""Which GPTQ kernel can run where, checked before a weight is read, and which one ran, checked after."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarker.checkpoints.base import Checkpoint, Target
+from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
+from benchmarker.core.errors import DeviceError, ModelError, SpecError
+from benchmarker.hardware.device import find_device, kind_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+KernelName = Literal["auto", "torch", "torch_aten", "triton", "exllama_v2", "marlin"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What gptqmodel's kernel of that name needs."""
+
+    title: str
+    linear_class: str
+    needs: Literal["anything", "cpu", "gpu", "nvidia"]
+    bits: tuple[int, ...]
+    group_sizes: tuple[int, ...]
+    capability: tuple[int, int] = (0, 0)
+    """Lowest compute capability."""
+    symmetric_only: bool = False
+
+
+GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
+KERNELS: dict[str, Kernel] = {
+    "torch": Kernel("torch", "TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
+    "torch_aten": Kernel("torch_aten", "TorchAtenLinear", "cpu", (4,), (16, 32, 64, 128)),
+    "triton": Kernel("Triton", "TritonV2Linear", "gpu", (2, 4, 8), GROUPS),
+    "exllama_v2": Kernel("ExLlamaV2", "ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
+    "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
+}
+"""From gptqmodel's own declarations (SUPPORTS_BITS and so on), which it logs but does not always raise."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a kernel may ask of a GPU."""
+
+    name: str
+    capability: tuple[int, int]
+    nvidia: bool
+
+
+def find_gpu(device: str) -> Gpu | None:
+    """The GPU that torch calls `device`; None for the CPU."""
+    import torch
+
+    if device == "cpu":
+        return None
+    return Gpu(
+        name=torch.cuda.get_device_name(device),
+        capability=torch.cuda.get_device_capability(device),
+        nvidia=torch.version.hip is None,
+    )
+
+
+def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None) -> None:
+    """Check that the kernel knows the format and can run here.
+
+    Args:
+        quantization: A `quantization_config` with bits, group_size and sym.
+
+    Raises:
+        DeviceError: Not on this device.
+        SpecError: Not with these bits, groups or zero points.
+    """
+    if name == "auto":
+        if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
+            # It takes TorchFusedLinear, whose operator fails at the first multiplication.
+            raise SpecError(
+                "gptq: the kernel that gptqmodel chooses on CPUs cannot run 4 bits with group_size=-1. "
+                "Set options.kernel to 'torch'."
+            )
+        return
+    kernel = KERNELS[name]
+    _check_device(kernel, gpu)
+    for key, supported in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
+        if quantization[key] not in supported:
+            raise SpecError(
+                f"gptq: the {kernel.title} kernel knows {key} {', '.join(map(str, supported))}, "
+                f"not {quantization[key]}. Set options.kernel to 'auto'."
+            )
+    if kernel.symmetric_only and not quantization["sym"]:
+        raise SpecError(f"gptq: the {kernel.title} kernel needs sym=true. Set options.kernel to 'auto'.")
+
+
+def _check_device(kernel: Kernel, gpu: Gpu | None) -> None:
+    if gpu is None:
+        if kernel.needs in ("gpu", "nvidia"):
+            raise DeviceError(
+                f"gptq: the {kernel.title} kernel needs a GPU; this is the CPU. Set options.kernel to 'torch'."
+            )
+        return
+    if kernel.needs == "cpu":
+        raise DeviceError(
+            f"gptq: the {kernel.title} kernel runs on CPUs; this is {gpu.name}. Set options.kernel to 'triton'."
+        )
+    if kernel.needs == "nvidia" and not gpu.nvidia:
+        raise DeviceError(
+            f"gptq: the {kernel.title} kernel needs an NVIDIA GPU; this is {gpu.name}. Set options.kernel to 'triton'."
+        )
+    if gpu.nvidia and gpu.capability < kernel.capability:
+        needed, present = (".".join(map(str, pair)) for pair in (kernel.capability, gpu.capability))
+        raise DeviceError(
+            f"gptq: the {kernel.title} kernel needs compute capability {needed}; this is {gpu.name} ({present}). "
+            "Set options.kernel to 'triton'."
+        )
+
+
+def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, Any]) -> None:
+    """Check that every linear layer's inputs divide into groups and its outputs into whole words.
+
+    Args:
+        linears: Input and output features by the layer's name.
+
+    Raises:
+        SpecError: One does not.
+    """
+    group_size = quantization["group_size"]
+    for name, (inputs, outputs) in linears.items():
+        if group_size != -1 and inputs % group_size:
+            raise SpecError(
+                f"gptq: options.group_size={group_size} does not divide the {inputs} inputs of {name}; "
+                "choose one that does, or -1 for one group per row"
+            )
+        if inputs % 32 or outputs % 32:
+            raise SpecError(f"gptq: {name} is {inputs} x {outputs}; its kernels need multiples of 32")
+
+
+def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
+    """The linear class that gptqmodel put in, checked against the kernel asked for; see `linear_class_of`."""
+    kernel = KERNELS.get(name)
+    return linear_class_of(
+        "gptq", model, title=kernel.title if kernel else name, wanted=kernel.linear_class if kernel else None
+    )
+
+
+NOT_STORED = ("input_perm",)
+"""Machete's own order of the inputs: a buffer that no checkpoint has, so that transformers reports it as missing."""
+
+
+def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
+    """The model with gptqmodel's linear layers.
+
+    Args:
+        form: The quantization's name, for messages.
+        quantization: transformers' config, which names the kernel.
+
+    Raises:
+        DeviceError: The kernel cannot be made ready here.
+        ModelError: As for `read_model`.
+    """
+    import_libraries("gptqmodel")
+    try:
+        with undisturbed():
+            return read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
+    except Exception as error:
+        linear = unready_kernel(error)
+        if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DeviceError(
+            f"{form}: gptqmodel could not make {linear} ready, which it builds or downloads when first used "
+            f"({reason}). Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
+        ) from error
+
+
+def linear_class_of(form: str, model: PreTrainedModel, *, title: str, wanted: str | None) -> str:
+    """The linear class that gptqmodel put in, checked against the kernel asked for.
+
+    Args:
+        title: The kernel's name, for messages.
+        wanted: Its class; None where gptqmodel chooses.
+
+    Raises:
+        DeviceError: Another kernel took its place.
+        ModelError: No layer is packed.
+    """
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
+    if not classes:
+        raise ModelError(
+            f"{form}: the loaded model has no {form.upper()} layer; is the checkpoint's quantization_config right?"
+        )
+    if wanted is not None and set(classes) != {wanted}:
+        got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
+        raise DeviceError(
+            f"{form}: asked for the {title} kernel, gptqmodel gave {got}. "
+            "Set options.kernel to 'auto' to accept that, or see why with --verbose."
+        )
+    return ", ".join(sorted(classes))
+
+
+def unready_kernel(error: BaseException) -> str | None:
+    """The linear class that gptqmodel could not make ready, for want of a compiler or a download; None for others."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        linear = type(frame.f_locals.get("self"))
+        if linear.__module__.startswith("gptqmodel.nn_modules."):
+            return linear.__name__
+    return None

@@ -1,0 +1,240 @@
+"""Reading of attention's records: the limit of a call, and sentences on several lengths.
+
+    floor = max(FLOPs / matmul rate, bytes / bandwidth)
+
+The bytes are those of inputs and outputs; for `naive` also those of the scores, which a fused kernel does not write.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.rows import Row, listed
+from benchmarker.core.formatting import percent, seconds
+from benchmarker.core.tables import escaped
+from benchmarker.explain.case import ADVICE, Case, Timed
+from benchmarker.explain.values import Floor, NotExplained, Phase
+from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.schema.record import Limits
+from benchmarker.workloads.attention.attention_flops import NAIVE, scores_passes
+from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
+from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
+from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.operation.operation_reading import (
+    CALL_ADVICE,
+    LargestCall,
+    LengthSeries,
+    kernels_note,
+    largest_call,
+    length_series,
+    phase_of_call,
+    timed_call,
+)
+from benchmarker.workloads.operation.spec import LengthPoint
+
+IMPOSSIBLE_SHARE = 1.02
+"""Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
+
+
+def timed_attention(name: str, records: Sequence[AttentionRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+    """Return the largest measured call, with the kernels of its proof."""
+    call = largest_call(name, records)
+    if call is None:
+        return NotExplained(name, "no cell of it was measured")
+    record, cell = cast("AttentionRecord", call.record), cast("AttentionCell", call.cell)
+    notes = kernels_note(cell.kernels)
+    if record.limits and cell.demand:
+        share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
+        rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
+        notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
+    return timed_call(
+        call,
+        _phase(call),
+        floor=floor_of(record, cell),
+        form=form,
+        notes=notes,
+        advice={**CALL_ADVICE, "bandwidth": _fewer_bytes},
+    )
+
+
+def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
+    """Return the least time of one call of this implementation; None without measured limits."""
+    limits, demand = record.limits, cell.demand
+    if limits is None or demand is None:
+        return None
+    computing_s, least_moving_s = demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s
+    moving_s = least_moving_s + scores_s(record, cell, limits)
+    if computing_s >= moving_s:
+        return Floor(computing_s, "flops")
+    return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
+
+
+def scores_s(record: AttentionRecord, cell: AttentionCell, limits: Limits) -> float:
+    """Return the seconds of moving the scores at the measured bandwidth; 0 for a fused kernel."""
+    if not _writes_scores(record) or cell.demand is None:
+        return 0.0
+    variant = AttentionVariant(name=record.variant.name, variant=record.variant.variant, dtype=record.variant.dtype)
+    shape = shape_of(record.subject, variant, LengthPoint(cell.seq_len, cell.batch_size, cell.mode))
+    return scores_passes(shape) * cell.demand.scores_bytes / limits.bytes_per_s
+
+
+def _writes_scores(record: AttentionRecord) -> bool:
+    return record.variant.variant == NAIVE
+
+
+def _phase(call: LargestCall) -> Phase:
+    """Return the kernels of the profiled call.
+
+    On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
+    its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
+    """
+    if call.on_cpu:
+        return phase_of_call(call, seconds_by_category([("attention", call.latency_s)]))
+    times = seconds_by_category([(kernel.name, kernel.total_s) for kernel in call.cell.kernels])
+    busy_s = sum(times.values())
+    is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
+    stretch = call.latency_s / busy_s if is_slowed else 1.0
+    stretched = {category: stretch * time_s for category, time_s in times.items()}
+    return phase_of_call(call, stretched, busy_s=stretch * busy_s)
+
+
+def _fewer_bytes(case: Case) -> str:
+    if _writes_scores(cast("AttentionRecord", case.record)):
+        return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
+    return ADVICE["bandwidth"](case)
+
+
+MIN_LENGTHS = 4
+"""Lengths that a fit of three parameters needs at least: three points fit any parameters."""
+
+Times = Sequence[tuple[int, float]]
+"""Seconds of one call by length."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Fit of t = fixed_s + factor_s * S ** exponent, with fixed_s >= 0."""
+
+    fixed_s: float
+    """Constant cost of a call. Without it, a linear growth would seem to have the exponent 0.9."""
+    factor_s: float
+    exponent: float
+    lengths: int
+    worst: float
+    """Largest relative distance of a measured time from the fit."""
+
+    def __str__(self) -> str:
+        return (
+            f"t = {seconds(self.fixed_s)} + {self.factor_s * 1e6:.2g} us * S^{self.exponent:.2f} over {self.lengths} "
+            f"lengths, at most {percent(self.worst)} off"
+        )
+
+
+def local_exponents(times: Times) -> list[float]:
+    """Return log(t2 / t1) / log(S2 / S1) for adjacent lengths; for a doubling it is log2(t2 / t1)."""
+    return [
+        math.log(longer_s / shorter_s) / math.log(longer / shorter)
+        for (shorter, shorter_s), (longer, longer_s) in pairwise(sorted(times))
+    ]
+
+
+def growth(times: Times) -> Growth | None:
+    """Return the fit with the least sum of squared relative distances; None for fewer than four lengths."""
+    from scipy.optimize import minimize_scalar
+
+    if len(times) < MIN_LENGTHS:
+        return None
+    best = min(
+        (
+            minimize_scalar(lambda exponent: _fit(times, exponent)[2], bounds=bounds, method="bounded")
+            for bounds in ((0.05, 1.0), (1.0, 2.0), (2.0, 4.0))
+        ),
+        key=lambda result: float(result.fun),
+    )
+    exponent = float(best.x)
+    fixed_s, factor_s, _ = _fit(times, exponent)
+    worst = max(abs(fixed_s + factor_s * length**exponent - time_s) / time_s for length, time_s in times)
+    return Growth(fixed_s, factor_s, exponent, len(times), worst)
+
+
+def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
+    """Return fixed_s, factor_s and the sum of squared relative distances of the best fit with an exponent."""
+    import numpy
+    from scipy.optimize import nnls
+
+    longest = max(length for length, _ in times)
+    rows = [[1 / time_s, (length / longest) ** exponent / time_s] for length, time_s in times]
+    (fixed_s, factor_s), distance = nnls(numpy.array(rows), numpy.ones(len(times)))
+    return float(fixed_s), float(factor_s) / longest**exponent, float(distance) ** 2
+
+
+def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
+    """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
+    series = length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text)
+    faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
+    # A batch that shrinks with the length would hide the growth.
+    grown = [sentence for line in series if line.has_one_batch_size for sentence in _grown(line, rows)]
+    return [f"{sentence}." for sentence in (*faster, *grown)]
+
+
+def _variants(line: LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield each variant with its measured rows of the series, by length."""
+    for name in dict.fromkeys(row.variant for row in rows):
+        measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
+        if len(measured) > 1:
+            yield name, sorted(measured, key=_length)
+
+
+def _length(row: Row) -> int:
+    return int(row.cell["seq_len"]) if row.cell else 0
+
+
+def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
+    uniform: dict[str, list[str]] = {}
+    for name, measured in _variants(line, rows):
+        ratios = [(_length(row), row.ratio) for row in measured if row.ratio and name != baseline]
+        yield from (f"{line.label}: {text}" for text in crossing_texts(name, baseline, ratios))
+        if text := always_text(baseline, ratios):
+            uniform.setdefault(text, []).append(name)
+    for text, names in uniform.items():
+        yield f"{line.label}: {listed(names)} {'are' if len(names) > 1 else 'is'} {text}"
+
+
+def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
+    return [
+        f"{escaped(variant)} is {crossing.verdict} than {escaped(baseline)} from between {crossing.after:,} and "
+        f"{crossing.before:,} on"
+        for crossing in crossings(ratios)
+    ]
+
+
+def always_text(baseline: str, ratios: Ratios) -> str | None:
+    """Return `faster than naive at all measured lengths, from 256 to 4,096`; None if the verdicts differ."""
+    is_faster = always_faster(ratios)
+    if is_faster is None or len(ratios) < 2:
+        return None
+    lengths = [length for length, _ in ratios]
+    span = f"from {min(lengths):,} to {max(lengths):,}"
+    return f"{verdict_text(is_faster=is_faster)} than {escaped(baseline)} at all measured lengths, {span}"
+
+
+def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
+    for name, measured in _variants(line, rows):
+        times = [(_length(row), row.latency.value) for row in measured if row.latency]
+        fit = growth(times)
+        fitted = f"; {fit}" if fit else ""
+        yield f"{line.label}: the time of {escaped(name)} grows as {exponents_text(times)}{fitted}"
+
+
+def exponents_text(times: Times) -> str:
+    """Return `S^1.93 from 4,096 to 8,192, S^1.98 from 8,192 to 16,384`."""
+    lengths = sorted(length for length, _ in times)
+    return ", ".join(
+        f"S^{exponent:.2f} from {shorter:,} to {longer:,}"
+        for exponent, (shorter, longer) in zip(local_exponents(times), pairwise(lengths), strict=True)
+    )

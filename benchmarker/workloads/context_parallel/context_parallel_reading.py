@@ -1,0 +1,206 @@
+"""Reading of the records of context_parallel: the limit of a call on the rank that computes longest, and sentences and
+columns on exposed communication.
+
+    floor = (FLOPs of one GPU) / (matmul rate measured in the same process)
+
+Communication counts only while nothing else runs: hidden communication costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+from benchmarker.comparison.rows import Row
+from benchmarker.core.formatting import decimal, percent
+from benchmarker.core.tables import Column, code, escaped
+from benchmarker.explain.case import Case, Timed, always, floor_of
+from benchmarker.explain.values import NotExplained, Phase, ms
+from benchmarker.profiling.categories import CATEGORIES, Category
+from benchmarker.report.columns import fact_columns, latency_columns, number_columns
+from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance
+from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
+from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal
+from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.operation.operation_reading import (
+    CALL_ADVICE,
+    LargestCall,
+    largest_call,
+    phase_of_call,
+    timed_call,
+)
+
+COMPUTE_CATEGORIES = tuple(
+    category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")
+)
+"""Kernel categories counted as compute, to which the floor applies."""
+UNEVEN = 1.1
+"""Imbalance above which the order of the sequence costs more than a better kernel could save."""
+
+
+def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+    """Return the largest measured call that has a trace."""
+    call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
+    if call is None:
+        if all(cell.status != "ok" for record in records for cell in record.cells):
+            return NotExplained(name, "no cell of it was measured")
+        return NotExplained(name, "no cell of it has a trace: a single rank has no exchange to explain")
+    trace = critical_trace(call.cell)
+    assert trace is not None
+    return timed_call(
+        call,
+        _phase(call, trace),
+        floor=floor_of(call.cell.demand, call.record.limits),
+        form=form,
+        notes=_notes(call.row, trace),
+        products=COMPUTE_CATEGORIES,
+        advice={
+            **CALL_ADVICE,
+            "communication": always(
+                "A longer sequence gives more computation to hide it behind; fewer ranks or shared key and value heads "
+                "send less."
+            ),
+            "slow products": lambda case: _slow_products(case, call),
+        },
+    )
+
+
+def _phase(call: LargestCall, trace: RankTrace) -> Phase:
+    """Return the traced call, on a CPU scaled to the time of the timed calls."""
+    scale = call.latency_s / trace.span_s if call.on_cpu else 1.0
+    categories = {
+        cast("Category", work.kind): scale * (work.alone_s if work.kind == "communication" else work.busy_s)
+        for work in trace.kinds
+    }
+    return phase_of_call(call, categories, busy_s=scale * trace.busy_s)
+
+
+def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
+    """Yield both measures of exposed communication, the imbalance of the ranks, and the required rate of the link."""
+    communication = next((work for work in trace.kinds if work.kind == "communication"), None)
+    if communication:
+        yield (
+            f"communication ran for {ms(communication.busy_s)} of a call of {ms(trace.span_s)}, "
+            f"{ms(communication.alone_s)} of it while nothing else ran"
+        )
+    if (exposed := row.facts.get("exposed")) is not None:
+        yield f"without the exchange the same work takes {percent(1 - exposed)} of the time"
+    if (uneven := row.facts.get("imbalance")) is not None:
+        yield f"the slowest rank computes {uneven:.2f} times as long as the ranks do on average"
+    needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
+    if needed is not None and link is not None:
+        yield f"each step must send {needed / 1e9:.3g} GB/s to be hidden, and the link gives {link / 1e9:.3g}"
+
+
+def _slow_products(case: Case, call: LargestCall) -> str:  # noqa: ARG001
+    """Return the advice on products that take longer than an even share of the work."""
+    uneven = imbalance(call.cell)
+    if uneven is not None and uneven >= UNEVEN:
+        return f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
+    return "Another kernel for the same blocks helps, if a row here is faster."
+
+
+HIDDEN_SHARE = 0.05
+"""Largest exposed share of the time that counts as hidden."""
+MAX_DISAGREEMENT = 0.05
+"""Largest difference of the two measurements of the exposed share without a remark."""
+
+
+def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """Return time, scaling, and exposed communication by both measurements."""
+    scaling = number_columns(
+        rows,
+        "scaling %",
+        lambda row: 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None,
+        lambda value: decimal(value, digits=3),
+    )
+    metrics = [rows[0].described.metric(name) for name in ("exposed", "exposed_trace")] if rows else []
+    return [*latency_columns(rows), *scaling, *(column for metric in metrics for column in fact_columns(rows, metric))]
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Return all sentences."""
+    return [*hiding_remarks(rows), *_ring_bounds(rows), *_disagreements(rows)]
+
+
+def hiding_remarks(rows: Sequence[Row]) -> list[str]:
+    """Return from which length on each split hides its communication, for every number of ranks and mode."""
+    series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.cell and "exposed" in row.facts:
+            series[row.cell.ranks, row.cell.mode, row.variant].append(row)
+    return [
+        f"{ranks} ranks, {mode_text(mode)}: {escaped(variant)} {_hiding_text(sorted(members, key=_length))}."
+        for (ranks, mode, variant), members in series.items()
+    ]
+
+
+def _hiding_text(series: Sequence[Row]) -> str:
+    """Return from which length on a series hides its communication, and the rate that the link would need below."""
+    exposing = [row for row in series if row.facts["exposed"] > HIDDEN_SHARE]
+    lengths = [_length(row) for row in series]
+    if not exposing:
+        return f"hides its communication {_all_lengths(lengths)} (at most {percent(HIDDEN_SHARE)} exposed)"
+    last = exposing[-1]
+    need, exposed = _need_text(last), percent(last.facts["exposed"])
+    if last is series[-1]:
+        if len(exposing) == len(series) > 1:
+            return (
+                f"does not hide its communication {_all_lengths(lengths)}: {exposed} exposed at {lengths[-1]:,}{need}"
+            )
+        return f"does not hide its communication at {lengths[-1]:,} positions: {exposed} exposed{need}"
+    following = lengths[series.index(last) + 1]
+    return (
+        f"hides its communication from between {_length(last):,} and {following:,} positions on; at "
+        f"{_length(last):,}, {exposed} exposed{need}"
+    )
+
+
+def _all_lengths(lengths: Sequence[int]) -> str:
+    if len(lengths) == 1:
+        return f"at {lengths[0]:,} positions"
+    return f"at any measured length, from {lengths[0]:,} to {lengths[-1]:,} positions"
+
+
+def _need_text(row: Row) -> str:
+    """Return `; each step would need 488 GB/s, and the link gives 296`, or '' without a ring."""
+    needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
+    if needed is None or link is None:
+        return ""
+    return f"; each step would need {needed / 1e9:.3g} GB/s, and the link gives {link / 1e9:.3g}"
+
+
+def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the bound that the causal mask sets to a contiguous ring, at the longest length of each number of ranks."""
+    longest: dict[tuple[int, str], Row] = {}
+    for row in sorted((row for row in rows if row.cell and row.form.get("split") == "ring"), key=_length):
+        if row.cell and row.cell.ranks > 1 and "scaling" in row.metrics:
+            longest[row.cell.ranks, row.variant] = row
+    for (ranks, variant), row in longest.items():
+        imbalance = row.facts.get("imbalance")
+        suffix = f", imbalance {imbalance:.2f}" if imbalance is not None else ""
+        bound = percent(most_of_ideal(ranks), places=1)
+        yield (
+            f"{escaped(variant)}: under the causal mask a contiguous ring can use at most {bound} of {ranks} ranks, "
+            f"N / (2N - 1); at {_length(row):,} positions its scaling was "
+            f"{percent(row.metrics['scaling'].value, places=1)}{suffix}."
+        )
+
+
+def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield cells whose exposed communication differs between the trace and leaving out the exchange."""
+    for row in rows:
+        by_trace, by_difference = row.facts.get("exposed_trace"), row.facts.get("exposed")
+        if not row.cell or by_trace is None or by_difference is None:
+            continue
+        if abs(by_trace - by_difference) > MAX_DISAGREEMENT:
+            yield (
+                f"{escaped(row.variant)} at {row.cell.words}: {percent(by_trace)} exposed by the trace and "
+                f"{percent(by_difference)} by leaving the exchange out, more than {100 * MAX_DISAGREEMENT:.0f} points "
+                "apart: they are of different calls, and a disturbance shifts either."
+            )
+
+
+def _length(row: Row) -> int:
+    return int(row.cell.seq_len) if row.cell else 0

@@ -1,1 +1,0 @@
-"""Reading of the records of context_parallel: explanations and sentences."""

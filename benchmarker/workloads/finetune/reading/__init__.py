@@ -1,1 +1,0 @@
-"""Reading of the records of finetune: explanations and sentences."""

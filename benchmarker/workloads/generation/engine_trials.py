@@ -1,0 +1,129 @@
+"""Which quantizations run here, in which engine: looked at, or tried on a model of two layers."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarker.checkpoints.base import Target
+from benchmarker.checkpoints.files import shipped_shape
+from benchmarker.checkpoints.gguf_file import write_gguf
+from benchmarker.core.errors import BenchmarkerError, DeviceError
+from benchmarker.engines.external.environments import engine_statuses
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.hardware.device import Device
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.base import DType
+
+FIRST_ENGINE = "eager"
+"""Engine on which the others build: a quantization that fails in it is not tried in another."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One quantization in one engine."""
+
+    variant: str
+    way: str
+    """Name of the engine."""
+    reason: str | None
+    """Why it does not run, with the remedy; None if it runs."""
+    is_for_others: bool = False
+    """Whether the quantization has no code for this device, so that there is no remedy."""
+
+
+def look(machine: Any, device: Device) -> Iterator[Outcome]:
+    """Return what is clear without running anything.
+
+    Args:
+        machine: As the doctor found it: `environment`, `has_triton`, `compiler`.
+        device: Device to measure.
+    """
+    for quant, loader in LOADERS.items():
+        missing: str | None = None
+        is_for_others = False
+        try:
+            loader.check(loader.options(), Target(device.torch_name, dtype_for(quant, device)))
+        except BenchmarkerError as error:
+            missing, is_for_others = str(error), isinstance(error, DeviceError)
+        for engine in MODEL_ENGINES:
+            yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
+
+
+def external_lines(device: Device) -> Iterator[str]:
+    """Return a line for each external engine: whether it runs here, or the remedy."""
+    for status in engine_statuses(device.kind):
+        yield status.line
+
+
+@contextmanager
+def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
+    """Return a function from an outcome to the arguments of a run that tries it, and the folder of its records.
+
+    A run has random weights in two layers; a GGUF quantization has the small model that ships.
+    """
+    with two_layers() as (model, folder):
+
+        def arguments(outcome: Outcome) -> list[str]:
+            of_gguf = LOADERS[outcome.variant].of_gguf
+            return [
+                *(("--model", _gguf_file(folder)) if of_gguf else ("--model", str(model), "--load-format", "dummy")),
+                *("--device", device.torch_name),
+                *("--dtype", dtype_for(outcome.variant, device)),
+                *("--quant", outcome.variant, "--engine", outcome.way),
+                *("--prompt-tokens", "8", "--new-tokens", "4", "--runs", "1", "--warmup", "1"),
+                *("--no-profile", "--quiet", "--output", str(folder / "records")),
+            ]
+
+        yield arguments, folder
+
+
+def dtype_for(quant: str, device: Device) -> DType:
+    """The type that suits the device, or another where the quantization does not work with that."""
+    dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
+    dtypes = LOADERS[quant].dtypes
+    return dtype if dtype in dtypes else dtypes[0]
+
+
+def _why_no_engine(engine: str, machine: Any) -> str | None:
+    on_gpu = machine.environment.device.kind != "cpu"
+    if engine == "cuda_graph" and not on_gpu:
+        return "a graph is captured on a GPU only; use --engine compile here"
+    if engine == "native" and not on_gpu:
+        return "its kernels are written for a GPU; use --engine compile here"
+    if engine in ("compile", "native") and on_gpu and not machine.has_triton:
+        return "needs Triton: pip install triton"
+    if engine in ("compile", "native") and machine.compiler is None:
+        return "needs a C++ compiler: apt-get install g++"
+    return None
+
+
+def _gguf_file(folder: Path) -> str:
+    """The small model that ships with benchmarker, as a GGUF file in the folder."""
+    path, shipped = folder / "qwen3-small.gguf", shipped_shape("qwen3-small")
+    assert shipped
+    if not path.exists():
+        write_gguf(shipped, path)
+    return str(path)
+
+
+@contextmanager
+def two_layers() -> Iterator[tuple[Path, Path]]:
+    """A folder with the shape of a two-layer model, and one for what trying it leaves behind; gone afterwards."""
+    shape = shipped_shape("qwen3-tiny")
+    assert shape
+    with tempfile.TemporaryDirectory(prefix="benchmarker-doctor-") as name:
+        model = Path(name, "two-layers")
+        model.mkdir()
+        for path in shape.iterdir():
+            (model / path.name).write_bytes(path.read_bytes())
+        config = json.loads((shape / "config.json").read_text())
+        config |= {"num_hidden_layers": 2, "max_window_layers": 2}
+        config.pop("layer_types", None)
+        (model / "config.json").write_text(json.dumps(config))
+        yield model, Path(name)

@@ -1,0 +1,350 @@
+"""One model in one form, opened by an engine and measured: the Bench of text generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.model_config import shapes_sha256
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import BenchmarkerError, UnsupportedError, first_line
+from benchmarker.core.formatting import gib, seconds
+from benchmarker.engines.base import NEEDS_GPU, TokenSource
+from benchmarker.engines.registry import ENGINES
+from benchmarker.hardware.device import Device, kind_of, one_of_several
+from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.measure.energy import measure_energy
+from benchmarker.measure.profile import count_kernels, profile_step
+from benchmarker.profiling.profile_table import profile_table
+from benchmarker.profiling.trace import Cut
+from benchmarker.quality.judge import Subject
+from benchmarker.quality.step_check import step_divergence, texts_for
+from benchmarker.quantization.load import find_checkpoint
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
+from benchmarker.schema.record import Energy, Missing
+from benchmarker.workloads.generation.forms import form_of
+from benchmarker.workloads.generation.generation_job import model_fingerprint
+from benchmarker.workloads.generation.generation_quality import judged, plan_quality
+from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
+from benchmarker.workloads.generation.prompts import check_fits, make_prompt
+from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.spec import GenerationJob, Point
+from benchmarker.workloads.session import Session, refuse_other_commit
+
+if TYPE_CHECKING:
+    from benchmarker.quality.judging_plan import Plan
+
+
+@contextmanager
+def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator[GenerationBench]:
+    """Find the checkpoint, check the prompts, plan the quality, and open the checkpoint in the form that is asked for.
+
+    Raises:
+        BenchmarkerError: The model cannot be had or used for this.
+    """
+    if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
+        raise UnsupportedError(NEEDS_GPU[job.variant.engine])
+    lengths = _Lengths(job)
+    checkpoint = find_checkpoint(
+        job.model, job.variant, progress=session.terminal, device=device.torch_name, check_config=lengths.check_config
+    )
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
+    tokenizer = load_tokenizer(checkpoint)
+    texts = lengths.of_texts(checkpoint.config, tokenizer)
+    if texts:
+        # A sweep needs them for the row of a cell that fails.
+        session.keep(text_tokens=texts)
+    plan = plan_quality(job, checkpoint, tokenizer, session.terminal)
+    session.ready()
+    if job.variant.gpus > 1 and job.variant.split == "layers":
+        device = one_of_several(device, job.variant.gpus)
+    with ExitStack() as stack:
+        source = _open_source(job, device, session, checkpoint, stack)
+        yield GenerationBench(job, source, checkpoint, device, session, tokenizer=tokenizer, plan=plan, stack=stack)
+
+
+class GenerationBench(SourceBenchmarker):
+    """A bench that also judges the model when everything is timed."""
+
+    def __init__(
+        self,
+        job: GenerationJob,
+        source: TokenSource,
+        checkpoint: Checkpoint,
+        device: Device,
+        session: Session,
+        *,
+        tokenizer: Any | None,
+        plan: Plan | None,
+        stack: ExitStack,
+    ) -> None:
+        """Wrap an open token source.
+
+        Args:
+            plan: Of the quality; None where none is asked for.
+            stack: Closes the source.
+        """
+        super().__init__(source, checkpoint.config, device, tokenizer=tokenizer, chat_template=job.model.chat_template)
+        self._job = job
+        self._session = session
+        self._plan = plan
+        self._stack = stack
+
+    def cell(self, point: Point) -> GenerationCell:
+        """What is known of a cell before it is measured."""
+        return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
+
+    def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
+        """Kernels counted, a profile, energy, the step checked and quality: each kept as soon as it is there."""
+        job, session = self._job, self._session
+        if job.procedure.profile:
+            session.keep(**kernels_counted(job, record, self, session.terminal))
+            session.keep(**profiled(job, session.record, self, path, session.terminal))
+        if job.procedure.energy:
+            session.keep(**with_energy(job, session.record, self, session.terminal))
+        if job.part is None or job.part.profile:
+            session.keep(**step_checked(job, session.record, self, session.terminal))
+        return self._judge() if job.is_judged else {}
+
+    def _judge(self) -> dict[str, Any]:
+        """Fields of the record on quality. The source is handed over, so that it can make room for the baseline:
+        nothing can be measured after this."""
+        subject = Subject(self.source, self._stack.close)
+        del self.source
+        return judged(self._job, self._plan, subject, self._tokenizer, self.device, self._session.terminal)
+
+
+class _Lengths:
+    """Refuses prompts that cannot be made, or that do not fit, before any weight is read."""
+
+    def __init__(self, job: GenerationJob) -> None:
+        self._job = job
+
+    def check_config(self, config: dict[str, Any]) -> None:
+        """Before any weight is downloaded or made: prompts of a length."""
+        for point in self._job.grid.points():
+            if point.prompt_tokens is not None:
+                self._check(point, point.prompt_tokens, config)
+
+    def of_texts(self, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
+        """Lengths of the prompts that are texts, each checked; the others are checked too."""
+        lengths: dict[str | None, int] = {}
+        for point in self._job.grid.points():
+            prompt = make_prompt(
+                point,
+                tokenizer=tokenizer,
+                vocabulary=config["vocab_size"],
+                chat_template=self._job.model.chat_template,
+            )
+            self._check(point, len(prompt.ids), config)
+            lengths[point.prompt] = len(prompt.ids)
+        return tuple(lengths[text] for text in self._job.grid.prompts)
+
+    def _check(self, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
+        check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=self._job.model.id)
+
+
+def _open_source(
+    job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
+) -> TokenSource:
+    """The checkpoint, opened by the engine until the stack is closed.
+
+    Raises:
+        UnsupportedError: The engine is not installed, or does not take this form.
+    """
+    engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)
+    reason = engine.installed() or engine.takes(form, checkpoint)
+    if reason:
+        raise UnsupportedError(f"{engine.name}: {reason}")
+    source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, session.terminal))
+    _say_loaded(source.loaded, checkpoint, session)
+    return source
+
+
+def _say_loaded(facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
+    model = session.record.model.model_copy(
+        update={
+            "revision": checkpoint.revision,
+            "config_sha256": shapes_sha256(checkpoint.config),
+            "files_sha256": None if checkpoint.revision else model_fingerprint(session.record.model.id),
+            "parameters": facts.parameters if facts else None,
+        }
+    )
+    session.keep(model=model, load=facts)
+    if facts:
+        session.terminal.line(
+            f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}, "
+            f"{facts.bits_per_weight:.2f} bits a weight, peak {gib(facts.peak_bytes)}"
+        )
+
+
+Found = TypeVar("Found")
+
+
+def kernels_counted(
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
+
+    A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
+    """
+    last = record.last_good
+    if last is None or benchmarker.device.kind == "cpu":
+        return {}
+    counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
+    if isinstance(counted, Missing):
+        terminal.line(f"kernels not counted: {counted.reason}")
+        return {"no_profile": counted}
+    return counted
+
+
+def _counted(record: GenerationRecord, point: Point, benchmarker: SourceBenchmarker) -> dict[str, Any]:
+    if record.cells[-1].status != "ok":
+        # Back from the shape that did not work to the one that did.
+        benchmarker.step(point)()
+    kernels = benchmarker.source.kernels_per_token(lambda work: count_kernels(work, benchmarker.device))
+    facts = benchmarker.source.facts()
+    counted = {"engine": facts.model_copy(update={"kernels_per_token": kernels})}
+    in_graph = facts.graph_kernels
+    if kernels is None or in_graph is None or in_graph >= kernels:
+        return counted
+    missing = f"the graph holds {in_graph:,} of the {kernels:,.0f} kernels of a step"
+    return {**counted, "cells": tuple(_invalid(cell, missing) for cell in record.cells)}
+
+
+def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
+    if cell.status != "ok":
+        return cell
+    return cell.model_copy(update={"status": "invalid", "error_kind": "incomplete_graph", "reason": reason})
+
+
+def profiled(
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
+) -> dict[str, Any]:
+    """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
+    last = record.last_good
+    if last is None:
+        return {}
+    if benchmarker.source.is_elsewhere:
+        reason = f"{job.variant.engine} runs in a process of its own, which torch.profiler here does not see"
+        terminal.line(f"no profile: {reason}")
+        return {"no_profile": Missing(error_kind="unsupported", reason=reason)}
+    whole = job.points()[last]
+    point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
+    terminal.line(f"profiling one generation of {point.new_tokens} tokens")
+    profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
+    if isinstance(profile, Missing):
+        terminal.line(f"no profile: {profile.reason}")
+        return {"no_profile": profile}
+    if not job.part:
+        terminal.table(profile_table(profile, what=profile.subject), detail=True)
+    # Kernels that could not be counted are no reason why there is no profile.
+    return {"profile": profile, "no_profile": None}
+
+
+def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
+    step = benchmarker.step(point)
+    step()  # warm at this length too: its cache shape may be new
+    profile = profile_step(
+        step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
+    )
+    return GenerationProfile(
+        # The fields and not a dump of them: these are checked values already.
+        **dict(profile),
+        prompt_tokens=len(benchmarker.prompt(point).ids),
+        new_tokens=point.new_tokens,
+        batch_size=point.batch_size,
+        depth=point.depth,
+    )
+
+
+def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
+    """Prefill ends and decoding begins with the first token."""
+    first_ns = step.first_token_ns
+    return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
+
+
+def with_energy(
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """The cells, the last good one with its energy."""
+    last = record.last_good
+    if last is None:
+        return {}
+    point = job.points()[last]
+    terminal.line("counting the energy of the last cell")
+    energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
+    if isinstance(energy, Missing):
+        terminal.line(f"no energy: {energy.reason}")
+        return {"no_energy": energy}
+    cells = list(record.cells)
+    cells[last] = cells[last].model_copy(update={"energy": energy})
+    return {"cells": tuple(cells)}
+
+
+def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
+    return measure_energy(
+        find_gpu(benchmarker.device),
+        generation=benchmarker.step(point),
+        prefill=benchmarker.step(point._replace(new_tokens=1)) if point.new_tokens > 1 else None,
+    )
+
+
+def step_checked(
+    job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
+) -> dict[str, Any]:
+    """The timed step held against the form's own forward, at the shape of the last good cell.
+
+    Cells of a step that computes something else have no speed: they are invalid.
+    """
+    last = record.last_good
+    if last is None:
+        return {}
+    checked = _tried(lambda: _step_divergence(job.points()[last], record.cells[last], benchmarker), benchmarker.device)
+    if isinstance(checked, Missing):
+        terminal.line(f"step not checked: {checked.reason}")
+        return {"no_step_divergence": checked}
+    if checked is None:
+        return {}
+    terminal.line(step_line(checked))
+    cells = tuple(_with_verdict(cell, checked) for cell in record.cells)
+    return {"step_divergence": checked, "cells": cells}
+
+
+def _step_divergence(point: Point, cell: GenerationCell, benchmarker: SourceBenchmarker) -> StepDivergence | None:
+    # Back to the shape that is to be checked: profile and energy may have left another.
+    sample = benchmarker.step(point)()
+    texts = texts_for(
+        benchmarker.text,
+        longest=cell.depth + cell.prompt_tokens + cell.new_tokens,
+        step_s=sample.tpot_s or sample.latency_s,
+    )
+    return step_divergence(benchmarker.source, texts)
+
+
+def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCell:
+    if cell.status != "ok" or checked.verdict in ("equal", "cache"):
+        return cell
+    if checked.verdict == "differs":
+        return cell.model_copy(update={"flags": (*cell.flags, "step_differs")})
+    return cell.model_copy(
+        update={"status": "invalid", "error_kind": "wrong_result", "reason": wrong_step_words(checked)}
+    )
+
+
+def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
+    """What the work finds, or the reason why it cannot be done here, such as too little memory."""
+    try:
+        return work()
+    except Exception as error:
+        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
+            raise
+        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
+    # Outside the except block, whose traceback keeps the failed generation's tensors alive.
+    device.release()
+    return missing

@@ -1,0 +1,204 @@
+"""What can be said of a generation's job before anything is loaded: for the key of a cell, for a sweep, for the record.
+
+A model in a folder is known by the fingerprints of its files; one on the hub by its commit, which `Origin` holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarker.checkpoints.files import shipped_shape
+from benchmarker.core.errors import SpecError, UnsupportedError
+from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
+from benchmarker.engines.external.environments import engine_statuses
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+from benchmarker.quantization.registry import loader_options
+from benchmarker.schema.model import ModelFacts
+from benchmarker.workloads.generation.forms import engine_options, form_of
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
+from benchmarker.workloads.generation.spec import GenerationJob, Point
+
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
+"""Endings of the files that are read of a model's folder."""
+
+
+def key_parts(job: GenerationJob) -> dict[str, Any]:
+    """All of model and variant that determines a result."""
+    variant = job.variant
+    return {
+        "model": job.model.model_dump(mode="json"),
+        "files": _files(Path(job.model.id)),
+        "quant": variant.quant,
+        "options": loader_options(variant).model_dump(mode="json"),
+        "engine": variant.engine,
+        "engine_options": engine_options(variant).model_dump(mode="json"),
+        # Not for one GPU, so that sweeps from before there were several can go on.
+        **({"gpus": variant.gpus, "split": variant.split} if variant.gpus > 1 else {}),
+    }
+
+
+def record_fields(job: GenerationJob) -> dict[str, Any]:
+    """Model and variant, as the record has them."""
+    variant = job.variant
+    return {
+        "model": ModelFacts(**job.model.model_dump()),
+        "variant": GenerationVariant(
+            name=variant.name,
+            quant=variant.quant,
+            engine=variant.engine,
+            options=loader_options(variant).model_dump(),
+            engine_options=engine_options(variant).model_dump(),
+            gpus=variant.gpus,
+            split=variant.split if variant.gpus > 1 else None,
+        ),
+    }
+
+
+def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
+    """Fingerprint of each file or folder that is read, by what it is: `calibration text my.txt`.
+
+    Args:
+        judged: Whether the text and the baseline for quality are read too.
+    """
+    prints = {f"model {job.model.id}": model_fingerprint(job.model.id)}
+    calibration = job.variant.options.get("calibration")
+    if isinstance(calibration, str):
+        prints[f"calibration text {calibration}"] = fingerprint(Path(calibration).expanduser())
+    quality = job.quality
+    if judged and quality.is_asked and quality.text:
+        # A data set is no file here, and its name is all that is known of it.
+        text = Path(quality.text).expanduser()
+        prints[f"evaluation text {quality.text}"] = fingerprint(text) if text.is_file() else None
+    if judged and quality.is_asked and quality.baseline:
+        prints[f"quality baseline {quality.baseline}"] = model_fingerprint(quality.baseline)
+    return {name: text for name, text in prints.items() if text}
+
+
+def lacking(job: GenerationJob) -> str | None:
+    """What has to be installed for the engine; a quantization's library is asked for by the process that loads it.
+
+    For `auto` an environment for any device will do: which it is, nobody has looked yet.
+    """
+    reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
+    if reason or kind == "auto":
+        return reason
+    return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
+
+
+def processes(job: GenerationJob) -> int:
+    """Processes of a run that may be on one GPU: this one, which measures the device's limits, and the engine's own."""
+    return 1 if job.variant.engine in MODEL_ENGINES else 2
+
+
+def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
+    """Axes of a cell that was not measured; None for a text prompt, as long as no process has told its length.
+
+    Args:
+        records: Of the processes so far.
+    """
+    tokens, text = point.prompt_tokens, job.grid.text_of(point)
+    if text is not None:
+        lengths = [record.text_tokens for record in records if record.text_tokens]
+        tokens = lengths[-1][text] if lengths else None
+    if tokens is None:
+        return None
+    return {
+        "prompt_tokens": tokens,
+        "text": text,
+        "new_tokens": point.new_tokens,
+        "batch_size": point.batch_size,
+        "depth": point.depth,
+    }
+
+
+def _files(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of a local model's files; empty for a model from elsewhere."""
+    # A name as long as no folder's is an error to ask about; it is not one of ours.
+    with contextlib.suppress(OSError, ValueError):
+        if folder.is_file():
+            status = folder.stat()
+            return [(folder.name, status.st_size, status.st_mtime_ns)]
+        if folder.is_dir():
+            files = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
+            return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in files)
+    return []
+
+
+def model_fingerprint(model_id: str) -> str | None:
+    """Of a model's folder, or of a shape that ships with benchmarker; None for a model from the hub."""
+    # A name as long as no folder's is an error to ask about; it is not a folder here.
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path(model_id).expanduser()
+        if folder.is_file():
+            return fingerprint(folder)
+        if not folder.is_dir():
+            shipped = shipped_shape(model_id)
+            return folder_fingerprint(shipped, MODEL_FILES) if shipped else None
+        return folder_fingerprint(folder, MODEL_FILES)
+    return None
+
+
+IDLE = {
+    "--eval-text": "subject.quality.text",
+    "--quality-topk": "subject.quality.top_k",
+    "--quality-baseline": "subject.quality.baseline",
+}
+"""Options that say how quality is measured, by the places that they fill."""
+
+
+def over(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed. Lengths take the place of a config's texts, which would win over its own lengths.
+
+    Raises:
+        SpecError: Both were typed.
+    """
+    if typed.get("grid.prompt_tokens") is None:
+        return dict(typed)
+    if typed.get("grid.prompts"):
+        raise SpecError("--prompt and --prompt-tokens: a text has its own length; give one of them")
+    return {**typed, "grid.prompts": ()}
+
+
+def check_split(job: GenerationJob) -> None:
+    """Refuse several GPUs where the form, the engine or what else is asked for has one.
+
+    Raises:
+        UnsupportedError: The engine, or the quantization's library, cannot share the model so.
+        SpecError: With what to leave out.
+    """
+    if job.variant.gpus == 1:
+        return
+    engine = ENGINES[job.variant.engine]
+    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
+    if job.quality.is_asked and job.variant.split == "tensors":
+        raise SpecError(
+            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
+            "or leave them out"
+        )
+    if job.procedure.energy:
+        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")
+
+
+def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
+    """Refuse options that would do nothing, and to judge random weights.
+
+    Raises:
+        SpecError: With what to leave out.
+    """
+    quality = job.quality
+    idle = [flag for flag, place in IDLE.items() if typed.get(place) is not None]
+    if quality.size == "off" and typed.get("subject.quality.size") is None and idle:
+        raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
+    if typed.get("subject.quality.task_limit") is not None and not quality.tasks:
+        raise SpecError("--task-limit: does nothing without --tasks; add --tasks hellaswag, or leave it out")
+    if quality.is_asked and job.model.load_format == "dummy":
+        raise SpecError(
+            "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
+            "or leave them out"
+        )
+    if typed.get("subject.model.chat_template") and not job.grid.prompts:
+        raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")

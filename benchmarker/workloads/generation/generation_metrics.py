@@ -1,0 +1,119 @@
+"""What is computed from the raw times of text generation."""
+
+from __future__ import annotations
+
+from benchmarker.core.formatting import GIB, gib
+from benchmarker.measure.clock import GenerationSample
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.spec import Point
+
+METRICS = (
+    Metric(
+        name="latency",
+        heading="latency s",
+        unit="s",
+        scale=1.0,
+        better="lower",
+        formula="seconds from the call to the last token, with the device drained at both ends",
+        of_sample=lambda cell, sample: sample.latency_s,
+    ),
+    Metric(
+        name="ttft",
+        heading="TTFT ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds from the call until the first new token is known",
+        of_sample=lambda cell, sample: sample.ttft_s,
+    ),
+    Metric(
+        name="tpot",
+        heading="TPOT ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds from the first new token to the last, divided by the tokens after the first",
+        of_sample=lambda cell, sample: sample.tpot_s,
+    ),
+    Metric(
+        name="decode",
+        heading="decode tok/s",
+        unit="1/s",
+        scale=1.0,
+        better="higher",
+        formula="new tokens of all sequences after the first, divided by the seconds from the first to the last",
+        of_latency=lambda cell, tpot_s: cell.batch_size / tpot_s,
+        time=lambda cell, sample: sample.tpot_s,
+    ),
+    Metric(
+        name="tok/s",
+        heading="tok/s",
+        unit="1/s",
+        scale=1.0,
+        better="higher",
+        formula="new tokens of all sequences, divided by the latency",
+        of_latency=lambda cell, latency_s: cell.new_tokens * cell.batch_size / latency_s,
+    ),
+)
+HEADLINE = "tok/s"
+RANKED_BY = ("decode", "tok/s")
+"""The time to the first token is the host's on a GPU, and repeats badly; a cell of one new token has no other."""
+
+
+AXES = (
+    Axis(
+        "prompt_tokens",
+        "prompt",
+        lambda tokens: f"prompt of {tokens}",
+        size=lambda point: point.prompt_tokens or len(point.prompt or ""),
+    ),
+    Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
+    Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache"),
+)
+TOKEN_S = 0.03
+"""First guess of a step; Qwen3-4B in fp16 takes about that in plain `generate`."""
+
+
+def point_words(point: Point) -> str:
+    """`26 x 100`, `26 x 100, batch 4`, or a text prompt's beginning."""
+    prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
+    batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+    depth = f", depth {point.depth}" if point.depth else ""
+    return f"{prompt} x {point.new_tokens}{batch}{depth}"
+
+
+def point_arguments(point: Point) -> list[str]:
+    """Options that measure this cell alone."""
+    if point.prompt_tokens is not None:
+        arguments = ["--prompt-tokens", str(point.prompt_tokens)]
+    else:
+        arguments = ["--prompt", point.prompt or ""]
+    arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
+    return arguments + (["--depth", str(point.depth)] if point.depth else [])
+
+
+def cell_words(cell: GenerationCell) -> str:
+    """`prompt of 26, 100 new tokens, batch of 4`: what is said before a cell is measured."""
+    batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
+    depth = f", after {cell.depth} in the cache" if cell.depth else ""
+    return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}{_large_cache(cell)}"
+
+
+def _large_cache(cell: GenerationCell) -> str:
+    """`; its KV cache needs 23.65 GiB`, where that is worth a word before the first repeat."""
+    positions = cell.depth + cell.prompt_tokens + cell.new_tokens
+    cache_bytes = cell.demand.kv_bytes_per_token * cell.batch_size * positions if cell.demand else 0
+    return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
+
+
+def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
+    """`100 tokens, 34.10 tok/s`: what is said after a repeat."""
+    tokens = cell.batch_size * sample.new_tokens
+    return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
+
+
+def guess_s(point: Point) -> float:
+    """First guess of the seconds of one repeat."""
+    return point.new_tokens * TOKEN_S

@@ -1,0 +1,189 @@
+"""Quality in a sweep: which variants share one measurement, whether a record has it, and which fields it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import BenchmarkerError, ModelError
+from benchmarker.core.formatting import percent
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.hardware.device import Device
+from benchmarker.quality.evaluation_text import check_text, is_text
+from benchmarker.quality.harness_tasks import check_tasks, run_tasks
+from benchmarker.quality.judge import Subject, judge
+from benchmarker.quality.judging_plan import Plan, make_plan
+from benchmarker.quantization.base import require
+from benchmarker.quantization.registry import loader_options
+from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name, quality_line
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.record import GenerationRecord
+from benchmarker.workloads.generation.spec import GenerationJob
+from benchmarker.workloads.session import Judging
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
+    """Perplexity and divergence on a text, and answers to benchmark questions."""
+
+    name = "quality"
+
+    def check(self, job: GenerationJob) -> None:
+        """Refuse a text or tasks that cannot be judged on.
+
+        Raises:
+            SpecError: The text does not exist, or is too short.
+            MissingLibraryError: A library for the text or the tasks is not installed.
+        """
+        if job.quality.size != "off":
+            check_text(job.quality.text)
+        if job.quality.tasks:
+            require("tasks", "lm_eval")
+
+    def form(self, job: GenerationJob) -> str | None:
+        """What variants must have in common to share one measurement; None where nothing is judged.
+
+        Each engine predicts by its own step; answers to questions are those of the weights, whatever the engine.
+        """
+        if not job.quality.is_asked:
+            return None
+        weights = f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
+        if job.quality.size == "off" and job.variant.engine in MODEL_ENGINES:
+            return weights
+        return f"{weights} {job.variant.engine} {engine_options(job.variant)!r}"
+
+    def words(self, job: GenerationJob) -> str:
+        """`quick, arc_easy`."""
+        return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
+
+    def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
+        """Whether a record has the quality and the answers that the job asks for, measured in the way it asks for."""
+        spec = job.quality
+        has_quality = spec.size == "off" or _is_of(record.quality, job)
+        return has_quality and (not spec.tasks or _answers(record.tasks, spec))
+
+    def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
+        """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
+        fields: dict[str, Any] = {}
+        if judged and judged.quality:
+            fields |= {"quality": judged.quality, "no_quality": None}
+        elif job.quality.size != "off":
+            fields["no_quality"] = (judged and judged.no_quality) or reason
+        if judged and judged.tasks:
+            fields |= {"tasks": judged.tasks, "no_tasks": None}
+        elif job.quality.tasks:
+            fields["no_tasks"] = (judged and judged.no_tasks) or reason
+        return fields
+
+    def missing(self, record: GenerationRecord) -> Missing | None:
+        """Why the quality or the answers are missing; None where they are not."""
+        return record.no_quality or record.no_tasks
+
+    def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
+        """What a process that failed was to measure and did not: `quality`, `tasks`, or both."""
+        lost = [
+            what
+            for what, is_asked, result in (
+                ("quality", job.quality.size != "off", judged and judged.quality),
+                ("tasks", bool(job.quality.tasks), judged and judged.tasks),
+            )
+            if is_asked and not result
+        ]
+        return " and ".join(lost or ["quality"])
+
+
+def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
+    """Whether a quality was measured as the job asks for."""
+    spec = job.quality
+    baseline = baseline_name(spec.baseline or job.model.id, job.model.dtype)
+    return (
+        quality is not None
+        and quality.path != "forward"
+        and (quality.size, quality.top_k, quality.baseline) == (spec.size, spec.top_k, baseline)
+        and quality.window_tokens == WINDOW_TOKENS[quality.size]
+        and is_text(spec.text, quality)
+    )
+
+
+def _answers(results: Sequence[TaskResult], spec: QualitySpec) -> bool:
+    """Whether the results are of the tasks that the spec asks for."""
+    return bool(results) and all(
+        (set(result.asked), result.limit) == (set(spec.tasks), spec.task_limit) for result in results
+    )
+
+
+def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
+    """What is to be judged; None where nothing is.
+
+    Raises:
+        BenchmarkerError: The text, the tasks, the tokenizer or the baseline cannot be used.
+    """
+    if job.is_judged and job.quality.tasks:
+        if tokenizer is None:
+            raise ModelError(f"{job.model.id}: no tokenizer in its folder, and --tasks are questions in text")
+        check_tasks(job.quality.tasks)
+    if not job.is_judged or job.quality.size == "off":
+        return None
+    return make_plan(
+        job.quality,
+        job.model,
+        job.variant,
+        name=job.variant.name,
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        progress=terminal,
+        is_plain=job.variant.engine in MODEL_ENGINES,
+    )
+
+
+def judged(
+    job: GenerationJob,
+    plan: Plan | None,
+    subject: Subject,
+    tokenizer: Any | None,
+    device: Device,
+    terminal: Terminal,
+) -> dict[str, Any]:
+    """Fields of the record: answers and quality, or why they are missing. The subject is dropped."""
+    fields: dict[str, Any] = {}
+    assert subject.source is not None
+    if job.quality.tasks:
+        fields |= _measured_answers(job, subject.source.model, tokenizer, terminal)
+    if plan:
+        fields |= _quality(plan, subject, device, terminal)
+    return fields
+
+
+def _measured_answers(
+    job: GenerationJob, model: PreTrainedModel | None, tokenizer: Any | None, terminal: Terminal
+) -> dict[str, Any]:
+    if model is None:
+        reason = f"{job.variant.engine} has no model in this process that could be asked questions"
+        terminal.line(f"no tasks: {reason}")
+        return {"no_tasks": Missing(error_kind="unsupported", reason=reason)}
+    try:
+        results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
+    except BenchmarkerError as error:
+        # What was timed is saved: what cannot be had here must not undo that.
+        terminal.line(f"no tasks: {error}")
+        return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
+    for result in results:
+        terminal.line(
+            f"{result.task}: {percent(result.accuracy, places=1)} of {len(result.right)} right ({result.metric})"
+        )
+    return {"tasks": results}
+
+
+def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
+    try:
+        quality = judge(plan, subject, device, terminal)
+    except BenchmarkerError as error:
+        terminal.line(f"no quality: {error}")
+        return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}
+    terminal.line(quality_line(quality))
+    return {"quality": quality}

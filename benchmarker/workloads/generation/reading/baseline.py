@@ -1,0 +1,264 @@
+"""How records of text generation are compared: what must be equal, the baseline, and what a budget can limit."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.formatting import decimal, gib, percent, seconds
+from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import code, escaped
+from benchmarker.schema.quality import SILENT_KL, Quality
+from benchmarker.workloads.generation.demand import floor_s
+from benchmarker.workloads.generation.reading.generation_rows import (
+    GenerationKey,
+    GenerationRow,
+    first_difference,
+    is_plain,
+    stored_as,
+)
+from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
+
+if TYPE_CHECKING:
+    pass
+
+
+PLAIN_ENGINE = "eager"
+
+
+def keys(record: GenerationRecord) -> list[CellKey]:
+    """The record's cells in their order."""
+    counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    cell_keys: list[CellKey] = []
+    for cell in record.cells:
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        # Older records do not say which text it is: they are numbered in their order.
+        pairs = (
+            ("batch_size", cell.batch_size),
+            ("prompt_tokens", cell.prompt_tokens),
+            ("new_tokens", cell.new_tokens),
+            ("text", counts[shape] if cell.text is None else cell.text),
+            ("depth", cell.depth),
+        )
+        cell_keys.append(GenerationKey(pairs, record.workload))
+        counts[shape] += 1
+    return cell_keys
+
+
+LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
+"""Options that older records lack, each with the value that they ran with."""
+
+
+def form(record: GenerationRecord) -> dict[str, str]:
+    """A variant's quantization, engine, options and type, by field."""
+    both = {**record.variant.options, **record.variant.engine_options}
+    options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS)
+    return {
+        "quant": record.variant.quant,
+        "engine": record.variant.engine,
+        "options": options or "no options",
+        "dtype": record.model.dtype,
+        **gpus(record.variant),
+    }
+
+
+def gpus(variant: GenerationVariant) -> dict[str, str]:
+    """How several GPUs shared the model, by field; nothing for one."""
+    return {"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}
+
+
+def plainness(record: GenerationRecord) -> tuple[bool, ...]:
+    """fp16 is the baseline, on the eager engine if it is there."""
+    plain = is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
+    return plain, plain and record.variant.engine == PLAIN_ENGINE
+
+
+def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
+    """The rows, completed by what follows from the baseline's row.
+
+    That is how many tokens their text has in common with the baseline's, where it first differs, the best speed-up that
+    they can have, and which of their qualities do not compare with the baseline's: these are taken out.
+    """
+    texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
+    shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
+    texts_judged = next((row.quality for row in rows if row.variant == baseline and row.quality), None)
+    beside = [
+        replace(
+            row,
+            tokens_in_common=count,
+            first_difference=None if row.variant == baseline else first_difference(row.quality, texts_judged),
+        )
+        for row, count in zip(rows, shared, strict=True)
+    ]
+    return comparable(with_best(beside, baseline))
+
+
+def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
+    """The rows without the perplexity, divergence and agreement that do not compare with the baseline's.
+
+    Where the baseline was not judged, the first judged row stands for it. No table, chart or budget then compares
+    what was measured on different texts or in different ways.
+    """
+    judged = [row for row in rows if row.quality]
+    standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
+    return tuple(_without_incomparable(row, standard) for row in rows)
+
+
+def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
+    """The row without the qualities that were measured differently from the standard."""
+    if row.quality is None or standard is None:
+        return row
+    # A prefill is another computation than the step that is timed, and not the one that the row's speed is of.
+    if row.quality.measured_on != standard.measured_on or row.quality.path != standard.path:
+        return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
+    if row.quality.top_k != standard.top_k:
+        # Only divergences depend on how many tokens were kept: as bounds, not as values.
+        return replace(row, kl_divergence=None)
+    return row
+
+
+def _about(value: float | None, error: float | None) -> float | Estimate | None:
+    """A mean over windows of text, with two standard errors to either side."""
+    return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
+
+
+_TIMING = f"{code('benchmarker run')} measures it"
+_QUALITY = f"{code('--quality')} measures it, on real weights"
+LIMITABLE: Mapping[str, Limitable] = {
+    "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
+    "bits": Limitable(lambda row: row.bits_per_weight, PLAIN, decimal, _TIMING),
+    "load": Limitable(lambda row: row.load_s, SECONDS, seconds, _TIMING),
+    "setup": Limitable(lambda row: row.setup_s, SECONDS, seconds, "only runtimes that set something up have it"),
+    "energy": Limitable(
+        lambda row: row.energy.per_token if row.energy else None,
+        {"": 1.0, "j": 1.0},
+        decimal,
+        f"{code('--energy')} measures it",
+    ),
+    "perplexity": Limitable(
+        lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
+        PLAIN,
+        decimal,
+        _QUALITY,
+    ),
+    "kld": Limitable(
+        lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
+        PLAIN,
+        decimal,
+        _QUALITY,
+        f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
+    ),
+    "top1": Limitable(
+        lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
+        PLAIN,
+        lambda share: percent(share, places=1),
+        _QUALITY,
+    ),
+}
+
+
+def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
+    """Each row with its best possible speed-up against the baseline, the share of it that the row reached, and how
+    many tokens its text has in common with plain `generate`'s."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
+
+
+def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow:
+    eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
+    same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
+    row = replace(row, same_tokens=same)
+    if row.step_demand is None or base.step_demand is None or base.limits is None or row.variant == base.variant:
+        return row
+    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
+    best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
+    peer = peer_of(row, base, rows)
+    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
+    return replace(row, best_ratio=best, best_ratio_reached=reached)
+
+
+def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
+    """The row of the baseline's quantization in the row's own cell and engine; None where the row is of that itself."""
+    if row.weights == base.weights:
+        return None
+    if row.engine == base.engine:
+        return base
+    return _row_of(rows, row.cell, weights=base.weights, engine=row.engine)
+
+
+def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str, engine: str) -> GenerationRow | None:
+    return next((row for row in rows if (row.cell, row.weights, row.engine) == (cell, weights, engine)), None)
+
+
+def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """How many leading tokens two texts have in common; None where one has none."""
+    if not first or not second:
+        return None
+    shorter = min(len(first), len(second))
+    return next((place for place in range(shorter) if first[place] != second[place]), shorter)
+
+
+FORM_WORDS = re.compile(
+    r"gptq|gptqmodel|awq|hqq|autoround|bnb|nf4|fp8|quantized|sym|int[48]|[48]|[48]?bits?|w\d+a\d+|g?(32|64|128)",
+    re.IGNORECASE,
+)
+"""Words that a quantized checkpoint's name has after the model's."""
+
+
+def model_revisions(records: Sequence[GenerationRecord]) -> dict[str, str | None]:
+    """Return each model's revision, as the first record that loaded it has it."""
+    revisions: dict[str, str | None] = {}
+    for record in records:
+        if record.load:
+            revisions.setdefault(record.model.id, record.model.revision)
+    return revisions
+
+
+def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
+    """Each model's name with the one that stands for it: its own, where it means no other's model."""
+    names = list(dict.fromkeys(record.model.id for record in records))
+    by_files: dict[str, str] = {}
+    for record in records:
+        if record.model.files_sha256:
+            by_files.setdefault(record.model.files_sha256, record.model.id)
+    standing = {name: name for name in names}
+    for record in records:
+        if record.model.files_sha256:
+            standing[record.model.id] = by_files[record.model.files_sha256]
+    for name in names:
+        base = next((other for other in names if _is_checkpoint_of(name, other, records)), None)
+        if base:
+            standing[name] = standing[base]
+    return standing
+
+
+def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
+    """What was taken for a quantized checkpoint of what, one line each."""
+    names = list(dict.fromkeys(record.model.id for record in records))
+    return [
+        f"{escaped(name)} is taken for a quantized checkpoint of {escaped(base)}, by its name and its shapes."
+        for name in names
+        for base in names
+        if _is_checkpoint_of(name, base, records)
+    ]
+
+
+def _is_checkpoint_of(name: str, base: str, records: Sequence[GenerationRecord]) -> bool:
+    """Whether `name` is `base` with the words of a form behind it, with equal shapes and quantized throughout."""
+    last, base_last = (_last_part(text) for text in (name, base))
+    words = [word for word in re.split(r"[-_.]+", last[len(base_last) :]) if word]
+    if not last.lower().startswith(base_last.lower()) or not words or not all(map(FORM_WORDS.fullmatch, words)):
+        return False
+    own, others = ([record for record in records if record.model.id == each and record.load] for each in (name, base))
+    shapes = {record.model.config_sha256 for record in (*own, *others)}
+    is_quantized = all(record.load and record.load.quantized_fraction > 0 for record in own)
+    return bool(own and others) and is_quantized and len(shapes) == 1 and None not in shapes
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,222 @@
+"""Until which batch a quantized form is faster than the unquantized one, and from which prompt on it is slower.
+
+Both are measured at a few sizes. Between two of them the logarithm of the speed-up is taken as straight over the
+logarithm of the size, and the crossing is where it is 0:
+
+    ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
+
+Its interval is from the crossing of the speed-up's lower bounds to that of its upper bounds. Where r = y / x, and x and
+y have intervals x * exp(+-u) and y * exp(+-v), that of r is r * exp(+-sqrt(u^2 + v^2)). A size where that has 1 in it
+is neither won nor lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.stats import Estimate
+from benchmarker.core.tables import escaped
+from benchmarker.workloads.generation.reading.baseline import peer_of
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+
+TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
+    "the whole request": lambda row: row.latency,
+    "decode": lambda row: row.tpot,
+}
+
+PREFILL_TOKENS = 256
+"""Nothing is said of prefill where all prompts are shorter: they wait for the weights, or for the host, as decoding
+does."""
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """How many times as fast a variant is as its peer at one size."""
+
+    value: float
+    spread: float | None
+    """Half of its interval, as a logarithm; None for fewer than three rounds."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval has 1 in it."""
+        return self.spread is not None and abs(math.log(self.value)) <= self.spread
+
+    def __str__(self) -> str:
+        if not self.is_open:
+            return f"{self.value:.2f}x"
+        half = math.exp(self.spread or 0.0)
+        return f"{self.value:.2f}x [{self.value / half:.2f}, {self.value * half:.2f}]"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where a speed-up falls below 1, with the interval's ends; None for an end beyond what was measured."""
+
+    size: float
+    low: float | None
+    high: float | None
+    has_interval: bool
+
+
+def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
+    """For each quantization against the baseline's in its engine: a sentence on batches for the whole request and for
+    decode, and one on prompts for the prefill. Empty where fewer than two sizes were measured."""
+    lines = []
+    for (variant, peer, cell), per_batch in _series(rows, baseline, "batch_size").items():
+        for what, time in TIMES.items():
+            if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
+                lines.append(f"{words} ({_shape(cell)}).")
+    # How many tokens follow is nothing to a prefill.
+    for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens", "new_tokens").items():
+        if max(per_prompt) >= PREFILL_TOKENS and (
+            words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))
+        ):
+            lines.append(f"{words} (batch {cell.batch_size}).")
+    return list(dict.fromkeys(lines))
+
+
+Pairs = dict[int, tuple[GenerationRow, GenerationRow]]
+
+
+def _series(
+    rows: Sequence[GenerationRow], baseline: str | None, axis: str, *ignored: str
+) -> Mapping[tuple[str, str, CellKey], Pairs]:
+    """Rows with their peers by size, for each variant, peer, and cell without the axis and those that are ignored."""
+    bases = {row.cell: row for row in rows if row.variant == baseline}
+    series: dict[tuple[str, str, CellKey], Pairs] = {}
+    for row in rows:
+        peer = peer_of(row, bases[row.cell], rows) if row.cell and row.cell in bases else None
+        if row.cell and peer:
+            place = row.variant, peer.variant, row.cell.without(axis, *ignored)
+            series.setdefault(place, {})[row.cell[axis]] = row, peer
+    return series
+
+
+def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> dict[int, SpeedUp]:
+    """Speed-ups by size, the smallest first, of the pairs of which both have the time."""
+    speed_ups = {}
+    for size, (row, peer) in sorted(pairs.items()):
+        own, other = time(row), time(peer)
+        if own and other:
+            halves = [math.log(side.high / side.value) for side in (own, other) if side.high is not None]
+            spread = math.hypot(*halves) if len(halves) == 2 else None
+            speed_ups[size] = SpeedUp(other.value / own.value, spread)
+    return speed_ups
+
+
+def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
+    """Where the speed-up falls below 1, if it does so once and never rises above it; else None.
+
+    Args:
+        speed_ups: By size, the smallest first.
+    """
+    logs = {size: math.log(ratio.value) for size, ratio in speed_ups.items()}
+    signs = [value > 0 for value in logs.values()]
+    if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
+        return None
+    at = _first_fall(logs)
+    assert at is not None
+    if any(ratio.spread is None for ratio in speed_ups.values()):
+        return Crossover(at, None, None, has_interval=False)
+    spreads = {size: ratio.spread or 0.0 for size, ratio in speed_ups.items()}
+    low = _first_fall({size: value - spreads[size] for size, value in logs.items()})
+    high = _first_fall({size: value + spreads[size] for size, value in logs.items()})
+    return Crossover(at, low, high, has_interval=True)
+
+
+def _first_fall(logs: Mapping[int, float]) -> float | None:
+    """Where a curve first falls to 0; None where it is below from the first size on, or above to the last."""
+    for (before, upper), (after, lower) in pairwise(logs.items()):
+        if upper > 0 >= lower:
+            return math.exp(math.log(before) + math.log(after / before) * upper / (upper - lower))
+    return None
+
+
+def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
+    """`int8 wins against fp16 in decode until batch 5 [4, 6]`; None for fewer than two batches."""
+    if len(speed_ups) < 2:
+        return None
+    start = f"{escaped(variant)} wins against {escaped(peer)} in {what}"
+    words = _Words(start, "batch", "batch ", "", speed_ups)
+    fall = crossover(speed_ups)
+    until = f"until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}" if fall else None
+    return words.said([size for size, ratio in speed_ups.items() if ratio.value > 1], until, "best", max)
+
+
+def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
+    """`int8 loses to fp16 in prefill from 700 tokens on [650, 760]`; None for fewer than two prompts."""
+    if len(speed_ups) < 2:
+        return None
+    words = _Words(f"{escaped(variant)} loses to {escaped(peer)} in prefill", "prompt", "", " tokens", speed_ups)
+    fall = crossover(speed_ups)
+    since = f"from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}" if fall else None
+    return words.said([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
+
+
+@dataclass(frozen=True)
+class _Words:
+    """A sentence on sizes: at which of them something holds, at which not, and at which it is not decided."""
+
+    start: str
+    """`int8 wins against fp16 in decode`: what holds or does not."""
+    axis: str
+    before: str
+    after: str
+    """What stands before and behind sizes."""
+    speed_ups: Mapping[int, SpeedUp]
+
+    def said(self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]) -> str:
+        """The sentence.
+
+        Args:
+            holding: Sizes at which it holds by the value alone.
+            crossing: Where it begins or ends, for speed-ups that fall below 1 once.
+            end: `best` or `worst`, and `furthest` finds the size of it, where it holds at none.
+        """
+        undecided = [size for size, ratio in self.speed_ups.items() if ratio.is_open]
+        decided = [size for size in self.speed_ups if size not in undecided]
+        held = [size for size in decided if size in holding]
+        if not decided:
+            return f"it is not decided whether {self.start}: {self._named(undecided)}"
+        if held and len(held) < len(decided) and crossing:
+            return f"{self.start} {crossing}"
+        doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
+        if not held:
+            most = furthest(decided, key=lambda size: self.speed_ups[size].value)
+            return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
+        if len(held) < len(decided):
+            return f"{self.start} only at {self._named(held)}{doubt}"
+        every = "" if undecided else f"at every {self.axis}, "
+        return f"{self.start} {every}{self._span(held)}{doubt}"
+
+    def _span(self, sizes: Sequence[int]) -> str:
+        """`from batch 1 (1.51x) to batch 32 (1.31x)` of neighbours, else each of them."""
+        measured = list(self.speed_ups)
+        if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
+            return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
+        return f"at {self._named(sizes)}"
+
+    def _named(self, sizes: Sequence[int]) -> str:
+        return ", ".join(map(self._at, sizes)) + self.after
+
+    def _at(self, size: int) -> str:
+        return f"{self.before}{size:,} ({self.speed_ups[size]})"
+
+
+def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
+    """` [4, 6]`; an end beyond what was measured is said by the last size."""
+    if not fall.has_interval:
+        return " (no interval: fewer than three rounds)"
+    low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
+    high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
+    return f" [{low}, {high}]"
+
+
+def _shape(cell: CellKey) -> str:
+    depth = f", depth {cell.depth}" if cell.depth else ""
+    return f"prompt {cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"

@@ -1,0 +1,150 @@
+"""What a user of a language model can do about what a token waits for. Each sentence names an option of `benchmarker
+run`, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from benchmarker.core.formatting import percent
+from benchmarker.core.tables import code
+from benchmarker.explain.case import Case, always
+from benchmarker.explain.values import Bound, Phase, ms
+from benchmarker.profiling.categories import category
+from benchmarker.schema.profile import Profile
+from benchmarker.workloads.generation.record import GenerationRecord
+
+UNCAPTURED = frozenset({"ExllamaV2Linear"})
+"""Classes of layers that launch on the default stream, which no graph holds."""
+TOUCHED_BELOW = 0.05
+"""Of a token: with less in all that fewer bits touch, quantization cannot help."""
+FUSES = f"{code('--engine compile')} fuses casts and small kernels"
+
+
+def can_be_captured(record: GenerationRecord) -> bool:
+    """Whether a graph can hold the kernels of this variant."""
+    return record.load is None or not UNCAPTURED & set(record.load.linear_classes)
+
+
+def _record(case: Case) -> GenerationRecord:
+    return cast("GenerationRecord", case.record)
+
+
+def _engine(case: Case) -> str:
+    return _record(case).variant.engine
+
+
+def _is_fused(case: Case) -> bool:
+    return _engine(case) not in ("eager", "cuda_graph")
+
+
+def _host(case: Case) -> str:
+    touched = case.part("floor", "excess", "products", "unpacking")
+    first = "Quantization cannot help here. " if touched < TOUCHED_BELOW else ""
+    return first + _without_the_host(case)
+
+
+def _without_the_host(case: Case) -> str:
+    if case.phase.by == "cpu":
+        if not _is_fused(case):
+            return f"{code('--engine compile')} takes Python and dispatch out of each token."
+        return f"A larger model or {code('--batch-size')} gives the processor more to do at once."
+    if _record(case).variant.gpus > 1:
+        return (
+            "More GPUs share what a token reads, and not what the host does for it. A model that fits one GPU is "
+            f"faster there with {code('--engine compile')} or {code('native')}, which do not split a model."
+        )
+    if _engine(case) != "eager":
+        return f"What the host still does between tokens is in the way; a larger {code('--batch-size')} fills the gaps."
+    if not can_be_captured(_record(case)):
+        return (
+            f"No graph can hold this kernel; {code('--option kernel=torch --engine compile')} is GPTQ without the host."
+        )
+    return f"{code('--engine compile')} takes the host out of each token."
+
+
+def _fewer_bytes(case: Case) -> str:
+    if case.timed.floor is not None and case.timed.floor.fewer > 0:
+        return f"Fewer bytes a token make it faster: {code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
+    return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
+
+
+def _better_products(case: Case) -> str:
+    if not _is_fused(case):
+        return (
+            f"{code('--engine compile')} has other kernels for the products; fewer bits help less than their size says."
+        )
+    if _engine(case) == "compile" and case.device == "cuda":
+        return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
+    return (
+        "No option makes these kernels faster; fewer bits help less than their size says, a larger batch costs little."
+    )
+
+
+def _dequantize(case: Case) -> str:
+    """By form and device: which kernel multiplies packed weights."""
+    wanted = "A kernel that multiplies the packed weights saves it"
+    quant, engine = _record(case).variant.quant, _engine(case)
+    if quant == "int8" and not _is_fused(case):
+        return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
+    if quant == "gptq":
+        # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
+        # ExLlamaV2's cannot be captured.
+        on_cuda = "exllama_v2" if engine == "eager" else "marlin"
+        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(case.device or "")
+        if kernel is None:
+            return (
+                f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes "
+                f"({code('--quant bnb4')}) for AMD too."
+            )
+        return f"{wanted}: {code(f'--option kernel={kernel}')} is one."
+    if quant == "bnb4":
+        return f"{wanted}; bitsandbytes has one for few tokens at a time, and dequantizes first for more."
+    return f"{wanted}."
+
+
+def _fuse(case: Case) -> str:
+    if _engine(case) == "eager":
+        return f"{FUSES}, and its KV cache is written in place."
+    return (
+        f"{FUSES}." if not _is_fused(case) else f"They are fused already: a larger {code('--batch-size')} shares them."
+    )
+
+
+ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "host": _host,
+    "bandwidth": _fewer_bytes,
+    "compute": always(
+        f"Fewer bits a weight do not help here; products in 8 bits, or a smaller {code('--batch-size')}, do."
+    ),
+    "slow products": _better_products,
+    "matrix products": always(
+        f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
+        "shows how far they are from it."
+    ),
+    "dequantizing": _dequantize,
+    "attention/KV": always("The weights are not what it waits for: a shorter context or fewer sequences help."),
+    "linear attention": always("The weights are not what it waits for: fewer sequences help."),
+    "copies": _fuse,
+    "small kernels": _fuse,
+}
+
+
+def communication(profile: Profile, phase: Phase, *, total_s: float) -> tuple[str, ...]:
+    """A sentence on the communication of a token; none where no kernel is for it.
+
+    Args:
+        phase: Of the tokens of the profile.
+        total_s: Seconds a token without the profiler.
+    """
+    kernels = [kernel for kernel in profile.kernels if category(kernel.name) == "communication"]
+    times = [kernel.sections["decode"] for kernel in kernels if "decode" in kernel.sections]
+    if not (times and phase.is_decode):
+        return ()
+    busy_s = sum(time.total_s for time in times) / phase.tokens
+    alone_s = phase.categories.get("communication", 0.0)
+    alone = f", {ms(alone_s)} of it while nothing else runs" if phase.by == "device" else ""
+    return (
+        f"communication takes {ms(busy_s)} of a token, {percent(busy_s / total_s)} of its time without the profiler"
+        f"{alone}; the first GPU's waiting for the others is in it",
+    )

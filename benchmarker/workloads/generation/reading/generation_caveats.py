@@ -1,0 +1,201 @@
+"""What must be known of text generation before believing a number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey, cell_words
+from benchmarker.core.formatting import gib, percent, significant
+from benchmarker.core.stats import MIN_ROUNDS
+from benchmarker.core.tables import escaped
+from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
+from benchmarker.schema.engine_facts import DISAGREEMENT, EngineFacts, ExternalFacts
+from benchmarker.schema.model import TensorTypes
+from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.reading.step_tables import impossible
+from benchmarker.workloads.generation.record import GenerationRecord
+
+
+def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
+    """What a reader should know before believing the table, most important first."""
+    return (
+        *impossible(rows),
+        *_dummy(rows),
+        *checkpoint_notes(records),
+        *_types(records),
+        *origins(records),
+        *_tuned_once(records),
+        *_other_texts(records),
+        *failed(rows),
+        *unfinished(records),
+        *_unjudged(records),
+        *conditions(records, rows),
+        *_notes(records),
+    )
+
+
+def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
+    dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
+    if not dummies:
+        return []
+    which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
+    return [
+        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
+        "the weights' values."
+    ]
+
+
+def _types(records: Sequence[GenerationRecord]) -> list[str]:
+    """The types that variants compute in, where they differ: that changes speed and quality too."""
+    types = variants_by(records, lambda record: record.model.dtype)
+    if len(types) < 2:
+        return []
+    return [
+        "Not all variants compute in the same type: "
+        + "; ".join(f"{escaped(dtype)}: {names(variants)}" for dtype, variants in types.items())
+        + "."
+    ]
+
+
+def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
+    """Variants whose processes all ran the kernels of one compilation.
+
+    On a GPU the compiler times candidates, keeps the best and finds them again in its cache. The interval over rounds
+    therefore does not tell how far another compilation would be off.
+    """
+    caches: dict[str, list[str]] = {}
+    for record in records:
+        # Where a layer is compiled for all, it is captured too: that is on a GPU.
+        if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
+            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
+    variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
+    if not variants:
+        return []
+    return [
+        f"{names(variants)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may "
+        "come out faster or slower by more than the interval."
+    ]
+
+
+def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
+    """Variants whose text of a later round differs from the first round's.
+
+    Greedy decoding of one model makes one text: where it differs, something changed between the rounds, or the form's
+    arithmetic is not the same each time.
+    """
+    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
+    others: dict[str, dict[CellKey, str]] = {}
+    for record in sorted(records, key=lambda each: each.moment):
+        name = record.variant.name
+        for key, cell in zip(keys_of(record), record.cells, strict=True):
+            # Single runs were made at any time, with anything.
+            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
+                continue
+            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
+            if first != cell.first_tokens:
+                pairs = zip(first, cell.first_tokens, strict=False)
+                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
+                others.setdefault(name, {}).setdefault(
+                    key,
+                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
+                    f"first round, from token {same + 1} on",
+                )
+    return [f"{next(iter(cells.values()))}{_more(len(cells) - 1)}." for cells in others.values()]
+
+
+def _more(cells: int) -> str:
+    return f"; {cells} more of its cells made another text too" if cells else ""
+
+
+def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
+    """Why quality, tasks or the check of the timed step are missing, for variants where no process has them."""
+    judged = {("quality", record.variant.name) for record in records if record.quality}
+    judged |= {("tasks", record.variant.name) for record in records if record.tasks}
+    judged |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
+    missing = [
+        (what, record.variant.name, why.reason)
+        for record in records
+        for what, why in (
+            ("quality", record.no_quality),
+            ("tasks", record.no_tasks),
+            ("check of the timed step", record.no_step_divergence),
+        )
+        if why
+    ]
+    return [
+        f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
+        for what, name, reason in missing
+        if (what, name) not in judged
+    ]
+
+
+def kernel_notes(engine: EngineFacts) -> list[str]:
+    """The kernels of a decode step that no other program has, and what an external engine's name does not say."""
+    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
+    cache = [f"its KV cache is {engine.kv_cache_stored}"] if engine.kv_cache_stored else []
+    return [*(["; ".join(ours)] if ours else []), *cache, *(external_notes(engine.external) if engine.external else [])]
+
+
+def types_note(facts: ExternalFacts | TensorTypes) -> str:
+    """How the tensors of a GGUF file are stored."""
+    types = ", ".join(
+        f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
+    )
+    tied = " (the embedding too)" if facts.is_tied else ""
+    return f"tensors by type: {types}; the output layer{tied} is {facts.output_type}"
+
+
+def external_notes(facts: ExternalFacts) -> list[str]:
+    """What the name of an external engine's form does not say, and where its own times contradict our clock."""
+    notes = [types_note(facts)] if facts.tensors_by_type else []
+    if facts.fallback:
+        notes.append(facts.fallback)
+    if facts.kv_cache_bytes:
+        notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
+    if facts.times_disagree and facts.disagreement is not None:
+        notes.append(
+            f"its own {_disagreeing_times(facts)} differs from our clock's by {percent(facts.disagreement, places=0)}, "
+            f"more than {percent(DISAGREEMENT, places=0)}"
+        )
+    return notes
+
+
+def _disagreeing_times(facts: ExternalFacts) -> str:
+    """Name the times that differ from our clock's by more than `DISAGREEMENT`."""
+    shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
+    names = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
+    return " and ".join(names) or " or ".join(shares)
+
+
+def _notes(records: Sequence[GenerationRecord]) -> list[str]:
+    loaded = [(record, record.load) for record in records if record.load]
+    notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
+    notes += [(record, note) for record, load in loaded for note in load.notes]
+    notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
+    lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
+    return [*dict.fromkeys(lines), *choosing_notes(records)]
+
+
+def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
+    """For each variant of an external engine, how much of a step goes into choosing the token, over its processes."""
+    shares: dict[str, list[float]] = {}
+    steps: dict[str, list[float]] = {}
+    for record in records:
+        facts = record.engine.external if record.engine else None
+        if facts and facts.choosing_share is not None:
+            shares.setdefault(record.variant.name, []).append(facts.choosing_share)
+            if facts.step_s:
+                steps.setdefault(record.variant.name, []).append(1 / facts.step_s)
+    lines = []
+    for name, found in shares.items():
+        ends = dict.fromkeys(f"{100 * share:.1f}" for share in (min(found), max(found)))
+        line = f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
+        if rates := steps.get(name):
+            rates_words = dict.fromkeys(significant(rate) for rate in (min(rates), max(rates)))
+            line += (
+                f"; the engine's own step makes {' to '.join(rates_words)} tok/s without it (median of a generation)"
+            )
+        lines.append(line)
+    return lines

@@ -1,0 +1,107 @@
+"""The charts of text generation that the records can fill, in the order of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from benchmarker.comparison.rows import CellKey, cell_words, headline
+from benchmarker.report.charts.curves import curve_chart
+from benchmarker.report.charts.rounds import board_chart, rounds_chart
+from benchmarker.report.charts.speed import cells_chart, speed_chart
+from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
+from benchmarker.report.charts.style import Chart, Series, series_of
+from benchmarker.report.charts.tradeoff import draw_against, front_note, memory_chart
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
+    from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+    from benchmarker.workloads.generation.record import GenerationProfile
+
+
+def charts_of(results: Comparison) -> list[Chart]:
+    """None is empty: what no record knows has no chart."""
+    rows, members = cast("tuple[GenerationRow, ...]", results.rows), results.members
+    cell = headline(rows)
+    chosen = [row for row in rows if row.cell == cell]
+    looks = series_of({row.variant: row.family for row in rows})
+    charts = (
+        speed_chart(chosen, looks),
+        memory_chart(chosen, looks),
+        quality_chart(chosen, looks),
+        waterfall_chart(results.explained),
+        depth_chart(rows, cell, looks),
+        batch_chart(rows, cell, looks),
+        cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
+        kernels_chart(members, count=_tokens, per="ms per generated token", origin=_origin),
+        rounds_chart(members, cell, looks),
+        board_chart(members, looks),
+    )
+    return [chart for chart in charts if chart]
+
+
+def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Chart | None:
+    """Speed over divergence from the baseline, where quality was measured.
+
+    Args:
+        rows: Of the headline's cell.
+    """
+    able = [row for row in rows if row.pace and (row.is_baseline or row.kl_divergence is not None)]
+    if all(row.kl_divergence is None for row in able):
+        return None
+    horizontal = "KL divergence from the baseline, nats, lower is better"
+    return Chart(
+        "speed-quality",
+        f"Speed against quality at {cell_words(able[0].cell)}",
+        "Quality is how far a variant's predictions are from the baseline's, which is at 0 itself. "
+        f"{front_note(rows, able)}",
+        draw_against(able, looks, lambda row: row.kl_divergence or 0.0, horizontal),
+    )
+
+
+def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
+    """Decoding over the tokens that were in the cache already; only where there are several depths."""
+    return curve_chart(
+        rows,
+        cell,
+        looks,
+        axis="depth",
+        title="Decoding with a long context",
+        horizontal="tokens in the KV cache before the prompt",
+        value_of=lambda row: row.decode_tokens_per_s,
+        vertical="decoded tokens per second",
+    )
+
+
+def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
+    """Decoding over the number of sequences at once; only where there are several."""
+    return curve_chart(
+        rows,
+        cell,
+        looks,
+        axis="batch_size",
+        title="Decoding many sequences at once",
+        horizontal="sequences at once (batch size)",
+        value_of=lambda row: row.decode_tokens_per_s,
+        vertical="decoded tokens per second",
+        is_logarithmic=True,
+        name="batch",
+    )
+
+
+def _tokens(profile: GenerationProfile) -> int:
+    return profile.new_tokens * profile.batch_size
+
+
+def _origin(profiles: Sequence[GenerationProfile]) -> str:
+    first = profiles[0]
+    shapes = {(profile.prompt_tokens, profile.new_tokens, profile.batch_size) for profile in profiles}
+    where = f": prompt {first.prompt_tokens}, {first.new_tokens} new tokens" if len(shapes) == 1 else ""
+    return f"From one profiled generation of each variant{where}, prefill included, outside the timed runs."
+
+
+def shape_words(cells: Sequence[CellKey]) -> str:
+    """What the numbers of a cell are."""
+    depth = "depth + " if any(cell.depth for cell in cells) else ""
+    batch = " × batch" if any(cell.batch_size > 1 for cell in cells) else ""
+    return f"{depth}prompt + new tokens{batch}"

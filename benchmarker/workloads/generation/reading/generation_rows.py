@@ -1,0 +1,413 @@
+"""The rows of text generation: what they have beyond the declared metrics."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from benchmarker.comparison.aggregate import make_row
+from benchmarker.comparison.comparing import cell_of
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.formatting import MISSING
+from benchmarker.core.stats import Estimate, estimate, geometric_mean
+from benchmarker.core.tables import code, escaped
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
+from benchmarker.schema.record import Energy, EnergyWindow, Moment
+from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord, newest_check
+
+OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
+Good = Sequence[tuple[GenerationRecord, GenerationCell]]
+
+
+class GenerationKey(CellKey):
+    """A shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+
+    @property
+    def words(self) -> str:
+        """`prompt 26, 100 new tokens, batch 1`. Without what the cells of a series do not have in common."""
+        values = dict(self.pairs)
+        shape = {"prompt_tokens": "prompt {}", "new_tokens": "{} new tokens", "batch_size": "batch {}"}
+        words = [text.format(values[name]) for name, text in shape.items() if name in values]
+        words += [f"depth {values['depth']}"] if values.get("depth") else []
+        words += [f"text {values['text'] + 1}"] if values.get("text") else []
+        return ", ".join(words)
+
+    @property
+    def short_words(self) -> str:
+        """`26 + 100`, and the depth and the batch where there is one."""
+        batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
+        text = f" text {self.text + 1}" if self.text else ""
+        depth = f"{self.depth} + " if self.depth else ""
+        return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
+
+    @property
+    def place(self) -> str:
+        """`26 x 100 x 1`."""
+        depth = f", depth {self.depth}" if self.depth else ""
+        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
+
+    @property
+    def inputs_words(self) -> str:
+        return f"prompt of {self.prompt_tokens} tokens (prompt_sha256)"
+
+    @property
+    def size(self) -> float:
+        return float(self.batch_size * (self.depth + self.prompt_tokens + self.new_tokens))
+
+    @property
+    def context(self) -> tuple[int, int, int]:
+        """What a decode step works on, whatever number of tokens follow."""
+        return self.batch_size, self.prompt_tokens, self.depth
+
+
+ROUNDING_GAP = 0.05
+"""Nats. Where the two likeliest tokens are nearer than that, 16-bit arithmetic in another order may swap them."""
+
+
+@dataclass(frozen=True)
+class FirstDifference:
+    """Of one row's texts from the baseline's."""
+
+    prompts: int
+    """Texts that were compared."""
+    same: int
+    """Of these the equal ones."""
+    token: int | None
+    """Earliest token that differs, counted from 1; None where all texts are equal."""
+    gap: float | None
+    """Largest gap between the two likeliest tokens where a text first differs, in nats; None where it is not known."""
+
+    @property
+    def verdict(self) -> str:
+        """What explains it."""
+        if self.token is None:
+            return "the same"
+        if self.gap is None:
+            return MISSING
+        return "rounding" if self.gap <= ROUNDING_GAP else "more than rounding"
+
+
+def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
+    """None where either has no texts, or they followed other prompts."""
+    if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
+        return None
+    pairs = list(zip(quality.greedy, baseline.greedy, strict=False))
+    if not pairs:
+        return None
+    places, gaps = [], []
+    for text, standard in pairs:
+        both = zip(text.tokens, standard.tokens, strict=False)
+        place = next((number for number, (one, other) in enumerate(both) if one != other), None)
+        if place is None:
+            continue
+        places.append(place)
+        # The same tokens came before it, so that either engine's gap will do.
+        gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
+    known = [gap for gap in gaps if gap is not None]
+    return FirstDifference(
+        prompts=len(pairs),
+        same=len(pairs) - len(places),
+        token=min(places) + 1 if places else None,
+        gap=max(known) if known and len(known) == len(gaps) else None,
+    )
+
+
+BASELINE = "fp16"
+
+
+def is_plain(weights: str, quantized_fraction: float | None) -> bool:
+    """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
+    beside `fp16`.
+
+    Args:
+        weights: See `stored_as`.
+    """
+    return weights == BASELINE and not quantized_fraction
+
+
+@dataclass(frozen=True)
+class GenerationRow(Row):
+    """One variant in one cell. Perplexity, divergence and agreement are there only where they compare with the other
+    rows': see `comparing.comparable`; `quality` keeps them."""
+
+    model: str = ""
+    weight_bytes: int | None = None
+    bits_per_weight: float | None = None
+    quantized_fraction: float | None = None
+    """Share of the parameters that is stored in fewer than 16 bits."""
+    weights: str = ""
+    """The quantization, with what its options make of the output layer: `gptq lm_head=int8`."""
+    load_s: float | None = None
+    setup_s: float | None = None
+    setup_cold_s: float | None = None
+    """Setting up with the compiler's cache empty; the next with it filled."""
+    setup_warm_s: float | None = None
+    mbu: float | None = None
+    """Share of the memory's bandwidth that decoding used for what it must read."""
+    fits_cache: bool = False
+    """Whether all that a step reads stays in the device's last cache."""
+    best_ratio: float | None = None
+    """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
+    best_ratio_reached: float | None = None
+    """Share of it that was reached against the baseline's quantization in the same engine."""
+    prefill_mfu: float | None = None
+    kernels_per_token: float | None = None
+    first_tokens: tuple[int, ...] = ()
+    """The first new tokens, at most 64."""
+    same_tokens: int | None = None
+    """Leading tokens that are those of the same quantization in the eager engine; None for that itself."""
+    perplexity: float | None = None
+    kl_divergence: float | None = None
+    top1_agreement: float | None = None
+    quality: Quality | None = None
+    step_divergence: StepDivergence | None = None
+    """Of the step that was timed, from the same form's own forward."""
+    first_difference: FirstDifference | None = None
+    """Of its greedy texts from the baseline's; None for the baseline."""
+    tasks: tuple[TaskResult, ...] = ()
+    tokens_in_common: int | None = None
+    """Leading tokens that are those of the baseline variant."""
+    energy: EnergyUse | None = None
+    dummy_weights: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return is_plain(self.weights, self.quantized_fraction)
+
+    @property
+    def surroundings(self) -> str:
+        return self.engine
+
+    @property
+    def loss(self) -> float | None:
+        return self.kl_divergence
+
+    @property
+    def has_random_weights(self) -> bool:
+        return self.dummy_weights
+
+    @property
+    def variant_text(self) -> str:
+        return f"{escaped(self.label)} on the {escaped(self.engine)} engine"
+
+    @property
+    def quality_text(self) -> str:
+        from benchmarker.workloads.generation.reading.generation_tables import quality_words
+
+        return quality_words(self)
+
+    def values(self) -> dict[str, Any]:
+        from benchmarker.workloads.generation.reading.row_json import to_row
+
+        return to_row(self)
+
+    @property
+    def quant(self) -> str:
+        return self.form["quant"]
+
+    @property
+    def engine(self) -> str:
+        return self.form["engine"]
+
+    @property
+    def ttft(self) -> Estimate | None:
+        """Seconds, as the next."""
+        return self.metrics.get("ttft")
+
+    @property
+    def tpot(self) -> Estimate | None:
+        return self.metrics.get("tpot")
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Of all sequences, without the time to the first token."""
+        return self.cell.batch_size / self.tpot.value if self.cell and self.tpot else None
+
+    @property
+    def step_demand(self) -> GenerationDemand | None:
+        """What a decode step cannot do without."""
+        return cast("GenerationDemand | None", self.demand)
+
+    @property
+    def tokens_compared(self) -> int:
+        """Of how many `tokens_in_common` are."""
+        return len(self.first_tokens)
+
+
+def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:
+    """The row of one variant and cell."""
+    return cast("GenerationRow", make_row(name, key, records))
+
+
+def generation_cell(record: GenerationRecord, key: CellKey | None) -> GenerationCell | None:
+    """The record's cell under that key, if it has one."""
+    return cast("GenerationCell | None", cell_of(record, key))
+
+
+def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
+    """What a row of generation has beyond those of every workload.
+
+    Args:
+        good: Those that measured the cell.
+    """
+    loads = [record.load for record in records if record.load]
+    setups = [record.engine.setup_s for record in records if record.engine and record.engine.setup_s is not None]
+    return {
+        "model": records[0].model.id,
+        "weight_bytes": max((load.weight_bytes for load in loads), default=None),
+        "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
+        "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
+        "weights": stored_as(records[0]),
+        "load_s": _median_load(loads),
+        "setup_s": statistics.median(setups) if setups else None,
+        "setup_cold_s": _setup(records, "cold"),
+        "setup_warm_s": _setup(records, "warm"),
+        "kernels_per_token": _kernels(good),
+        "dummy_weights": any(record.model.load_format == "dummy" for record in records),
+        **_judged(records),
+        "step_divergence": newest_check(records),
+        "energy": energy_use(good),
+        "mark": OWN_KERNELS if any(_has_own_kernels(record) for record in records) else "",
+        "first_tokens": good[0][1].first_tokens if good else (),
+        **(_limits(good) if good else {}),
+    }
+
+
+def stored_as(record: GenerationRecord) -> str:
+    """The form of the weights and of the KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
+    variant = record.variant
+    chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
+    return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
+
+
+def _has_own_kernels(record: GenerationRecord) -> bool:
+    return bool(record.engine and any(use.origin == "benchmarker" for use in record.engine.kernels_used))
+
+
+def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
+    """Quality, from the newest record that has it: it is measured once, in no matter which round."""
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    tasks = next((record.tasks for record in newest if record.tasks), ())
+    quality = next((record.quality for record in newest if record.quality), None)
+    if quality is None:
+        return {"tasks": tasks}
+    return {
+        "tasks": tasks,
+        "perplexity": quality.perplexity,
+        "kl_divergence": quality.against.kl_mean,
+        "top1_agreement": quality.against.same_top,
+        "quality": quality,
+    }
+
+
+def _setup(records: Sequence[GenerationRecord], cache: str) -> float | None:
+    """Median of those that set up with the compiler's cache in that state."""
+    facts = [record.engine for record in records if record.engine and record.engine.setup_cache == cache]
+    times = [engine.setup_s for engine in facts if engine.setup_s is not None]
+    return statistics.median(times) if times else None
+
+
+def _kernels(good: Good) -> float | None:
+    counts = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
+    return statistics.median(counts) if counts else None
+
+
+def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
+    """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
+    records from before cells did the engine, whose facts are those of the last cell."""
+    is_last_good = record.last_good is not None and cell is record.cells[record.last_good]
+    if record.engine and is_last_good and record.engine.kernels_per_token:
+        return record.engine.kernels_per_token
+    if cell.step:
+        return cell.step.graph_kernels
+    return record.engine.graph_kernels if record.engine and cell is record.cells[-1] else None
+
+
+def _limits(good: Good) -> dict[str, Any]:
+    """What the device allows a decode step, and how near the cell came: each process against its own measured
+    limits."""
+    pairs = [(record.limits, cell.demand, cell) for record, cell in good if record.limits and cell.demand]
+    used, floors, prefills = [], [], []
+    for limits, demand, cell in pairs:
+        tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
+        ttfts = [sample.ttft_s for sample in cell.samples if sample.ttft_s is not None]
+        floors.append(floor_s(demand, limits))
+        used += [mbu(demand, limits, tpot_s=statistics.median(tpots))] if tpots else []
+        prefills += [prefill_mfu(demand, limits, ttft_s=statistics.median(ttfts))] if ttfts else []
+    return {
+        "floor_s": geometric_mean(floors) if floors else None,
+        "mbu": geometric_mean(used) if used else None,
+        "prefill_mfu": geometric_mean(prefills) if prefills else None,
+        "fits_cache": any(demand.step_bytes <= (limits.cache_bytes or 0) for limits, demand, _ in pairs),
+    }
+
+
+def _median_load(loads: Sequence[LoadFacts]) -> float | None:
+    return statistics.median(load.load_s for load in loads) if loads else None
+
+
+@dataclass(frozen=True)
+class EnergyUse:
+    """Energy of one row over all its processes, in joules of the whole board; None where it was not counted."""
+
+    per_token: Estimate
+    """Joules a token, the board's idle power included. The deviation is over the windows."""
+    net_per_token_j: float | None
+    """Joules a token above the board's idle power."""
+    decode_per_token_j: float | None
+    """Joules a token of decoding alone, the board's idle power included."""
+    prefill_j: float | None
+    """Joules of one prompt's prefill, the board's idle power included."""
+
+
+def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
+    """The energy of one row, from the processes that counted it; None where none did."""
+    counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
+    if not counted:
+        return None
+    by_round: dict[Moment, list[float]] = defaultdict(list)
+    for record, cell, energy in counted:
+        by_round[record.moment].append(_generation_j(energy.generation) / _tokens(cell))
+    windows = [_generation_j([window]) / _tokens(cell) for _, cell, energy in counted for window in energy.generation]
+    return EnergyUse(
+        per_token=estimate([geometric_mean(by_round[number]) for number in sorted(by_round)], windows),
+        net_per_token_j=_mean([_net_j(energy) / _tokens(cell) for _, cell, energy in counted if energy.idle_power_w]),
+        decode_per_token_j=_mean([_decode_j(cell, energy) for _, cell, energy in counted if _has_both(cell, energy)]),
+        prefill_j=_mean(
+            [_generation_j(energy.prefill) / cell.batch_size for _, cell, energy in counted if energy.prefill]
+        ),
+    )
+
+
+def _tokens(cell: GenerationCell) -> int:
+    return cell.new_tokens * cell.batch_size
+
+
+def _generation_j(windows: Sequence[EnergyWindow]) -> float:
+    """Joules of one generation of the whole batch: all windows' energy over all their generations."""
+    return sum(window.energy_j for window in windows) / sum(window.generations for window in windows)
+
+
+def _net_j(energy: Energy) -> float:
+    seconds = sum(window.seconds for window in energy.generation) / sum(
+        window.generations for window in energy.generation
+    )
+    return _generation_j(energy.generation) - (energy.idle_power_w or 0.0) * seconds
+
+
+def _has_both(cell: GenerationCell, energy: Energy) -> bool:
+    return bool(energy.prefill) and cell.new_tokens > 1
+
+
+def _decode_j(cell: GenerationCell, energy: Energy) -> float:
+    more = _generation_j(energy.generation) - _generation_j(energy.prefill)
+    return more / ((cell.new_tokens - 1) * cell.batch_size)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

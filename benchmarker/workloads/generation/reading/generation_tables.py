@@ -1,0 +1,267 @@
+"""The columns of text generation beyond the declared metrics: what a variant costs and is worth beside its speed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from benchmarker.comparison.rows import CellKey, Results, headline
+from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
+from benchmarker.core.tables import Column, code, escaped, plain_line
+from benchmarker.report import captions
+from benchmarker.report.captions import each, in_brackets, machine_lines, plain_title
+from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
+from benchmarker.schema.base import Scalar
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
+from benchmarker.schema.status import status_words
+from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.record import GenerationRecord
+
+Columns = list[Column[GenerationRow]]
+SHOWN_ELSEWHERE = ("latency", "decode")
+"""Metrics that need no column of their own kind: the first column, and what the first table is ranked by."""
+
+
+def names(rows: Sequence[GenerationRow]) -> Columns:
+    """The columns of the variant's name, and of its engine where that varies."""
+    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left")]
+    if len({row.engine for row in rows}) > 1:
+        columns.append(Column("engine", lambda row: row.engine, "left"))
+    return columns
+
+
+def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
+    """A column for each axis of the cell that varies; with `always`, for prompt, new tokens and batch in any case."""
+    parts: dict[str, Callable[[CellKey], int]] = {
+        "prompt": lambda key: key.prompt_tokens,
+        "new": lambda key: key.new_tokens,
+        "batch": lambda key: key.batch_size,
+    }
+    keys = [row.cell for row in rows if row.cell]
+    varying = {name: value_of for name, value_of in parts.items() if always or len(set(map(value_of, keys))) > 1}
+    if any(key.depth for key in keys):
+        varying["depth"] = lambda key: key.depth
+    if any(key.text for key in keys):
+        varying["text"] = lambda key: key.text + 1
+    return [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+
+
+def _cell_text(value_of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
+    return lambda row: str(value_of(row.cell)) if row.cell else MISSING
+
+
+def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float | None]:
+    return lambda row: value_of(row.cell) if row.cell else None
+
+
+def timing(rows: Sequence[GenerationRow]) -> Columns:
+    """The columns of latency, TTFT, TPOT, tok/s and further declared metrics. In a row without numbers, the first says
+    why."""
+    # tok/s is the latency turned over, so that one of the two spreads is enough.
+    latency = Column[GenerationRow](
+        "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
+    )
+    declared = rows[0].described.metrics if rows else ()
+    metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
+    return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
+
+
+def _latency(row: GenerationRow) -> str:
+    return decimal(row.latency.value) if row.latency else status_words(row.status)
+
+
+def costs(rows: Sequence[GenerationRow]) -> Columns:
+    """The columns of memory, bits, loading, set-up, energy and quality, as far as they were measured."""
+    return [
+        *memory(rows),
+        *byte_columns(rows, "weights", lambda row: row.weight_bytes),
+        *number_columns(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
+        *number_columns(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
+        *_setup(rows),
+        *energy(rows),
+        *number_columns(rows, "perplexity", lambda row: row.perplexity, decimal),
+        *_divergence(rows),
+        *number_columns(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
+    ]
+
+
+def _setup(rows: Sequence[GenerationRow]) -> Columns:
+    """The column of set-up; two where it was measured with an empty compiler's cache and with a filled one."""
+    times = {"setup s": lambda row: row.setup_s}
+    if any(row.setup_cold_s and row.setup_warm_s for row in rows):
+        times = {
+            "cold setup s": lambda row: row.setup_cold_s if row.setup_warm_s else row.setup_s,
+            "warm setup s": lambda row: row.setup_warm_s,
+        }
+    return [
+        column
+        for heading, seconds_of in times.items()
+        for column in number_columns(rows, heading, seconds_of, lambda setup_s: decimal(setup_s, digits=3))
+    ]
+
+
+def _divergence(rows: Sequence[GenerationRow]) -> Columns:
+    if all(row.kl_divergence is None for row in rows):
+        return []
+    return [Column("KL divergence", _divergence_text, sort=lambda row: row.kl_divergence)]
+
+
+def _divergence_text(row: GenerationRow) -> str:
+    """The divergence of a row, or a word where it is not above the baseline's divergence from itself."""
+    if row.kl_divergence is None:
+        return MISSING
+    if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
+        return INDISTINGUISHABLE
+    return significant(row.kl_divergence, 3)
+
+
+def brief(rows: Sequence[GenerationRow]) -> Columns:
+    """The column of the time to the first token."""
+    return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
+
+
+def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
+    """The column of how far a variant's predictions are from the baseline's."""
+    return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
+
+
+def quality_words(row: GenerationRow) -> str:
+    """`KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or why there is no number."""
+    if row.quality and row.quality.is_baseline:
+        return f"perplexity {decimal(row.quality.perplexity)}"
+    if row.quality and row.kl_divergence is not None:
+        return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
+    return (
+        "quality not measured: random weights"
+        if row.dummy_weights
+        else f"quality not measured: add {code('--quality quick')}"
+    )
+
+
+def energy(rows: Sequence[GenerationRow]) -> Columns:
+    """The columns of the whole board's energy; with its spread, which is never small enough to leave out."""
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        Column(
+            "J/token",
+            lambda row: with_spread(row.energy.per_token if row.energy else None),
+            sort=lambda row: row.energy.per_token.value if row.energy else None,
+        ),
+        *number_columns(rows, "net J/token", lambda row: row.energy.net_per_token_j if row.energy else None, decimal),
+        *number_columns(
+            rows, "decode J/token", lambda row: row.energy.decode_per_token_j if row.energy else None, decimal
+        ),
+        *number_columns(rows, "prefill J", lambda row: row.energy.prefill_j if row.energy else None, decimal),
+    ]
+
+
+def every_cell(rows: Sequence[GenerationRow]) -> Columns:
+    """What the table of every cell has beyond speed and memory: energy, where it was counted elsewhere than at the
+    first table's cell. It is counted at the largest cell that a variant could do, which is not always that one."""
+    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else [])]
+
+
+def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
+    """What was measured, on what, with what, and how."""
+    models = each(records, lambda record: record.model.id)
+    revisions = each(records, lambda record: (record.model.revision or "")[:12])
+    types = each(records, lambda record: record.model.dtype)
+    dummies = [record.model.load_format == "dummy" for record in records]
+    weights = "dummy weights" if all(dummies) else "some dummy weights" if any(dummies) else ""
+    return (
+        f"model: {models}{in_brackets(types, revisions and f'revision {revisions}', weights)}",
+        *machine_lines(records),
+    )
+
+
+def variant_line(record: GenerationRecord) -> str:
+    """`variant: int8, engine eager`."""
+    return f"variant: {escaped(record.variant.name)}, engine {escaped(record.variant.engine)}"
+
+
+def load_words(record: GenerationRecord) -> tuple[str, ...]:
+    """What loading made, in one line."""
+    load = record.load
+    if load is None:
+        return ()
+    tied = "tied to the embedding" if load.lm_head_tied else "not tied"
+    return (
+        f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
+        f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
+        f"lm_head {escaped(load.lm_head_dtype)} {tied}{_of_each(load)}",
+        f"load: {seconds(load.load_s)}",
+    )
+
+
+def _of_each(load: LoadFacts) -> str:
+    """What of the weights each of several GPUs holds; nothing for one."""
+    return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
+
+
+def caption(results: Results) -> str:
+    """One paragraph under the tables. Empty where there is no number to explain."""
+    rows = [row for row in results.rows if row.status == "ok" and isinstance(row, GenerationRow)]
+    return " ".join([*filter(None, [captions.caption(results)]), *_energy(rows)])
+
+
+def _energy(rows: Sequence[GenerationRow]) -> list[str]:
+    if not any(row.energy for row in rows):
+        return []
+    return [
+        "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
+        "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
+    ]
+
+
+def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
+    """The rows that stand in the table of limits: those of the headline's cell, at every batch size and depth.
+
+    A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
+    """
+    cell = headline(rows)
+    if cell is None:
+        return []
+    shape = cell.without("batch_size", "depth")
+    return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
+
+
+def title(results: Results) -> str:
+    """`Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
+    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
+    return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
+
+
+DTYPE = "float16"
+"""Of `benchmarker generate` if nothing is said."""
+QUESTION = "Why is the sky blue?"
+TEXTS = {"qwen3-small": "The function returns"}
+"""For models that only continue what they were trained on."""
+
+
+def generate_command(records: Sequence[GenerationRecord]) -> str:
+    """`benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
+
+    Empty for an engine that is a program of its own, for several GPUs and for a record of an old log.
+    """
+    first = records[0]
+    if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
+        return ""
+    words = ["--model", first.model.id]
+    words += ["--revision", first.model.revision] if first.model.revision else []
+    words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
+    words += ["--quant", first.variant.quant]
+    words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
+    words += ["--engine", first.variant.engine]
+    words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
+    text = TEXTS.get(first.model.id, QUESTION)
+    return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
+
+
+def _pairs(flag: str, options: Mapping[str, Scalar]) -> list[str]:
+    """Each option as the words `flag key=value`."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return [word for name, text in texts.items() for word in (flag, f"{name}={text}")]

@@ -1,0 +1,273 @@
+"""Why a token takes as long as it does: what of a generation is timed, its floor, and what a user can do.
+
+    floor = max(weight bytes / bandwidth, operations of a step / matmul rate)
+
+The bytes are those that every decode step reads; the cache's are attention's, which is a part of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import CellKey, cell_words
+from benchmarker.core.formatting import percent, seconds
+from benchmarker.explain.case import Case, Timed, why_no_profile
+from benchmarker.explain.phases import (
+    conversion_of,
+    phase_of,
+    section_phase,
+    table_conversion,
+    table_phase,
+    unpacking,
+)
+from benchmarker.explain.values import Bound, Floor, NotExplained, Phase, ms
+from benchmarker.explain.verdict import bounds_of_shares, share_words
+from benchmarker.explain.waterfall import shares_of, waterfall
+from benchmarker.explain.what_ran import loaded_proof
+from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.schema.engine_facts import DISAGREEMENT, multiplies_all_packed
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.record import Limits
+from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
+from benchmarker.workloads.generation.reading.generation_rows import generation_cell as cell_of
+from benchmarker.workloads.generation.reading.generation_rows import generation_row as make_row
+from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
+
+FEWEST_BITS = 5.5
+"""Bits a weight that the 4-bit forms come to with their scales and an output layer in 16 bits: 5.3 and 5.6 at four
+billion parameters."""
+FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
+SLOWED_FROM = 1.05
+"""Of the time without the profiler: kernels do not take longer than the whole."""
+INTEGER_SAVES = 0.5
+"""Products in 8 bits run at twice the rate of those in 16."""
+
+
+class _Shown(TypedDict):
+    form: Mapping[str, str]
+    floors: Mapping[str, str]
+    advice: Mapping[Bound, Callable[[Case], str]]
+    loaded: LoadFacts | None
+    replaces_linears: bool
+    can_replay: bool
+
+
+def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
+    """A decode step of the generation that was profiled, or of the log's last run above its table."""
+    profiled = next((record for record in records if record.profile), None)
+    if profiled is not None and profiled.profile is not None:
+        return _from_profile(name, profiled, profiled.profile, records)
+    listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
+    if listed is not None:
+        return _from_table(name, listed)
+    loaded = next((record for record in records if record.load), None)
+    proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
+    row = _longest(name, records)
+    allows = _allows(row) + _own_clock(records) if row else None
+    return NotExplained(name, why_no_profile(records), proof, allows, row.mbu if row else None)
+
+
+def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
+    """The least time of a decode step's products; None where the bytes or the limits were not measured.
+
+    Args:
+        bits: A weight, on average: fewer could be read.
+    """
+    if demand is None or limits is None:
+        return None
+    reading_s = demand.weight_bytes / limits.bytes_per_s
+    computing_s = demand.decode_flops / limits.matmul_flops_per_s
+    if computing_s > reading_s:
+        return Floor(computing_s, "flops", INTEGER_SAVES)
+    return Floor(reading_s, "bytes", max(0.0, 1 - FEWEST_BITS / bits) if bits else 0.0)
+
+
+def _from_profile(
+    name: str, record: GenerationRecord, profile: GenerationProfile, records: Sequence[GenerationRecord]
+) -> Timed | NotExplained:
+    row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth)
+    if row is None or row.cell is None:
+        return NotExplained(name, "the cell that was profiled was not measured")
+    phase = decode_phase(profile)
+    total_s = _token_s(row, phase, profile.new_tokens)
+    if total_s is None:
+        return NotExplained(name, "a single token was generated, and decoding takes two")
+    cell = cell_of(record, row.cell)
+    notes = () if phase.is_decode else ("prefill and decode are not told apart: a token is a share of the whole",)
+    return Timed(
+        record=record,
+        phase=phase,
+        total_s=total_s,
+        cell=row.cell,
+        floor=floor_of_step(cell.demand if cell else None, record.limits, row.bits_per_weight),
+        conversion=conversion_of(phase),
+        mbu=row.mbu,
+        units=row.cell.batch_size,
+        notes=(*notes, *communication(profile, phase, total_s=total_s)),
+        before=_prefill(record, profile, row),
+        **_shown(record, phase, row.cell.batch_size),
+    )
+
+
+def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
+    """An imported run: its last cell is what was profiled, as far as the log tells."""
+    assert record.imported is not None
+    table = read_tables(record.imported.profiler_tables[-1])[0]
+    last = next((cell for cell in reversed(record.cells) if cell.status == "ok" and cell.samples), None)
+    if last is None or not table.listed:
+        return NotExplained(name, "its log has no timed run, or no time on the device, to hold against each other")
+    if table.by == "cpu" and record.environment.device.kind != "cpu":
+        return NotExplained(name, "its log's table has a processor's time alone, and its runs may be of another device")
+    if table.known_total_s is None:
+        return NotExplained(
+            name,
+            f"its log's table has no line `Self {table.device or 'CPU'} time total`, and no percentages to work it out "
+            "from: how much time the table leaves out is not known",
+        )
+    row = _row(name, [record], prompt_tokens=last.prompt_tokens, batch_size=last.batch_size)
+    assert row is not None
+    assert row.latency is not None
+    notes = [
+        f"the profiled generation is taken to be of {last.new_tokens} tokens, as the last runs above its table",
+        "prefill and decode are not told apart: a token is a share of the whole",
+    ]
+    if not table.is_total_printed:
+        notes.append("the line with its table's total is missing: it is worked out from the percentage of a row")
+    if table.is_total_too_small:
+        notes.append("its table's rows add up to more than the total below them: their sum is used")
+    phase = table_phase(table, last.new_tokens)
+    return Timed(
+        record=record,
+        phase=phase,
+        total_s=row.latency.value / last.new_tokens,
+        cell=row.cell,
+        conversion=table_conversion(table),
+        units=last.batch_size,
+        notes=tuple(notes),
+        **_shown(record, phase, last.batch_size),
+    )
+
+
+def decode_phase(profile: GenerationProfile) -> Phase:
+    """Decoding; the whole generation where the profile does not tell prefill and decode apart."""
+    tokens = profile.new_tokens - 1
+    decode = section_phase(profile, "decode", units=tokens) if tokens else None
+    return replace(decode, is_decode=True) if decode else phase_of(profile, units=profile.new_tokens)
+
+
+def _row(
+    name: str, records: Sequence[GenerationRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
+) -> Row | None:
+    """The longest cell with the profiled prompt and depth, over all processes.
+
+    Args:
+        depth: None where it was not kept: then the deepest is taken, which is what is profiled if it ran.
+    """
+    keys: list[CellKey] = [
+        key
+        for record in records
+        for key in keys_of(record)
+        if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size) and depth in (None, key.depth)
+    ]
+    longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
+    rows = (make_row(name, key, records) for key in longest_first)
+    return next((row for row in rows if row.status == "ok"), None)
+
+
+def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
+    """A token's time without the profiler, over the same part of a generation as the phase."""
+    if phase.is_decode:
+        return row.tpot.value if row.tpot else None
+    if row.ttft and row.tpot:
+        return (row.ttft.value + (profiled_tokens - 1) * row.tpot.value) / profiled_tokens
+    return row.latency.value / row.cell.new_tokens if row.latency and row.cell else None
+
+
+def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> str | None:
+    """What the prompt waits for; None where the profile does not tell it apart."""
+    phase = section_phase(profile, "prefill")
+    if phase is None or row.ttft is None:
+        return None
+    # The sections' union of intervals, and no time with the profiler on: that of the first token is not kept.
+    phase = replace(unpacking(phase, conversion_of(phase)), profiled_s=None)
+    cell = cell_of(record, row.cell)
+    demand, limits = cell.demand if cell else None, record.limits
+    floor = None
+    if demand and limits:
+        computing_s, reading_s = (
+            demand.prefill_flops / limits.matmul_flops_per_s,
+            demand.weight_bytes / limits.bytes_per_s,
+        )
+        floor = Floor(max(computing_s, reading_s), "flops" if computing_s > reading_s else "bytes")
+    fall = waterfall(phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
+    shares = shares_of(fall, floor)
+    slowed = "; the profiled one took longer than that in its kernels alone" if fall.busy_share > SLOWED_FROM else ""
+    by_size = sorted(shares, key=lambda share: -share.seconds)
+    bounds = " and ".join(bounds_of_shares(shares, phase, floor))
+    return (
+        f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
+        f"{', '.join(share_words(share) for share in by_size if share.of_total >= 0.005)}{slowed}"
+    )
+
+
+def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
+    """The largest cell that has a time a token, and a bandwidth to hold it against if one was measured."""
+    keys = sorted({key for record in records for key in keys_of(record)}, reverse=True)
+    rows = [row for key in keys if (row := make_row(name, key, records)).status == "ok" and row.tpot]
+    return next((row for row in rows if row.mbu is not None), rows[0] if rows else None)
+
+
+def _own_clock(records: Sequence[GenerationRecord]) -> str:
+    """Whether the time is an engine's own, where it runs in another process and told what it measured itself."""
+    engines = [record.engine.external for record in records if record.engine and record.engine.external]
+    told = [engine.disagreement for engine in engines if engine.disagreement is not None]
+    if not told or max(told) > DISAGREEMENT:
+        return ""
+    return (
+        f"; the engine's own clock says the same within {percent(max(told), places=1)}, so that this is its own time "
+        "and not that of handing over its tokens"
+    )
+
+
+def _allows(row: Row) -> str:
+    """What the time and the bytes of a token say without a profile."""
+    assert row.tpot is not None
+    where = f"not profiled: at {cell_words(row.cell)}"
+    if row.mbu is not None:
+        remainder = max(0.0, 1 - row.mbu)
+        return (
+            f"{where}, reading what a token needs takes {percent(row.mbu)} of its {ms(row.tpot.value)} at the measured "
+            f"bandwidth, so that all else is at most {percent(remainder)} of it"
+        )
+    if row.weight_bytes is None:
+        return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
+    rate = row.weight_bytes / row.tpot.value / 1e9
+    return (
+        f"{where}, a token takes {ms(row.tpot.value)} and reads {row.weight_bytes / 1e9:.3g} GB of weights, "
+        f"{rate:,.0f} GB/s; what the device can do was not measured"
+    )
+
+
+def _shown(record: GenerationRecord, phase: Phase, units: int) -> _Shown:
+    """The fields of every explained generation.
+
+    Our own kernels multiply all of GPTQ's packed weights if a step has one token.
+    """
+    engine = record.engine
+    return {
+        "form": {"quant": record.variant.quant, "engine": record.variant.engine},
+        "floors": FLOORS,
+        "advice": ADVICE,
+        "loaded": record.load,
+        "replaces_linears": units == 1 and engine is not None and multiplies_all_packed(engine.kernels_used),
+        "can_replay": (
+            record.profile is not None
+            and phase.by == "device"
+            and record.variant.engine == "eager"
+            and can_be_captured(record)
+        ),
+    }

@@ -1,0 +1,280 @@
+"""Reading of mixers' records: rows, the limit of a call, and sentences on several lengths.
+
+    floor = max(FLOPs / matmul rate, bytes of inputs and outputs / bandwidth)
+
+A training step is not explained, since the kernels of its record are those of its mixer alone; nor is a call on a CPU,
+since the operators of a mixer cannot be identified.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from benchmarker.comparison.aggregate import by_round
+from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.core.formatting import decimal, gib, percent
+from benchmarker.core.stats import Ratio, paired_ratio
+from benchmarker.core.tables import escaped
+from benchmarker.explain.case import Timed, floor_of
+from benchmarker.explain.values import NotExplained
+from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.workloads.mixers.mixer import SOFTMAX
+from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
+from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.operation.operation_reading import (
+    kernels_note,
+    largest_call,
+    length_series,
+    phase_of_call,
+    timed_call,
+)
+from benchmarker.workloads.operation.spec import LengthPoint
+
+if TYPE_CHECKING:
+    from benchmarker.schema.record import Moment
+
+OUT_OF_MEMORY = ("oom_gpu", "oom_host")
+
+
+@dataclass(frozen=True)
+class MixersRow(Row):
+    """One variant in one cell."""
+
+    misfits: dict[LengthPoint, MixersCell] = field(default_factory=dict)
+    """Cells of the variant that ran out of memory."""
+    kernels_by_round: dict[Moment, float] = field(default_factory=dict)
+    """Seconds of all kernels of one profiled call, by round. Empty on a CPU, and for a training step, whose record has
+    only the kernels of its mixer."""
+    tasks: tuple[TaskScore, ...] = ()
+    """Every task in every size and seed."""
+    mixer_share: float | None = None
+    """Share of the mixers in the FLOPs of a training step, which bounds the savings of another mixer."""
+
+    @property
+    def is_softmax(self) -> bool:
+        return self.form["mixer"] == SOFTMAX.name
+
+    @property
+    def misfit(self) -> MixersCell | None:
+        if self.cell is None or self.status not in OUT_OF_MEMORY:
+            return None
+        return self.misfits.get(LengthPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
+
+    @property
+    def tokens(self) -> int:
+        return self.cell.seq_len * self.cell.batch_size if self.cell else 0
+
+
+def make_mixers_row(
+    fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]
+) -> MixersRow:
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    demand = good[0][1].demand if good else None
+    has_kernels = all(
+        record.environment.device.kind != "cpu" and not cell.block and cell.kernels for record, cell in good
+    )
+    return MixersRow(
+        **fields,
+        kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cast("MixersCell", cell))) if has_kernels else {},
+        tasks=next((record.tasks for record in newest if record.tasks), ()),
+        mixer_share=demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
+        misfits={
+            LengthPoint(cell.seq_len, cell.batch_size, cell.mode): cell
+            for record in records
+            for cell in record.cells
+            if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None
+        },
+    )
+
+
+def _kernels_s(cell: MixersCell) -> float:
+    return float(sum(kernel.total_s for kernel in cell.kernels))
+
+
+def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+    """Return the largest measured call of the mixer alone, with the kernels of its proof."""
+    call = largest_call(name, records, explains=lambda cell: cell.block is None)
+    if call is None:
+        return NotExplained(name, "no cell of the mixer alone was measured")
+    if call.on_cpu:
+        return NotExplained(name, "on a CPU the operators of a mixer cannot be identified")
+    categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)
+    return timed_call(
+        call,
+        phase_of_call(call, categories),
+        floor=floor_of(call.cell.demand, call.record.limits),
+        form=form,
+        notes=kernels_note(call.cell.kernels),
+    )
+
+
+SLOPE_LENGTHS = 3
+"""Lengths that a line needs at least: it fits any two."""
+
+
+@dataclass(frozen=True)
+class SoftmaxRatio:
+    """Speed of a mixer relative to the fastest softmax at one length."""
+
+    seq_len: int
+    ratio: Ratio
+    best: str
+    """Name of that softmax."""
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Least-squares line bytes = fixed_bytes + per_token_bytes * tokens."""
+
+    fixed_bytes: float
+    per_token_bytes: float
+    worst: float
+    """Largest relative distance of a measured size from the line."""
+
+
+def remarks(rows: Sequence[MixersRow]) -> list[str]:
+    """Return the crossings of each mixer and mode, then memory, then the cells that did not fit."""
+    return [*crossing_remarks(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
+
+
+def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
+    """Return the lengths at which each mixer crosses the best softmax, and those of its kernels if they differ."""
+    lines = []
+    for series in length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text):
+        members = [row for row in rows if row.cell in series.keys and row.latency]
+        by_kernels = _softmax_ratios(members, lambda row: row.kernels_by_round)
+        for variant, points in _softmax_ratios(members, lambda row: row.latency_by_round).items():
+            kernels = by_kernels.get(variant, [])
+            differs = crossings(_ratios(kernels)) != crossings(_ratios(points))
+            if text := crossing_text(escaped(variant), points):
+                lines.append(f"{series.label}: {text}{kernels_text(kernels) if differs else ''}.")
+    return lines
+
+
+def _softmax_ratios(
+    rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
+) -> dict[str, list[SoftmaxRatio]]:
+    """Return the ratios of each mixer to the fastest softmax of the same length, shortest length first.
+
+    Args:
+        seconds_of: Returns a row's time by round; empty if unknown.
+    """
+    by_length: dict[int, list[MixersRow]] = defaultdict(list)
+    for row in rows:
+        if row.cell and seconds_of(row):
+            by_length[row.cell.seq_len].append(row)
+    ratios: dict[str, list[SoftmaxRatio]] = defaultdict(list)
+    for seq_len, members in sorted(by_length.items()):
+        if best := best_softmax(members):
+            for row in members:
+                if not row.is_softmax:
+                    ratio = paired_ratio(seconds_of(best), seconds_of(row))
+                    ratios[row.variant].append(SoftmaxRatio(seq_len, ratio, escaped(best.variant)))
+    return ratios
+
+
+def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
+    measured = [row for row in rows if row.is_softmax and row.latency]
+    return min(measured, key=lambda row: row.latency.value if row.latency else 0.0, default=None)
+
+
+def _ratios(points: Sequence[SoftmaxRatio]) -> Ratios:
+    return [(point.seq_len, point.ratio) for point in points]
+
+
+def crossing_text(variant: str, points: Sequence[SoftmaxRatio]) -> str | None:
+    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths."""
+    if len(points) < 2:
+        return None
+    ordered = sorted(points, key=lambda point: point.seq_len)
+    spans = crossings(_ratios(ordered))
+    best = {point.seq_len: point.best for point in ordered}
+    if spans:
+        return "; ".join(
+            f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "
+            f"positions on ({best[span.before]} at {span.before:,})"
+            for span in spans
+        )
+    shortest, longest = ordered[0], ordered[-1]
+    lengths = f"from {shortest.seq_len:,} to {longest.seq_len:,} positions"
+    names = " and ".join(dict.fromkeys(best.values()))
+    ends = f"{_times(shortest.ratio)} at {shortest.seq_len:,}, {_times(longest.ratio)} at {longest.seq_len:,}"
+    is_faster = always_faster(_ratios(ordered))
+    if is_faster is None:
+        return f"{variant} relative to the best softmax ({names}): {ends}; no crossing is decided, {lengths}"
+    verdict = verdict_text(is_faster=is_faster)
+    return f"{variant} is {verdict} than the best softmax ({names}) at all measured lengths, {lengths}: {ends}"
+
+
+def kernels_text(points: Sequence[SoftmaxRatio]) -> str:
+    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided.
+
+    Args:
+        points: Ratios of the kernels' times, without the host that launches them.
+    """
+    start = "; its kernels alone are"
+    spans = crossings(_ratios(points))
+    if spans:
+        texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
+        return f"{start} {', '.join(texts)}"
+    is_faster = always_faster(_ratios(points))
+    return "" if is_faster is None else f"{start} {verdict_text(is_faster=is_faster)} at all measured lengths"
+
+
+def _times(ratio: Ratio) -> str:
+    return f"{decimal(ratio.value, digits=3)}x"
+
+
+def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
+    """Yield the share of the best softmax in the FLOPs of a training step."""
+    cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
+    for row in rows:
+        if row.cell and row.mixer_share is not None:
+            cells[row.cell].append(row)
+    for cell, members in cells.items():
+        best = best_softmax(members)
+        if best and best.mixer_share is not None:
+            yield (
+                f"{cell.words}: {escaped(best.variant)} has {percent(best.mixer_share)} of the FLOPs of the step, the "
+                "most that another mixer can save."
+            )
+
+
+def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
+    """Yield bytes per token for each mode: those kept for the backward pass, or else those of the call's peak."""
+    sizes: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+    for row in rows:
+        fact = "kept" if row.cell and row.cell.mode != "forward" else "peak"
+        if row.cell and fact in row.facts:
+            sizes[row.variant, fact][row.tokens] = round(row.facts[fact])
+    for (variant, fact), measured in sizes.items():
+        if line := slope(sorted(measured.items())):
+            verb = "keeps for the backward pass" if fact == "kept" else "has at its forward peak"
+            per_token = f"{line.per_token_bytes / 1024:.1f} KiB per token"
+            yield f"{escaped(variant)} {verb} {per_token}, at most {percent(line.worst)} off a straight line."
+
+
+def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
+    """Return the line through (tokens, bytes); None for fewer than three numbers of tokens."""
+    import numpy
+
+    if len({tokens for tokens, _ in sizes}) < SLOPE_LENGTHS:
+        return None
+    tokens, measured = (numpy.array(values, dtype=float) for values in zip(*sizes, strict=True))
+    per_token, fixed = numpy.polyfit(tokens, measured, 1)
+    worst = float(numpy.max(numpy.abs(fixed + per_token * tokens - measured) / measured))
+    return Slope(float(fixed), float(per_token), worst)
+
+
+def _misfits(rows: Sequence[MixersRow]) -> Iterator[str]:
+    for row in rows:
+        if cell := row.misfit:
+            text = f"at {cell.seq_len:,} positions {escaped(row.variant)} does not fit"
+            if cell.least_bytes is not None and cell.free_bytes is not None:
+                bound = " at least" if cell.least_bytes > cell.free_bytes else " for inputs, output and scores alone"
+                text += f": it needs {gib(cell.least_bytes)}{bound}, and {gib(cell.free_bytes)} were free"
+            yield f"{text}."

@@ -1,1 +1,0 @@
-"""Reading of the records of operations: explanations, and sentences on several lengths."""

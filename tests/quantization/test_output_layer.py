@@ -1,0 +1,174 @@
+"""The output layer in int8, with the real libraries on a two-layer random Qwen3 whose layer is its embedding too."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.checkpoints.base import Silent, Target
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.core.errors import MissingLibraryError, UnsupportedError
+from benchmarker.engines.base import Form
+from benchmarker.engines.decoders.torch_engine import load as open_form
+from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
+from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
+from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
+from benchmarker.engines.registry import torch_engine
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.quality.judging_plan import make_plan
+from benchmarker.quantization.base import FormOptions, Loaded, with_head
+from benchmarker.quantization.fp16 import FP16Options
+from benchmarker.quantization.load import load_form, load_model
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.report.compare import compare_records
+from benchmarker.schema.model import ModelSpec, QuantSpec
+from benchmarker.schema.quality import QualitySpec
+from benchmarker.workloads.generation.demand import Weights
+from tests.loading import EMBEDDING, PARAMETERS, distance, facts_of, load, logits, prepare
+from tests.records import cell, record
+from tests.records import load as load_record
+
+HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
+"""A byte a weight, and for each row a scale in 32 bits and a zero point."""
+
+
+def with_int8_head(model: Path, quant: str) -> Loaded:
+    checkpoint = prepare(model, quant, lm_head="int8")
+    return load_form(quant, checkpoint, LOADERS[quant].options(lm_head="int8"), Target("cpu", "float16"), Silent())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("quant", "classes"),
+    [
+        ("fp16", {"Int8Tensor int8": 1, "Tensor float16": 14}),
+        ("int8", {"Int8Tensor int8": 15}),
+        ("bnb4", {"Int8Tensor int8": 1, "Params4bit uint8": 14}),
+    ],
+)
+def test_a_tied_output_layer_becomes_int8_and_the_embedding_stays(session_model, quant, classes):
+    loaded, plain = with_int8_head(session_model, quant), load(session_model, quant)
+    facts, before = facts_of(loaded), facts_of(plain)
+    assert facts.weight_bytes == before.weight_bytes + HEAD_BYTES
+    assert facts.parameters == PARAMETERS
+    assert facts.weight_classes == classes
+    assert (facts.lm_head_dtype, facts.lm_head_tied) == ("int8", False)
+    assert facts.notes[-1].endswith("a scale a row; the embedding, which it was tied to, stays in float16")
+    assert not any("not quantized" in note for note in facts.notes)
+    assert facts.quantized_fraction == pytest.approx(before.quantized_fraction + EMBEDDING / PARAMETERS)
+    assert 0 < distance(loaded, plain) < 0.02
+    # A step reads the layer in a byte a weight, and of the embedding a row.
+    assert Weights(loaded.model).read_bytes == Weights(plain.model).read_bytes - 2 * EMBEDDING + HEAD_BYTES
+
+
+@pytest.mark.slow
+def test_an_output_layer_of_its_own_leaves_less_to_store(shape_folder, tmp_path):
+    folder = Path(shutil.copytree(shape_folder, tmp_path / "untied"))
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    sizes = {}
+    for options in ({}, {"lm_head": "int8"}):
+        model = load_model(str(folder), device="cpu", load_format="dummy", options=options)
+        sizes[len(options)] = facts_of(Loaded(model))
+    assert sizes[0].weight_bytes - sizes[1].weight_bytes == 2 * EMBEDDING - HEAD_BYTES
+    assert sizes[0].parameters == sizes[1].parameters == PARAMETERS + EMBEDDING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", pytest.param("compile", marks=pytest.mark.by_hand)])
+def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_model, name):
+    checkpoint = prepare(session_model, "int8", lm_head="int8", dtype="float32")
+    options = LOADERS["int8"].options(lm_head="int8")
+    model, facts = open_form(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
+    assert facts.lm_head_dtype == "int8"
+    ids = list(range(10, 30))
+    scorer = torch_engine(name).decoder(model, CpuDevice()).scorer
+    step, forward = scorer.step_scores(ids), scorer.forward_scores(ids)
+    assert step is not None
+    assert forward is not None
+    assert abs(step.log_probabilities - forward.log_probabilities).max() < 1e-3
+
+
+def test_a_layer_that_cannot_be_quantized_is_refused_in_a_line(session_model):
+    loaded = load(session_model, "fp16")
+    loaded.model.lm_head = torch.nn.Embedding(4, 4)
+    with pytest.raises(UnsupportedError) as caught:
+        with_head(loaded, FP16Options(lm_head="int8"))
+    assert str(caught.value) == (
+        "lm_head=int8: the output layer is Embedding with weights of Parameter already; leave the option out"
+    )
+
+
+def test_without_the_option_nothing_changes(session_model):
+    loaded = load(session_model, "fp16")
+    before = logits(loaded)
+    assert with_head(loaded, FormOptions()) is loaded
+    assert torch.equal(logits(loaded), before)
+
+
+def test_a_missing_torchao_is_said_before_the_model_is_looked_for(monkeypatch):
+    def version(name: str) -> str:
+        if name == "torchao":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(MissingLibraryError) as caught:
+        prepare("no/such/model", "bnb4", lm_head="int8")
+    assert str(caught.value) == (
+        "lm_head=int8: the library 'torchao' is not installed; pip install -e '.[int8]' in benchmarker's folder"
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        (LlamaCppEngine(), LlamaCppOptions()),
+        (VllmEngine(), VllmOptions()),
+        (SglangEngine(), SglangOptions()),
+    ],
+)
+def test_engines_with_forms_of_their_own_refuse_it(engine, options, session_model):
+    form = Form("fp16", FP16Options(lm_head="int8"), "float16", options)
+    checkpoint = prepare(session_model, "fp16")
+    assert engine.takes(replace(form, options=FP16Options()), checkpoint) is None
+    assert "for the engines that run here" in (engine.takes(form, checkpoint) or "")
+
+
+def test_fp16_with_it_is_held_against_the_unquantized_model(session_model):
+    from benchmarker.checkpoints.read_model import load_tokenizer
+
+    checkpoint = prepare(session_model, "fp16")
+    plans = [
+        make_plan(
+            QualitySpec(size="quick"),
+            ModelSpec(id=str(session_model)),
+            QuantSpec(quant="fp16", options=options),
+            name="fp16",
+            checkpoint=checkpoint,
+            tokenizer=load_tokenizer(checkpoint),
+            progress=Silent(),
+        )
+        for options in ({}, {"lm_head": None}, {"lm_head": "int8"})
+    ]
+    assert [plan.is_baseline for plan in plans] == [True, True, False]
+
+
+def test_a_faster_row_with_quantized_weights_is_not_taken_for_the_unquantized_form():
+    ranking = ranking_of(
+        compare_records(
+            [
+                record("fp16", cell([2.0])),
+                record("fp16", cell([1.0]), name="head", load=load_record(quantized_fraction=0.2)),
+            ]
+        )
+    )
+    assert ranking.named is not None
+    assert ranking.named.variant == "fp16"
+    assert [row.speed_up.reference for row in ranking.rows if row.speed_up] == ["fp16"]
