@@ -32,7 +32,6 @@ __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed"
 
 REDRAW_S = 0.1
 FILE_WIDTH = 100
-"""Columns of a table outside a terminal."""
 _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
 
@@ -57,15 +56,12 @@ class Terminal:
         )
         self._pinned = Pinned(self._out)
         self.can_pin = self._out.is_terminal and not self._out.is_dumb_terminal and not quiet and not verbose
-        """True if `pin` shows anything."""
 
     def line(self, text: str) -> None:
-        """Print a line, unless quiet."""
         if not self._quiet:
             self._print(text)
 
     def note(self, text: str) -> None:
-        """Print a line during a long step, unless quiet."""
         self.line(text)
 
     def step(self, what: str, finished: int, total: int) -> None:
@@ -79,20 +75,14 @@ class Terminal:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks after an empty line; also when quiet, unless they are a detail.
-
-        A terminal gets text that fits; a file, a pipe or a quiet terminal gets markdown.
-        """
+        """Print blocks after an empty line; also when quiet, unless they are a detail."""
         if self._out.is_terminal and not self._quiet:
             self.show(blocks)
         elif not (self._quiet and detail):
             self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:
-        """Print paragraphs and tables after an empty line; also when quiet.
-
-        No line is wider than the terminal, or than 100 columns in a file.
-        """
+        """Print paragraphs and tables, not wider than the terminal (100 columns in a file); also when quiet."""
         width = self._out.width if self._out.is_terminal else FILE_WIDTH
         with self._beside_pins():
             if not self._quiet:
@@ -168,7 +158,6 @@ class Bar:
             self._draw(self._progress)
 
     def clear(self) -> None:
-        """Remove the bar; the next step draws it again."""
         if self._drawn_at is not None:
             self._console.control(_UP_AND_CLEAR)
             self._drawn_at = None
@@ -216,7 +205,7 @@ class Tenths:
 
 
 def _count(finished: int, total: int) -> str:
-    """Return `: 3/36`; percent if bytes are counted, nothing without a known end."""
+    """Return `: 3/36`; percent if bytes are counted, nothing without a total."""
     if total <= 0:
         return ""
     return f": {finished}/{total}" if total < 1_000_000 else f": {100 * finished / total:.0f} %"

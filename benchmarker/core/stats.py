@@ -26,7 +26,6 @@ POWER = 0.80
 MIN_ROUNDS = 3
 """With two rounds the t interval is 13 standard errors wide on each side."""
 SAME_WITHIN = 0.02
-"""Largest difference between two variants that counts as none."""
 
 Round = TypeVar("Round", bound=Hashable)
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
@@ -34,8 +33,6 @@ Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Positive quantity, with its 95 % interval if there are enough rounds."""
-
     value: float
     low: float | None = None
     high: float | None = None
@@ -81,11 +78,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
-    """Return a variant's value from its per-round medians m_r.
-
-    The interval is exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) ). `repeats` are the raw values, for their
-    spread.
-    """
+    """Return a variant's value from its per-round medians: exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) )."""
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
         return Estimate(value, deviation=spread)
@@ -137,10 +130,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
     """Return the verdict on a ratio, with its p after `holm`.
 
-    - not tested: fewer than three rounds.
-    - same: the whole interval lies inside [1 / (1 + band), 1 + band].
-    - faster, slower: a ratio of 1 is excluded, also after Holm's correction, and the estimate lies outside the band.
-    - inconclusive: none of these; more rounds could decide.
+    "same" if the whole interval lies within the band; "faster" or "slower" if a ratio of 1 is excluded after Holm's
+    correction and the estimate lies outside the band; "inconclusive" otherwise; "not tested" below three rounds.
     """
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
@@ -180,7 +171,7 @@ def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -
 
 
 def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
-    """Return exp(c * SE), with c the noncentrality at which a two-sided t test at 5 % / tests has 80 % power."""
+    """Return exp(c * SE), with c the noncentrality of a two-sided t test with 80 % power at 5 % / tests."""
     return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 
