@@ -126,7 +126,7 @@ def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, An
 def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
     kernel = KERNELS.get(name)
     return linear_class_of(
-        "gptq", model, title=kernel.title if kernel else name, wanted=kernel.linear_class if kernel else None
+        "gptq", model, title=kernel.title if kernel else name, expected=kernel.linear_class if kernel else None
     )
 
 
@@ -156,12 +156,12 @@ def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization:
         ) from error
 
 
-def linear_class_of(form: str, model: PreTrainedModel, *, title: str, wanted: str | None) -> str:
-    """Return the linear class that gptqmodel used; DeviceError if it is not the wanted one.
+def linear_class_of(form: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
+    """Return the linear class that gptqmodel used; DeviceError if it is not the expected class.
 
     Args:
         title: Name of the kernel, for messages.
-        wanted: Expected class, or None if gptqmodel chooses.
+        expected: Expected class, or None if gptqmodel chooses.
     """
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
@@ -170,7 +170,7 @@ def linear_class_of(form: str, model: PreTrainedModel, *, title: str, wanted: st
         raise ModelError(
             f"{form}: the loaded model has no {form.upper()} layer; is the checkpoint's quantization_config right?"
         )
-    if wanted is not None and set(classes) != {wanted}:
+    if expected is not None and set(classes) != {expected}:
         got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
         raise DeviceError(
             f"{form}: asked for the {title} kernel, gptqmodel gave {got}. "
