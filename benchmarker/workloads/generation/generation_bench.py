@@ -29,7 +29,6 @@ from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_wor
 from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.generation_job import model_fingerprint
-from benchmarker.workloads.generation.generation_metrics import profiled_words
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
@@ -243,7 +242,7 @@ def profiled(
         terminal.line(f"no profile: {profile.reason}")
         return {"no_profile": profile}
     if not job.part:
-        terminal.table(profile_table(profile, what=profiled_words(profile)), detail=True)
+        terminal.table(profile_table(profile, what=profile.subject), detail=True)
     # Kernels that could not be counted are no reason why there is no profile.
     return {"profile": profile, "no_profile": None}
 
