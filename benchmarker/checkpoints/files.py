@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.tensor_files import check_tensors
 from benchmarker.core.errors import ModelError, read_problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmarker.checkpoints.base import PlannedTensor
+
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -111,3 +119,121 @@ def has_tokenizer(folder: Path) -> bool:
         (folder / name).exists()
         for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     )
+
+
+DTYPES = {
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int32": ("I32", 4),
+}
+"""torch's name of a type to the format's name and the bytes of one element."""
+LENGTH = struct.Struct("<Q")
+POINTER = b"version https://git-lfs"
+"""How git-lfs begins the text that stands for a file which it has not fetched."""
+
+
+def tensor_bytes(tensor: PlannedTensor) -> int:
+    """Size on disk."""
+    count = 1
+    for extent in tensor.shape:
+        count *= extent
+    return count * DTYPES[tensor.dtype][1]
+
+
+def write_tensors(
+    path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
+) -> Iterator[PlannedTensor]:
+    """Write one file, making each tensor just before it is written and yielding it afterwards."""
+    with path.open("wb") as file:
+        header = _header(tensors)
+        file.write(LENGTH.pack(len(header)) + header)
+        for tensor in tensors:
+            values = tensor.make(generator)
+            assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
+            file.write(_raw(values))
+            yield tensor
+
+
+def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor_bytes(tensor)
+        header[tensor.name] = {
+            "dtype": DTYPES[tensor.dtype][0],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # Padded so that the tensors begin at a multiple of eight bytes, as the format asks.
+    return text + b" " * (-len(text) % 8)
+
+
+def _raw(tensor: torch.Tensor) -> memoryview:
+    import torch
+
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def check_tensors(path: Path) -> None:
+    """Check, without reading a weight, that the file is a safetensors file and as long as its header says.
+
+    Raises:
+        ModelError: It is cut short, damaged, or no safetensors file at all.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np"):
+            return
+    except SafetensorError as error:
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise ModelError(
+                    f"{path}: a git-lfs pointer, not the weights themselves; run 'git lfs pull' in its folder"
+                ) from error
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        raise ModelError(
+            f"{path}: {path.stat().st_size:,} bytes that are not a whole safetensors file ({reason}); "
+            "copy or download it again"
+        ) from error
+
+
+SHIPPED = {
+    "qwen3-4b": "qwen3-4b",
+    "Qwen/Qwen3-4B": "qwen3-4b",
+    "qwen3-tiny": "qwen3-tiny",
+    "qwen3-small": "qwen3-small",
+}
+"""What a user may call it, and the folder under benchmarker/models."""
+
+
+def shape_names() -> tuple[str, ...]:
+    """What the shipped shapes are called, each once."""
+    return tuple(sorted(set(SHIPPED.values())))
+
+
+def shipped_shape(model_id: str) -> Path | None:
+    """Folder of a shipped shape, or None where none goes by that name."""
+    name = SHIPPED.get(model_id)
+    return _folder(name) if name else None
+
+
+def only_shipped(model_id: str) -> bool:
+    """Whether the name means a shipped shape and nothing on the hub."""
+    return model_id in SHIPPED and "/" not in model_id
+
+
+def models_with_weights() -> tuple[str, ...]:
+    """Names of those that can be run as they are."""
+    return tuple(name for name in shape_names() if (_folder(name) / "model.safetensors").is_file())
+
+
+def _folder(name: str) -> Path:
+    return Path(str(files("benchmarker") / "models" / name))
+
+
+def shipped_text(name: str) -> str:
+    """A text that ships with benchmarker: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
+    return (files("benchmarker") / "text" / name).read_text(encoding="utf-8")

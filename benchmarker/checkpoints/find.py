@@ -11,12 +11,11 @@ from typing import Any
 
 from benchmarker.checkpoints.base import GGUF_SUFFIX, Checkpoint, Form, Progress, Silent
 from benchmarker.checkpoints.dummy import make_dummy
-from benchmarker.checkpoints.files import check_weights, read_config
+from benchmarker.checkpoints.files import check_weights, models_with_weights, only_shipped, read_config, shipped_shape
 from benchmarker.checkpoints.gguf_file import FORMAT, gguf_facts
 from benchmarker.checkpoints.hub import fetch, look_up
 from benchmarker.checkpoints.model_config import language_model_config
 from benchmarker.checkpoints.read_model import import_libraries
-from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
 from benchmarker.schema.model import ModelSpec
 

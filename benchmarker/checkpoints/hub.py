@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from benchmarker.checkpoints.base import Progress, Silent
-from benchmarker.checkpoints.files import PICKLES, pickle_only
-from benchmarker.checkpoints.shipped_models import shape_names
+from benchmarker.checkpoints.files import PICKLES, pickle_only, shape_names
 from benchmarker.core.errors import ModelError, near_miss
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")

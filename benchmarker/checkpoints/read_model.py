@@ -6,20 +6,40 @@ would be measured without anybody noticing, so that is an error here.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.gguf_file import gguf_facts
-from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.model_config import transformers_config
 from benchmarker.core.errors import ModelError
 from benchmarker.core.packages import report_library_conflicts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put environment variables, the root logger and warning filters back at the end of the block."""
+    variables = dict(os.environ)
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 TEXT_TENSORS = {

@@ -31,7 +31,7 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     cells = [(record, cell_of(record, key)) for record in records]
     first = records[0]
     workload = workload_of(first.workload)
-    void = workload.void(records)
+    void = type(first).why_void(records)
     good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples and not void]
     status, reason = ("ok", None) if good else ("invalid", void) if void else _why_not(cells)
     measured = _measured(good) if good else {}

@@ -190,7 +190,7 @@ def named_variants(
 
         def order(identity: Identity) -> tuple[int, int]:
             record = variants[identity][0]
-            return families.index(comparing.family(record)), comparing.place(record)
+            return families.index(comparing.family(record)), record.family_place
 
         ordered.sort(key=order)
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
@@ -199,13 +199,9 @@ def named_variants(
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """What differs in device, versions or what the workload says, such as the model."""
     differences = []
-    comparing = workload_of(records[0].workload)
-    records = comparing.as_one(records)
-    for field, value_of in circumstances(records[0].workload).items():
+    for field, value_of in circumstances(records[0].workload, records).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(
-            value_of(record) for record in records if comparing.knows(record) or value_of(record) is not None
-        )
+        values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -253,7 +249,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
         by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
     for records in by_cells.values():
-        facts = [workload_of(record.workload).ran(record) for record in records]
+        facts = [record.choices for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
             if len(counts) > 1:
@@ -283,7 +279,7 @@ UNSAID = ("power limit", "governor")
 """Circumstances that older records and some machines do not tell: a record without them agrees with any."""
 
 
-def circumstances(workload: str) -> dict[str, Circumstance]:
+def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
     """What must be equal in all records, by its name in a message: each is a function of a record."""
     return {
         "device": lambda record: record.environment.device.name,
@@ -299,7 +295,7 @@ def circumstances(workload: str) -> dict[str, Circumstance]:
         "compiler switches": _switches(COMPILER),
         "Python": _python,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
-        **workload_of(workload).circumstances(),
+        **workload_of(workload).circumstances(records),
         "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
@@ -339,7 +335,7 @@ def _version_of(package: str) -> Circumstance:
     """None for a library that the variant does not run: its version is no matter."""
 
     def version(record: RunRecord) -> str | None:
-        libraries = workload_of(record.workload).libraries(record)
+        libraries = record.libraries
         is_run = package not in OF_VARIANTS or libraries is None or package in libraries
         return record.environment.packages.get(package) if is_run else None
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from benchmarker.comparison.rows import CellKey, Results, Row, RowT, headline_rows
 from benchmarker.comparison.speed_up import is_wide, outlier_round, rate_ratio
 from benchmarker.core.stats import SAME_WITHIN, Ratio, Verdict, verdicts
-from benchmarker.schema.registry import workload_of
 
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
@@ -133,7 +132,7 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
         rows: Rows of one cell.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
-    losses = [0.0 if row.is_baseline else workload_of(row.workload).loss(row) for row in able]
+    losses = [0.0 if row.is_baseline else row.loss for row in able]
     times = _levels([1 / row.speed for row in able])
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
     divergences = [loss or 0.0 for loss in losses] if None not in losses else [0.0] * len(able)

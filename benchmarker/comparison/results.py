@@ -81,7 +81,7 @@ def results_of_records(
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
     """Plain rows for a program: base units, null for what is not known."""
-    return [workload_of(row.workload).row_values(row) for row in results.rows]
+    return [row.values() for row in results.rows]
 
 
 def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:

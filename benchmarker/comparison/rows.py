@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import escaped
 from benchmarker.schema.registry import workload_of
@@ -151,6 +152,46 @@ class Row:
     def label(self) -> str:
         """The variant's name, with an asterisk where something sets it apart."""
         return f"{self.variant}*" if self.mark else self.variant
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other rows are compared with rows of this kind, such as unquantized ones."""
+        return self.is_baseline
+
+    @property
+    def surroundings(self) -> str | None:
+        """Value that the row shares with the row that it is compared with, such as the engine."""
+        return None
+
+    @property
+    def loss(self) -> float | None:
+        """Cost beside time and memory, less is better; None if not measured."""
+        return 0.0
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Whether only its time and memory are real."""
+        return False
+
+    @property
+    def variant_text(self) -> str:
+        """Variant with its form, in a sentence."""
+        return escaped(self.variant)
+
+    @property
+    def quality_text(self) -> str:
+        """Facts that show how exact the variant is, as in `error 2.1 ppm`; empty if there are none."""
+        facts = [metric for metric in self.described.metrics if metric.is_quality and metric.name in self.facts]
+        return ", ".join(
+            f"{metric.name} {decimal(self.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
+            for metric in facts
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Return plain values for a program: base units, None for unknown."""
+        from benchmarker.comparison.comparing import plain_row
+
+        return plain_row(self)
 
     @property
     def ratio(self) -> Ratio | None:

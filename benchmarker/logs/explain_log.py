@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
+from benchmarker.core.tables import code
 from benchmarker.logs.log_import import import_log
 from benchmarker.logs.log_text import read_log
 from benchmarker.logs.table_report import TableReport, report_on
@@ -60,7 +61,7 @@ def read_log_or_trace(path: Path) -> LogReading:
         return LogReading(reports, import_log(path))
     except SpecError as error:
         # Only the user can add the missing fact, as an option of `import`.
-        return LogReading(reports, (), f"{error} to `benchmarker import`, and explain its records")
+        return LogReading(reports, (), f"{error} to {code('benchmarker import')}, and explain its records")
     except ResultsError:
         return LogReading(reports)
 

@@ -1,6 +1,6 @@
-"""`benchmarker import`: an old log, of another machine perhaps, becomes records that stand beside new ones.
+"""`benchmarker import`: records from the runs of an old log.
 
-What only the user can know is asked for, in one line, and never guessed.
+A fact that only the user has, such as the name of the device, is requested in one line and never guessed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
 
-# torch.cuda is HIP on ROCm, so that `Device: cuda` tells nothing.
+# `Device: cuda` is also printed on ROCm.
 _KINDS: dict[DeviceKind, re.Pattern[str]] = {
     "rocm": re.compile(r"roctracer|rocprofiler|\brocm|\bHIP\b|\bCijk_|\bAMD (Radeon|Instinct)|\bgfx\d", re.IGNORECASE),
     "cuda": re.compile(r"\bNVIDIA\b|\bCUPTI\b|\bnvjet_|\bampere_\w*gemm|\bGeForce\b", re.IGNORECASE),
@@ -38,7 +38,7 @@ _KINDS: dict[DeviceKind, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Log:
-    """One log, and what is the same for all of its runs."""
+    """One log, with the facts that all of its runs share."""
 
     source: str
     """Name of the file."""
@@ -46,18 +46,19 @@ class Log:
     lines: tuple[str, ...]
     tables: tuple[ProfilerTable, ...]
     kind: DeviceKind | None
-    """Of the device; None where the log does not say."""
+    """Kind of the device; None if unknown."""
     device: str | None
-    """Name of the device, where the user gave it."""
+    """`--device`."""
     day: str | None
-    """Given by the user, as the next."""
+    """`--day`."""
     model: str | None
+    """`--model`."""
     command: str
-    """That imports it again."""
+    """Command that imports the log again."""
 
 
 def kind_of(text: str) -> DeviceKind | None:
-    """The kind of device that a log is from, or None where it does not say, or names two."""
+    """Return the kind of device in a log; None if it names none or two."""
     kinds = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
     return kinds[0] if len(kinds) == 1 else None
 
@@ -77,19 +78,19 @@ def import_log(
     """Read the runs of one log.
 
     Args:
-        path: Text in the reference format, with anything around its runs.
-        model: Hub id of the model; else the name that the log has.
-        device: Name of the device; the reference format has none.
-        kind: `cuda`, `rocm` or `cpu`; else what the log tells.
-        quants: The variant of each run, in the order of the log; needed where the log does not say.
-        day: When it was run, as 2025-10-14; else the last such date above a run.
+        path: Text in the reference format, with any other lines around its runs.
+        model: Hub id; by default the name in the log.
+        device: Name of the device, which the reference format does not contain.
+        kind: `cuda`, `rocm` or `cpu`; by default the kind that the log shows.
+        quants: Variant of each run in the log's order; required if the log does not name them.
+        day: Date of the runs, as 2025-10-14; by default the last such date above a run.
 
     Returns:
-        One record a run, in the order of the log. Several runs of one variant are rounds 0, 1 and so on.
+        One record for each run, in the log's order. Several runs of one variant are rounds 0, 1 and so on.
 
     Raises:
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
-        SpecError: An option is wrong, or is needed.
+        SpecError: An option is wrong, or is required.
     """
     device_kind = _checked(kind, quants, day)
     text = read_log(path)
@@ -102,7 +103,7 @@ def import_log(
     runs = _with_variants(path, runs, quants)
     for run in runs:
         if model is None and run.model is None:
-            raise SpecError(f"{path}: line {run.line}: the log does not name this run's model; give it with --model")
+            raise SpecError(f"{path}: line {run.line}: this run has no name of a model; give it with --model")
     log = Log(
         source=path.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
@@ -120,7 +121,7 @@ def import_log(
 def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     """Write each record to a file of its own.
 
-    The same log gives the same names, so that nothing is there twice, and by name they are in the log's order.
+    The same log gives the same file names, so no run is written twice; sorted by name they are in the log's order.
 
     Raises:
         ResultsError: The folder cannot be written to.
@@ -143,10 +144,10 @@ def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
 
 
 def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> DeviceKind | None:
-    """The device's kind; None where `--kind` is not set.
+    """Return the device's kind; None without `--kind`.
 
     Raises:
-        SpecError: An option has a value that makes no sense.
+        SpecError: An option has an invalid value.
     """
     for quant in quants:
         if quant not in QUANTS:
@@ -169,16 +170,16 @@ def _is_day(text: str) -> bool:
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """The runs with the variants that the user gave.
+    """Return the runs with their variants, from `--quant` if it is given.
 
     Raises:
         ResultsError: There is no run.
-        SpecError: The variant of a run is not known, or the user did not name one for each run.
+        SpecError: The variant of a run is unknown, or `--quant` does not name one for each run.
     """
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "
-            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`"
+            f"`run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; docs/imports.md lists other files"
         )
     if quants:
         if len(quants) != len(runs):
@@ -192,17 +193,17 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
     unknown = next((run for run in runs if run.evidence is None), None)
     if unknown:
         raise SpecError(
-            f"{path}: line {unknown.line}: the log does not say which variant this run is; it has {_run_count(runs)}: "
+            f"{path}: line {unknown.line}: the variant of this run is unknown; the log has {_run_count(runs)}: "
             f"name one for each, in their order, as in --quant {','.join(QUANTS[: len(runs)])}"
         )
     return tuple(runs)
 
 
 def _run_count(runs: Sequence[LoggedRun]) -> str:
-    where = ", ".join(str(run.line) for run in runs)
-    return f"1 run (line {where})" if len(runs) == 1 else f"{len(runs)} runs (lines {where})"
+    lines = ", ".join(str(run.line) for run in runs)
+    return f"1 run (line {lines})" if len(runs) == 1 else f"{len(runs)} runs (lines {lines})"
 
 
 def _command(path: Path, options: dict[str, str | None]) -> str:
-    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
-    return shlex.join(["benchmarker", "import", str(path), *words])
+    arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
+    return shlex.join(["benchmarker", "import", str(path), *arguments])

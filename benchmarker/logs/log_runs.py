@@ -16,10 +16,10 @@ from typing import Literal
 from benchmarker.core.errors import ResultsError
 
 Kind = Literal["label", "load", "quantize", "fail", "end", "start", "variant", "cell", "sample"]
-"""`label` is a heading over a run, `end` the end of a quoted block; `variant` is how `benchmarker run` begins."""
+"""`label` is a heading above a run, `end` closes a quoted block, `variant` is the first line of `benchmarker run`."""
 
 _SAMPLE_BEGINS = re.compile(r"(?:运行|\brun)\s*\d+/\d+\s*[:：]", re.IGNORECASE)
-_MEANINGS: dict[Kind, re.Pattern[str]] = {
+_PATTERNS: dict[Kind, re.Pattern[str]] = {
     "sample": re.compile(
         r"(?:运行|\brun)\s*(?P<number>\d{1,9})/(?P<runs>\d{1,9})\s*[:：]\s*"
         r"(?:延迟|latency)\s*[=:]?\s*(?P<latency_s>\d{1,9}(?:\.\d{1,9})?)\s*s\s*[,，]\s*"
@@ -48,52 +48,51 @@ _MEANINGS: dict[Kind, re.Pattern[str]] = {
     "label": re.compile(r"^[#=*>\s]*(?P<label>[A-Za-z][\w .+-]{0,39}?)\s*[:：=*]*\s*$"),
 }
 _LONGEST = 300
-"""Letters of a line: no line that matters is longer, and on one of a megabyte the patterns would take hours."""
+"""Maximum number of characters of a matching line. On a line of a megabyte the patterns would take hours."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A line of a log that means something to an import."""
+    """A line of a log that matters to an import."""
 
     kind: Kind
     line: int
-    """Number of the line, from 1."""
+    """Number from 1."""
     text: str
     groups: dict[str, str]
-    """Numbers and names of the line, as the groups of the kind's pattern; absent ones are left out."""
+    """Numbers and names in the line, by the groups of the kind's pattern."""
 
 
 def find_events(lines: Sequence[str]) -> list[Event]:
-    """The lines of a log that mean something, in their order.
+    """Find the lines of a log that matter, in order.
 
     Raises:
-        ResultsError: The line of a timed run is not whole.
+        ResultsError: The line of a timed run is incomplete.
     """
     return list(_without_closed_blocks(event for index in range(len(lines)) if (event := _event(lines, index))))
 
 
 def _event(lines: Sequence[str], index: int) -> Event | None:
-    """What the line at that index means; None for one without a meaning."""
     text = lines[index]
     if len(text) > _LONGEST:
         return None
     if text.strip().startswith("```"):
         return Event("end", index + 1, text.strip(), {})
-    for kind, pattern in _MEANINGS.items():
+    for kind, pattern in _PATTERNS.items():
         match = pattern.search(text)
         if match:
             groups = {name: value for name, value in match.groupdict().items() if value}
             return Event(kind, index + 1, text.strip(), groups)
     if _SAMPLE_BEGINS.search(text):
         raise ResultsError(
-            f"line {index + 1}: not the whole line of a timed run; get the whole log, or take the line out: "
+            f"line {index + 1}: incomplete line of a timed run; get the whole log, or remove the line: "
             f"{text.strip()[:80]!r}"
         )
     return None
 
 
 def _without_closed_blocks(events: Iterator[Event]) -> Iterator[Event]:
-    """The events without the marks that open a quoted block: what is in it belongs to the run above it."""
+    """Drop the marks that open a quoted block: its lines belong to the run above it."""
     is_open = False
     for event in events:
         if event.kind == "end":
@@ -104,13 +103,13 @@ def _without_closed_blocks(events: Iterator[Event]) -> Iterator[Event]:
 
 
 _NAMES: dict[str, re.Pattern[str]] = {
-    quant: re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])", re.IGNORECASE)
-    for quant, words in {
+    quant: re.compile(rf"(?<![A-Za-z0-9])(?:{names})(?![A-Za-z0-9])", re.IGNORECASE)
+    for quant, names in {
         "fp16": "fp16|float16",
         "int8": r"(?<!llm[.-])(?<!bitsandbytes )int8(?!-dynamic)",
         "int8-dynamic": r"int8-dynamic|w8a8",
         "fp8": r"torchao[ -]?fp8",
-        # By this name alone any library's may be meant; a run of this program says it in a place of its own.
+        # `int4` alone may be of any library.
         "int4": r"torchao[ -]?int4",
         "gptq": "gptq(?:model)?",
         "awq": "(?:auto)?awq",
@@ -120,20 +119,20 @@ _NAMES: dict[str, re.Pattern[str]] = {
     }.items()
 }
 QUANTS = tuple(_NAMES)
-"""Quantizations that a log may be of: all that this program has."""
+"""All quantizations of this program."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Which variant a run is, and where the log says so."""
+    """Variant of a run, and the line of the log that names it."""
 
     quant: str
     source: str
-    """For a reader: `line 12: 'Applying int8 quantization'`."""
+    """`line 12: 'Applying int8 quantization'`."""
     label: str = ""
-    """A heading that names no quantization, such as `New`, and so is part of the variant's name."""
+    """Heading that names no quantization, such as `New`; it is part of the variant's name."""
     is_by_silence: bool = False
-    """Whether the model counts as unquantized because no line says that it was quantized."""
+    """True if the model counts as unquantized because no line names a quantization."""
 
     @property
     def name(self) -> str:
@@ -141,15 +140,15 @@ class Evidence:
 
 
 def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """The variant of the run that follows these lines; None where the log does not say it.
+    """Return the variant of the run that follows these lines; None if it is unknown.
 
     Args:
-        earlier: The evidence of the lines above.
+        earlier: Evidence of the lines above.
     """
     evidence, is_fresh = earlier, False
     for event in events:
-        words = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
-        quant = _named(words or "")
+        name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
+        quant = _named(name or "")
         if event.kind in ("fail", "end"):
             evidence, is_fresh = None, False
         elif event.kind in ("label", "quantize") and quant:
@@ -158,16 +157,16 @@ def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidenc
             source = f"{evidence.source}, then {_quoted(event)}"
             evidence = replace(evidence, label=event.groups["label"], source=source)
         elif event.kind == "quantize":
-            # Some form that this program does not know.
+            # A quantization that this program does not have.
             evidence, is_fresh = None, False
         elif event.kind == "load" and not is_fresh:
-            source = f"line {event.line}: a model is loaded, and no line says that it is quantized"
+            source = f"line {event.line}: a model is loaded, and no line names a quantization"
             evidence = Evidence("fp16", source, is_by_silence=True)
     return evidence
 
 
 def evidence_of_start(event: Event) -> Evidence | None:
-    """What the first line of a run says itself: `int8 compile: Qwen/Qwen3-4B on ...`, or the name of the model."""
+    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, or its model."""
     quant = event.groups.get("quant")
     if quant not in QUANTS:
         quant = _named(quant or event.groups.get("model") or "")
@@ -175,11 +174,11 @@ def evidence_of_start(event: Event) -> Evidence | None:
 
 
 def is_label(event: Event, following: Event | None, gap: Sequence[str]) -> bool:
-    """Whether a short line is a heading: it names a quantization, or it stands right above a run.
+    """Return True if a short line is a heading: it names a quantization, or it is directly above a run.
 
     Args:
-        following: The next line that means something.
-        gap: The lines between the two.
+        following: Next line that matters.
+        gap: Lines between the two.
     """
     is_bare = event.text == event.groups["label"]
     if _named(event.groups["label"]):
@@ -188,7 +187,7 @@ def is_label(event: Event, following: Event | None, gap: Sequence[str]) -> bool:
 
 
 def _named(text: str) -> str | None:
-    """The quantization that the text names; None where it names none or several."""
+    """The quantization in a text; None if it names none or several."""
     quants = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
     return quants[0] if len(quants) == 1 else None
 
@@ -202,24 +201,24 @@ _UNITS = {"G": 2**30, "M": 2**20}
 
 @dataclass(frozen=True)
 class LoggedSample:
-    """One timed repeat, as a line of a log tells it."""
+    """One timed repeat."""
 
     latency_s: float
     tokens: int
     """New tokens of all sequences of the batch."""
     memory_bytes: int | None
-    """Memory at the end of the repeat; None where the line has none."""
+    """Memory at the end of the repeat; None if it is not printed."""
 
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """One point of the grid, with its timed repeats."""
+    """One cell of the grid with its timed repeats."""
 
     prompt_tokens: int
     new_tokens: int
     batch_size: int
     runs: int
-    """Repeats that there should be, as their lines say: `run 1/5`; 0 where there are no such lines."""
+    """Planned number of repeats, as in `run 1/5`; 0 without such lines."""
     samples: tuple[LoggedSample, ...]
 
 
@@ -230,16 +229,16 @@ class LoggedRun:
     line: int
     """Number of its first line, from 1."""
     evidence: Evidence | None
-    """None where the log does not say which variant it is."""
+    """None if the variant is unknown."""
     name: str | None
-    """The variant's name in the log, or the one that the evidence gives."""
+    """Name of the variant in the log, or by the evidence."""
     model: str | None
     device: str | None
     cells: tuple[LoggedCell, ...]
 
 
 def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """All runs of a log.
+    """Find all runs of a log.
 
     Raises:
         ResultsError: The log contradicts itself, or lines are missing.
@@ -253,7 +252,7 @@ def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
 
 
 def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[Event]:
-    """The events without the short lines that are no heading."""
+    """Drop the short lines that are no headings."""
     return [
         event
         for event, following in zip(events, [*events[1:], None], strict=False)
@@ -263,7 +262,7 @@ def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[E
 
 
 def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
-    """For each run, the events that stand before it, and those of the run."""
+    """For each run, the events before it and its own events."""
     groups: list[tuple[list[Event], list[Event]]] = []
     before: list[Event] = []
     for event in events:
@@ -274,7 +273,7 @@ def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
         elif event.kind in ("cell", "sample"):
             if is_between:
                 raise ResultsError(
-                    f"line {event.line}: a timed run that no heading is over, such as `prompt of 26, 50 new tokens`"
+                    f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
                 )
             groups[-1][1].append(event)
         else:
@@ -283,10 +282,9 @@ def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
 
 
 def _run(events: Sequence[Event], earlier: Evidence | None) -> LoggedRun:
-    """The run of these events, whose variant is named by its first line or by the evidence above it."""
     first = events[0]
     evidence, in_first_line = earlier, evidence_of_start(first)
-    # A model whose name says gptq needs no line that says so.
+    # The name of the model may contain the quantization.
     if in_first_line and (earlier is None or earlier.is_by_silence or first.kind == "variant"):
         evidence = in_first_line
     return LoggedRun(
@@ -307,7 +305,7 @@ def _cells(events: Sequence[Event]) -> tuple[LoggedCell, ...]:
         elif event.kind == "sample":
             if not cells:
                 raise ResultsError(
-                    f"line {event.line}: a timed run that no heading is over, such as `prompt of 26, 50 new tokens`"
+                    f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
                 )
             cells[-1][1].append(event)
     return tuple(_cell(heading, samples) for heading, samples in cells)
@@ -318,7 +316,9 @@ def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
     numbers = [int(event.groups["number"]) for event in samples]
     for event, number, earlier in zip(samples, numbers, [0, *numbers], strict=False):
         if number <= earlier:
-            raise ResultsError(f"line {event.line}: run {number} after run {earlier}; the heading between is missing")
+            raise ResultsError(
+                f"line {event.line}: run {number} after run {earlier}; add the heading that is missing between them"
+            )
     return LoggedCell(
         prompt_tokens=int(groups.get("prompt") or groups["prompt_of"]),
         new_tokens=int(groups.get("new") or groups["new_of"]),
@@ -331,10 +331,10 @@ def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
 def _sample(event: Event) -> LoggedSample:
     groups = event.groups
     latency_s, tokens, rate = float(groups["latency_s"]), int(groups["tokens"]), float(groups["rate"])
-    # Both are printed rounded.
+    # Both are printed with few digits.
     if not latency_s or abs(rate - tokens / latency_s) > 0.01 + 0.01 * rate:
         raise ResultsError(
-            f"line {event.line}: {tokens} tokens in {latency_s} s are not {rate} a second; take the line out"
+            f"line {event.line}: {tokens} tokens in {latency_s} s are not {rate} tokens/s; remove the line"
         )
     size = float(groups.get("memory", "0"))
     return LoggedSample(latency_s, tokens, round(size * _UNITS[groups["unit"].upper()]) if size else None)

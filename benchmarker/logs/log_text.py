@@ -1,4 +1,4 @@
-"""The text of a log that someone saved: whatever a terminal, a pager or a shell's redirection made of it."""
+"""Text of a saved log, in the encodings that terminals and shells write."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MARKS = (
 
 
 def read_log(path: Path) -> str:
-    """The whole text of a log.
+    """Read the text of a log.
 
     Raises:
-        ResultsError: It cannot be read, is empty, or is no text in UTF-8 (or in UTF-16 with a mark that says so).
+        ResultsError: The file cannot be read, is empty, or is not text in UTF-8, or in UTF-16 with a byte-order mark.
     """
     try:
         raw = path.read_bytes()

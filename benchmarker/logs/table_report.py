@@ -1,4 +1,4 @@
-"""Explanation of profiler tables: what takes the time, by category and by row, and how several tables differ.
+"""Explanation of a profiler table: its time by category and by row, and the facts that follow.
 
 A printed table has kernel time by row and its total. It shows no gaps between kernels, does not separate prefill from
 decode, and all of it was measured with the profiler on. A trace shows the gaps too.
@@ -35,7 +35,7 @@ LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLau
 
 @dataclass(frozen=True)
 class TableReport:
-    """A table with what follows from it."""
+    """Table with the values that follow from it."""
 
     table: ProfilerTable
     phase: Phase

@@ -341,7 +341,7 @@ class Format:
     keys: tuple[str, ...]
     read: Callable[[Sequence[Values]], list[ToolRow]] | None
     refusal: str = ""
-    """What the file is and what to do with it, if it is not read."""
+    """Description of a file that is not read, and advice."""
 
     def fits(self, value: Any) -> bool:
         """True if the value has all keys, an `inner.key` inside the object (or first object of the list) `inner`."""

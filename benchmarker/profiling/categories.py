@@ -111,7 +111,7 @@ _RULES: tuple[tuple[Category, str], ...] = (
     ("attention", r"^decode_attention_kernel|^one_query_kernel"),
     ("dequantize", r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift"),
     ("dequantize", r"QuantLinearFunction|MatMul4bit"),
-    # Unpacking; an attention mask's is of other types on a GPU, and costs next to nothing on a CPU.
+    # Unpacking. Attention masks use bool and long.
     ("dequantize", r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and"),
     # Mamba, flash-linear-attention and RWKV, and the short convolution before them.
     ("convolution", r"causal_?conv1d|ssm_conv|short_?conv"),
@@ -122,7 +122,7 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"|chunk_scaled_dot_kkt|selective_(scan|state)|chunk_(scan|state|cumsum|h\b|o\b|kda|gated|gdn)|state_passing"
         r"|bmm_chunk|ssd_|ssm_scan|mamba|wkv|rwkv|fused_recurrent|gdn_gating|kda_gate|hgrn|chunk_(fwd|bwd)_\w*[ohA]\b",
     ),
-    # cuDNN's backward pass has two kernels beside the one that is named after attention.
+    # cuDNN's backward pass of attention has two more kernels.
     (
         "attention",
         r"flash(?!infer)|fmha|_fa\d_C::|attention|sdpa|aotriton|attn(?![a-z])|attn_?(fwd|bwd)|\bmha_|_mha\b"
@@ -169,7 +169,7 @@ _RULES: tuple[tuple[Category, str], ...] = (
     ("matmul", r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk"),
     ("matmul", r"(aten|mkldnn|onednn|mkl)(::|_)_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*"),
     ("matmul", r"\bmkldnn_\w*linear|ipex_linear"),
-    # The generated code of a compiled graph on CPU: all of it but the matrix products, which are calls of their own.
+    # Generated code of a compiled graph on a CPU; its matrix products are operators of their own.
     (
         "elementwise",
         r"elementwise|silu|swiglu|geglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan"
@@ -214,7 +214,7 @@ _NAMES: tuple[tuple[Category, str], ...] = (
     ("elementwise", "full floor round remainder sqrt reciprocal any all prod exp log amax isin cumsum"),
 )
 _OPERATORS: dict[str, Category] = {name: purpose for purpose, names in _NAMES for name in names.split()}
-# A name is its operators joined by underscores, which the operators have too: the longest that fits is meant.
+# Operators are joined by underscores, which they also contain, so the longest match wins.
 _OPERATOR = re.compile(
     r"(?:(?<=_)|^)(" + "|".join(sorted(map(re.escape, _OPERATORS), key=len, reverse=True)) + r")(?=_|$)"
 )
@@ -256,7 +256,7 @@ def shares(name: str) -> Mapping[Category, float]:
 
 
 def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, float]:
-    # scales[group] * (weight - zeros[group]): what GPTQ's dequantizing is compiled to.
+    # scales[group] * (weight - zeros[group]) is the dequantizing of GPTQ.
     if sorted(operators) == ["index", "mul", "sub"]:
         return {"dequantize": 1.0}
     counts = Counter(_OPERATORS[operator] for operator in operators)
@@ -269,17 +269,17 @@ def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, floa
     for heavy in ("quantized matmul", "matmul", "attention", "dequantize"):
         if counts[heavy]:
             return {heavy: 1.0}
-    # Views alone cost nothing; if they became a kernel, it moves data.
+    # Views cost nothing, so a kernel of views alone moves data.
     total = counts.total()
     return {purpose: count / total for purpose, count in counts.items()} if total else {"copy/cast": 1.0}
 
 
-# cuBLAS and CUTLASS name the types of a product: sgemm is of float32, and so are f32 operands of an attention kernel.
+# cuBLAS and CUTLASS name the types of a product; sgemm is float32.
 _SINGLES = re.compile(r"sgemm|_f32_|f32f32|<float, float, float")
 _NARROWER = re.compile(r"tf32|bf16|f16|s16816|s1688")
-"""With these in its name a kernel accumulates or returns float32, and multiplies something narrower."""
+"""Names with these parts accumulate or return float32 and multiply narrower types."""
 
 
 def is_float32(name: str) -> bool:
-    """Whether a product or an attention kernel runs in float32, without tensor cores."""
+    """Return True if a product or an attention kernel runs in float32, without tensor cores."""
     return bool(_SINGLES.search(name)) and not _NARROWER.search(name)

@@ -37,7 +37,7 @@ _HEADINGS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 PIECES = 24
-"""Terminal lines of one wrapped row, at most."""
+"""Maximum number of terminal lines of one wrapped row."""
 
 
 class Column(NamedTuple):
@@ -48,10 +48,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the text that is not blank after its prefix."""
+    """Line of the text that is not blank after its prefix."""
 
     number: int
-    """From 1."""
+    """Number from 1."""
     raw: str
     begin: int
     """Length of the prefix."""
@@ -65,7 +65,7 @@ _CUT_HEADING = re.compile(r"(?:Self|CPU|CUDA|XPU)\s?\w*[.…]|S(?:e|el|elf(?: \w
 
 
 def heading_begin(line: str) -> int | None:
-    """Position of `Name` in a line of headings; None for any other line."""
+    """Return the position of `Name` in a line of headings; None for any other line."""
     for match in re.finditer(r"(?<![\w.])Name(?!\w)", line) if "Name" in line else ():
         columns, rest = columns_of(line[match.end() :])
         if len(columns) >= 2 or (columns and columns[0].name.startswith("Self ")) or _CUT_HEADING.match(rest):
@@ -74,7 +74,7 @@ def heading_begin(line: str) -> int | None:
 
 
 def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
-    """The columns that the headings after `Name` name, and the text after the last one that is known."""
+    """Return the columns of the headings after `Name`, and the text after the last column."""
     columns: list[Column] = []
     position = 0
     while True:
@@ -87,14 +87,14 @@ def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
 
 
 def plausible(headings: str) -> int:
-    """Number of columns of joined headings, less those of a third device: `Self CUDAMem` was joined wrongly."""
+    """Score joined headings by their columns, less those of a third device: `Self CUDAMem` is joined wrongly."""
     names = [column.name for column in columns_of(headings[len("Name") :])[0]]
     devices = {match[1] for name in names if (match := re.match(r"(?:Self )?(\w+)", name))}
     return len(names) - 2 * len(devices - {"CPU"})
 
 
 def _normal(heading: str) -> str:
-    """Torch 1's `Self CPU total %` and `Number of Calls` under the later names."""
+    """Return a heading as torch prints it since 1.7: torch 1.0 has `Self CPU total %` and `Number of Calls`."""
     name = re.sub(r"\s*%", " %", " ".join(heading.split()))
     return CALLS if name.endswith("Calls") else re.sub(r"^(Self \w+) total", r"\1", name)
 
@@ -108,13 +108,10 @@ _TORCH_ORDER = re.compile(
 
 
 def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
-    """The columns of the row that begins with the first line, by the types of its cells in torch's order.
+    """Return the columns of a row by the types of its cells in torch's order; none if the types are not torch's.
 
     Args:
-        lines: First lines of the table, of which a terminal may have wrapped several into one row.
-
-    Returns:
-        No columns if the types are not torch's.
+        lines: First lines of the table. A terminal may have wrapped its first row into several.
     """
     width = max((len(line.raw) for line in lines), default=0)
     best = ""
@@ -174,8 +171,8 @@ def prefix_before(text: str, following: Sequence[str], rules: Iterable[re.Match[
 
     Args:
         text: Text before the headings of a table.
-        following: Lines below the headings. If none of them has the prefix, it belongs to the headings alone.
-        rules: Rules of dashes nearby, as the text and the blanks before them: the blanks belong to the prefix.
+        following: Lines below the headings. A prefix that none of them has is ignored.
+        rules: Matches of nearby rules of dashes: text and blanks before the dashes. The blanks belong to the prefix.
     """
     text = text.strip().rstrip(" |\t")
     for numbers in (None, _NUMBER) if text else ():
@@ -192,12 +189,12 @@ def _blanks(counts: Sequence[int]) -> str:
 
 
 def _generalized(text: str, numbers: re.Pattern[str] | None) -> str:
-    """A pattern of the prefix in which clocks, and optionally all numbers, may differ."""
+    """Return a pattern of the prefix in which clocks, and optionally all numbers, may differ."""
     parts, position = [], 0
     for match in (numbers or _CLOCK).finditer(text):
         parts += [_literal(text[position : match.start()]), r"\d+" if numbers else r"[\d\-/:.,]+"]
         position = match.end()
-    # A number at the end is no beginning of a time, with which a line may go on.
+    # A wrapped line may begin with a time or size, which is no line number.
     end = r"(?![\w.,%])" if numbers else ""
     return r"\s*" + "".join([*parts, _literal(text[position:]), end])
 

@@ -42,13 +42,13 @@ _BOX = str.maketrans(
 )
 _LONGEST_LINE = 20_000
 _MISSES = 12
-"""Lines in a row that are no rows of a table and end it, if it has no closing rule."""
+"""Number of consecutive lines without a row that end a table without a closing rule."""
 _LONGEST_TITLE = 60
 
 
 @dataclass
 class _Found:
-    """A table while its lines are being read."""
+    """Table while its lines are read."""
 
     line: int
     columns: tuple[Column, ...]
@@ -71,7 +71,7 @@ class _Found:
         self._times = sum(column.kind == "time" for column in self.columns)
 
     def cells(self, text: str) -> dict[str, str] | None:
-        """Cells by column; None for a line that is no row."""
+        """Return the cells by column; None for a line that is not a row."""
         if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
             return None
         parts = _bars(text) if self.is_markdown else []
@@ -98,7 +98,7 @@ def read_tables(text: str) -> tuple[ProfilerTable, ...]:
 
 
 def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
-    """The lines of each process; lines without any of the prefixes go on with the line above them."""
+    """Yield the lines of each process; a line without a prefix continues the line above it."""
     prefixes: dict[str, Prefix] = {}
     for index, line in enumerate(lines):
         if (begin := heading_begin(line)) is not None:
@@ -147,7 +147,7 @@ def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
 
 
 def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
-    """The table whose headings stand at a position, and the position of its first row."""
+    """Return the table whose headings begin at a position, and the position of its first row."""
     has_rule = _dashes(lines[position].body) > 0
     at = position + has_rule
     if at >= len(lines) or (begin := heading_begin(lines[at].body)) is None:
@@ -178,7 +178,7 @@ def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
 
 
 def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
-    """A table without headings: two rows or more whose cells are of the types that torch prints."""
+    """Return a table without headings: at least two rows with cells of the types that torch prints."""
     if "%" not in lines[position].body:
         return None
     found = _Found(lines[position].number, typed_columns(lines[position : position + PIECES], ""))
@@ -232,7 +232,7 @@ def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) 
 
 
 def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tuple[dict[str, str], str, int] | None:
-    """Cells, text and end of the row that begins at a position, on one line or on several that a terminal wrapped."""
+    """Return cells, text and end of the row at a position, on one line or on several wrapped ones."""
     first = lines[position]
     row = found.cells(first.body)
     found_row = (row, first.body.rstrip(), position + 1) if row is not None else None
@@ -303,7 +303,7 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
-    """Rows of a table without own times: of callers with about the time and calls of what they call, the last one."""
+    """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
     own: list[TableRow] = []
     for index, row in enumerate(rows):
         total_s = (row.device_total_s if on_device else row.cpu_total_s) or 0.0
@@ -318,14 +318,14 @@ def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
 
 
 def _by_percentage(rows: Iterable[dict[str, str]], own: str) -> float | None:
-    """The total of which the row with the largest percentage is that part; None without such a column."""
+    """Work out the total from the row with the largest percentage; None without such a column."""
     pairs = [(_number(cells.get(f"{own} %")), time_s(cells.get(own))) for cells in rows]
     percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
     return 100 * own_s / percent if percent > 0 else None
 
 
 def _title(above: Sequence[Line], number: int) -> str | None:
-    """The nearest line above a table, without markup, if it is short: people write there what was profiled."""
+    """Return the nearest line above a table without its markup, if it is short: often it describes the profile."""
     for line in reversed([line for line in above if line.number >= number - 4]):
         title = re.sub(r"<[^>]*>", "", line.body).strip("=-#* :>`|\t\n")
         if title and not _FENCE.match(line.body) and not _dashes(line.body):
@@ -334,12 +334,12 @@ def _title(above: Sequence[Line], number: int) -> str | None:
 
 
 def _dashes(text: str) -> int:
-    """Number of runs of dashes in a rule; 0 for any other line."""
+    """Count the runs of dashes in a rule; 0 for any other line."""
     return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
 
 
 def _bars(text: str) -> list[str]:
-    """The cells between bars."""
+    """Split a markdown row into its cells."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))]
 
 
@@ -347,7 +347,7 @@ _EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}
 
 
 def time_s(text: str | None) -> float | None:
-    """Seconds of a cell such as `136.484ms`, as the decimal number that it is; None for any other cell."""
+    """Return the seconds of a cell such as `136.484ms`, exact as a decimal; None for any other cell."""
     match = re.match(r"\s*(-?[\d.,]+)\s*(ns|us|μs|µs|ms|s)\s*$", text or "")
     return float(f"{match[1].replace(',', '')}e{_EXPONENTS[match[2]]}") if match else None
 
@@ -358,6 +358,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _bytes(text: str | None) -> int | None:
-    """Bytes of a cell such as `4.81 GB`; torch's units are powers of 1024."""
+    """Return the bytes of a cell such as `4.81 GB`; torch's units are powers of 1024."""
     match = re.match(r"\s*(-?[\d.]+)\s*([KMGTP]?)i?b\s*$", text or "", re.IGNORECASE)
     return round(float(match[1]) * 1024 ** " KMGTP".index(match[2].upper() or " ")) if match else None

@@ -56,9 +56,9 @@ class ProfilerTable:
     rows: tuple[TableRow, ...]
     """In printed order, without rows of negative own time."""
     cpu_s: float | None
-    """`Self CPU time total`, below the table."""
+    """`Self CPU time total` below the table."""
     device_s: float | None
-    """Time of all kernels, listed or not: `Self CUDA time total` without the annotations in it."""
+    """Time of all kernels, listed or not: `Self CUDA time total` without annotations."""
     text: str
     """The table with its totals, without the prefix of each line."""
     is_total_printed: bool = True
@@ -122,7 +122,7 @@ class ProfilerTable:
     def listed(self) -> tuple[TableRow, ...]:
         """Rows that add up: the kernels, or the operators if they account for clearly more of the time.
 
-        Operators do if the kernels of each are too short for a row, or have names that no rule knows. An operator
+        Operators do if the kernels of each are too short for a row, or have names without a category. An operator
         without a category stands under the name of the kernel that took as long.
         """
         if self.by == "cpu":
@@ -171,7 +171,7 @@ def complete_table(table: ProfilerTable) -> ProfilerTable:
 def _annotations_in_total(table: ProfilerTable) -> float:
     """Time of the annotations on the device if the printed total contains it, as before torch 2.5; else 0.
 
-    The total contains it if what is left is the time of the listed rows or of the kernels below the annotations, or if
+    The total contains it if the rest is the time of the listed rows or of the kernels below the annotations, or if
     an annotation over the whole run is shorter than the total, which the kernels in it could not be.
     """
     total_s, spans = table.device_s, table.spans

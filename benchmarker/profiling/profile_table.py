@@ -1,4 +1,4 @@
-"""The profile as a table: longest total first, in percent of kernel time, the whole column adding to 100."""
+"""Table of a profile: longest total first, with percentages that add to 100, and readable kernel names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
-    """A readable name on one line, cut towards the end: what tells kernels apart is seldom at the very end."""
+    """Return a readable name on one line, cut before its end, because kernels seldom differ only at the end."""
     plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
     line = readable(" ".join(plain.split()))
     if len(line) <= columns:
@@ -35,10 +35,7 @@ def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
 
 
 def hundredths(times: list[float]) -> list[str]:
-    """Percentages with two decimals that add to 100.00 as printed, by the largest remainder.
-
-    The row that rounding down cheats most is given the hundredth that is left, and so on.
-    """
+    """Return percentages with two decimals that add to 100.00 as printed, by the method of the largest remainder."""
     total = sum(times)
     if total <= 0:
         return ["0.00" for _ in times]
@@ -77,7 +74,7 @@ def _rows(profile: Profile, limit: int) -> Sheet:
 def _footer(profile: Profile) -> str:
     calls = sum(kernel.calls for kernel in profile.kernels)
     if profile.by == "cpu":
-        return f"{seconds(profile.kernel_s)} in {calls:,} calls, each without what it called in turn."
+        return f"{seconds(profile.kernel_s)} in {calls:,} calls, each without the operators that it called."
     share = 100 * profile.busy_s / profile.span_s if profile.span_s else 100.0
     return (
         f"{seconds(profile.kernel_s)} in {calls:,} launches; the device was busy for {seconds(profile.busy_s)} of "
@@ -91,7 +88,7 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\(anonymous namespace\)::", ""),
         # copy_kernel(Iterator&)::{lambda()#3}::operator()() const::{lambda(float)#1} -> copy_kernel(float)
         (r"\([^()]*\)(?:::\{lambda\(\)#\d+\}::operator\(\)\(\) const)*::\{lambda\(([^()]*)\)#\d+\}", r"(\1)"),
-        # gpu_kernel_impl<Functor>(Iterator&, Functor const&)::{lambda(int)#1}, a wrapper round every operator
+        # gpu_kernel_impl<Functor>(Iterator&, Functor const&)::{lambda(int)#1}, a wrapper of every operator
         (r">\((?:[^()]|\([^()]*\))*\)::\{lambda\(int\)#\d+\}|>\(int\)(?=>)", ">"),
         (r"\b(?:at|native|c10|std|cuda|detail|memory|binary_internal|cublasLt|internal)::", ""),
         (r", (?:array<char\*, \d+ul>|TrivialOffsetCalculator<\d+, unsigned int>|unsigned int)", ""),
@@ -108,14 +105,14 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def readable(name: str) -> str:
-    """The name without its namespaces, its parameter list and what it repeats."""
+    """Return a C++ name without namespaces, parameter list and repetitions."""
     for pattern, replacement in _REPLACEMENTS:
         name = pattern.sub(replacement, name)
     return _without_parameters(name)
 
 
 def _without_parameters(name: str) -> str:
-    """Cut at the first parenthesis outside the angle brackets, where a template's name has ended."""
+    """Cut a name at its first parenthesis outside angle brackets."""
     depth = 0
     for index, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")

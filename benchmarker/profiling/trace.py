@@ -1,8 +1,7 @@
-"""From a Chrome trace of torch.profiler to time on the device.
+"""Time on the device from a Chrome trace of torch.profiler.
 
-Only what ran on the device counts: kernels, copies and fills. A trace also holds rows that stand for others, such as
-the span of a user annotation on the device (idle gaps included), and adding those in is how a profile comes to 167 %.
-Times are whole nanoseconds from here on, so that parts add up exactly.
+Only kernels, copies and fills count. A trace also contains the span of each user annotation on the device, idle gaps
+included; a profile that adds those comes to 167 %. Times are whole nanoseconds, so parts add up exactly.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from benchmarker.profiling.trace_events import (
 from benchmarker.schema.profile import Kernel, KernelTime, Section
 
 CLOCK_MARK = "benchmarker: clock"
-"""An annotation at a known moment, by which the host's clock and the trace's are set against each other."""
+"""Annotation at a known moment, which relates the host's clock to the trace's."""
 
 
 class Cut(NamedTuple):
-    """Where a section of the profiled repeat begins; it ends where the next one does."""
+    """Start of a section of the profiled repeat, which ends at the next cut."""
 
     section: str
     from_ns: int | None
-    """On the trace's clock. None for the first section, which has all that came before the others."""
+    """Time on the trace's clock. None for the first section, which contains everything before the others."""
 
 
 class Work(NamedTuple):
-    """What a trace comes down to, in seconds as a record has them."""
+    """Totals of a trace, in seconds."""
 
     kernels: tuple[Kernel, ...]
     """Longest total first."""
@@ -50,21 +49,20 @@ class Work(NamedTuple):
     busy_s: float
     span_s: float
     sections: dict[str, Section]
-    """Empty where neither cuts nor annotations tell sections apart, or all work is in one."""
+    """Empty without cuts and annotations, or if all work is in one section."""
 
 
 def device_work(
     events: Iterable[TraceEvent], *, device_indices: Collection[int] = (), cuts: Sequence[Cut] = ()
 ) -> Work:
-    """Kernel totals, busy time and span of one device, or of several that take turns.
+    """Return kernel totals, busy time and span of one device, or of several devices that take turns.
 
     Args:
-        device_indices: Which of the devices, where the trace has several. Those that are named are looked at as one, on
-            which something runs while it runs on any.
-        cuts: Sections in the order of time: an interval is in the one in which it starts.
+        device_indices: Devices to use if the trace has several. They count as one device, which is busy while any is.
+        cuts: Sections in the order of time. An interval belongs to the section in which it starts.
 
     Raises:
-        BenchmarkerError: Nothing ran on the device, as far as the profiler saw.
+        BenchmarkerError: The trace has no kernel of the devices.
         ResultsError: The trace is damaged.
     """
     events = list(events)
@@ -75,11 +73,11 @@ def device_work(
             "profile: the profiler recorded no kernel (CUPTI on NVIDIA, roctracer on AMD gave none), although work was "
             "done on the GPU; close other profilers, or leave it out with --no-profile"
         )
-    # A lone device is ours whatever its number: ROCm has counted the hidden ones in.
+    # A single device is used whatever its number, because ROCm also counts hidden devices.
     if len(devices) > 1:
         if not devices.intersection(device_indices):
-            numbers, asked = (", ".join(map(str, sorted(group))) for group in (devices, device_indices))
-            raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {asked}")
+            numbers, required = (", ".join(map(str, sorted(group))) for group in (devices, device_indices))
+            raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {required}")
         intervals = [interval for interval in intervals if interval.lane[0] in device_indices]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
     launched_ns = launches_ns(events)
@@ -91,7 +89,7 @@ def device_work(
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
-    """The same from operators on the CPU: an operator's time is its own, without that of the operators it called.
+    """Return totals of the operators on the CPU, each without the time of the operators that it called.
 
     Raises:
         BenchmarkerError: The trace has no operator.
@@ -101,7 +99,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
     intervals = [operator_interval(event) for event in complete_events(events, {CPU_CATEGORY})]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
-    # Longest first where two start together, so that a caller comes before what it called.
+    # Longest first if two start together, so a caller precedes its callees.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
     sections = _sections_of(events, [interval.start_ns for interval in intervals]) or _cut(intervals, cuts)
     work = _work(intervals, self_times(intervals), sections, may_overlap=False)
@@ -109,11 +107,11 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
-    """A reading of the host's clock as a time of the trace; None where the trace has no such marks.
+    """Convert a reading of the host's clock to the trace's clock; None if the trace has no marks.
 
     Args:
-        moment_ns: The reading.
-        marks_ns: What the same clock read inside each annotation CLOCK_MARK, in their order.
+        moment_ns: Reading of the host's clock.
+        marks_ns: Readings of the same clock inside the annotations CLOCK_MARK, in order.
 
     Raises:
         ResultsError: The trace is damaged.
@@ -123,16 +121,16 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
     if not marks or len(marks) != len(marks_ns):
         return None
     marks.sort()
-    # The reading is somewhere in the annotation: the shortest leaves it least room.
+    # The reading lies inside the annotation, so the shortest annotation is the most accurate.
     (start_us, length_us), mark_ns = min(zip(marks, marks_ns, strict=True), key=lambda pair: pair[0][1])
     return round((start_us + length_us / 2) * 1000) + moment_ns - mark_ns
 
 
 def self_times(intervals: list[Interval]) -> list[int]:
-    """Each interval's length less that of the intervals directly inside it, in nanoseconds.
+    """Return each interval's length without the intervals directly inside it, in nanoseconds.
 
     Args:
-        intervals: By lane and start, outer before inner.
+        intervals: Sorted by lane and start, outer before inner.
     """
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
@@ -142,13 +140,12 @@ def self_times(intervals: list[Interval]) -> list[int]:
         if callers:
             lengths_ns[callers[-1]] -= interval.end_ns - interval.start_ns
         callers.append(index)
-    # Clock readings are rounded: children can add up to a few nanoseconds more than their parent.
+    # Clock readings are rounded, so children can exceed their parent by a few nanoseconds.
     return [max(0, length_ns) for length_ns in lengths_ns]
 
 
 def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each (start, end), the time in which none that started before it still ran. Together they are the time in
-    which at least one ran."""
+    """Return for each (start, end) the time without an earlier one. The sum is the time with at least one."""
     alone, reached = [0] * len(spans), None
     for index in sorted(range(len(spans)), key=spans.__getitem__):
         start, end = spans[index]
@@ -205,13 +202,13 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
 
 
 def _sections_of(events: Iterable[TraceEvent], moments_ns: Iterable[int]) -> list[str]:
-    """The annotated section of each moment; none where the trace has no such annotation."""
+    """Return the annotated section of each moment; an empty list without annotations."""
     spans = spans_of(events)
     return [section_at(spans, moment_ns) for moment_ns in moments_ns] if spans else []
 
 
 def _cut(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
-    """The section of each by cuts; all in one without a name where there are none."""
+    """Return the section of each interval by cuts; one section without a name if there are none."""
     names = []
     for interval in intervals:
         begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]
@@ -248,29 +245,29 @@ def _span_s(intervals: list[Interval]) -> float:
 
 
 class KindTime(NamedTuple):
-    """Seconds of one kind of work."""
+    """Seconds of one category of kernels."""
 
     busy_s: float
-    """In which at least one kernel of it ran."""
+    """Time with at least one of its kernels."""
     alone_s: float
-    """In which nothing of another kind ran."""
+    """Time without kernels of other categories."""
 
 
 class Overlap(NamedTuple):
-    """The span of some work on one device."""
+    """Overlap of the categories of kernels on one device."""
 
     span_s: float
-    """From the first kernel's start to the last one's end."""
+    """Time from the first kernel's start to the last kernel's end."""
     busy_s: float
-    """In which at least one kernel ran."""
+    """Time with at least one kernel."""
     kinds: Mapping[Category, KindTime]
 
 
 def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """The kinds of work of one device; None where nothing ran on it.
+    """Return the overlap of the kernels of one device; None without kernels.
 
     Args:
-        device_index: Which device, where the trace has several.
+        device_index: Device to use if the trace has several.
     """
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
@@ -279,7 +276,7 @@ def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None)
 
 
 def overlap(intervals: Iterable[tuple[int, int, Category]]) -> Overlap | None:
-    """The same of (start, end, kind) in nanoseconds."""
+    """Return the overlap of intervals (start, end, category) in nanoseconds."""
     changes: list[tuple[int, int, Category]] = []
     for start_ns, end_ns, kind in intervals:
         changes += [(start_ns, 1, kind), (end_ns, -1, kind)]

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.profiling.profile_table import shortened
 
-# The same on CUDA and ROCm.
+# CUDA and ROCm use the same names.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CPU_CATEGORY = "cpu_op"
-# No clock reads as much.
+# No clock has larger readings.
 _LONGEST_US = 1e18
 
 TraceEvent = dict[str, Any]
 
 
 class Interval(NamedTuple):
-    """One thing that ran: a kernel on a stream, or an operator on a thread."""
+    """Kernel on a stream, or operator on a thread."""
 
     name: str
     start_ns: int
@@ -36,19 +36,19 @@ class Interval(NamedTuple):
     lane: tuple[int, int]
     """Device and stream, or process and thread."""
     launch: int | None = None
-    """Number of the launch that it is from; all kernels of a replayed graph share one."""
+    """Number of its launch, which all kernels of a replayed graph share."""
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
-    """All events of a trace file, gzipped or not.
+    """Read the events of a trace file, gzipped or not.
 
     Raises:
-        ResultsError: It cannot be read, was cut short, or is no trace.
+        ResultsError: The file cannot be read, is cut short, or is not a trace.
     """
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        # Kernel names come from compilers: neither their encoding nor their control characters are to be relied on.
+        # Kernel names come from compilers: their encoding and control characters are unreliable.
         document = json.loads(text.decode(errors="replace"), strict=False)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
         raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
@@ -61,7 +61,7 @@ def read_trace(path: Path) -> list[TraceEvent]:
 
 
 def complete_events(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
-    """Events of these categories with a duration; the others mark moments and name threads."""
+    """Return the events of these categories that have a duration."""
     return (
         event
         for event in events
@@ -124,7 +124,7 @@ _MARK = "benchmarker: section "
 
 
 class Span(NamedTuple):
-    """One annotation, on the trace's clock."""
+    """Annotation of a section, on the trace's clock."""
 
     start_ns: int
     end_ns: int
@@ -132,12 +132,12 @@ class Span(NamedTuple):
 
 
 def section_mark(section: str) -> str:
-    """Name of the annotation (`record_function`) around work of a section."""
+    """Return the name of the annotation (`record_function`) around a section."""
     return _MARK + section
 
 
 def spans_of(events: Iterable[dict[str, Any]]) -> list[Span]:
-    """The annotated sections of a trace, in the order in which they began."""
+    """Return the annotated sections of a trace in the order of their starts."""
     spans = []
     for event in events:
         if event.get("ph") == "X" and event.get("cat") == "user_annotation":
@@ -149,7 +149,7 @@ def spans_of(events: Iterable[dict[str, Any]]) -> list[Span]:
 
 
 def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """When the host launched what, by the number that joins a launch and its work."""
+    """Return the time of each launch by its number."""
     starts: dict[int, int] = {}
     for event in events:
         arguments = event.get("args")
@@ -163,12 +163,12 @@ def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 
 def section_at(spans: Sequence[Span], moment_ns: int) -> str:
-    """The innermost section that a moment is in; empty outside of all.
+    """Return the innermost section at a moment; empty outside all sections.
 
     Args:
-        spans: As `spans_of` returns them. Annotations that overlap lie inside each other.
+        spans: Result of `spans_of`. Of two annotations that overlap, one contains the other.
     """
-    # Of those that hold the moment the one that began last is the innermost.
+    # The innermost section is the last one to begin.
     position = bisect_right(spans, moment_ns, key=lambda span: span.start_ns)
     for span in reversed(spans[:position]):
         if moment_ns <= span.end_ns:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Progress, Target
-from benchmarker.checkpoints.dummy_tensors import plain_tensor
+from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.gptq.gptqmodel_kernels import linear_class_of, read_packed
 from benchmarker.quantization.gptq.packing import balanced, deviation
-from benchmarker.quantization.gptq.read_packed import linear_class_of, read_packed
 
 if TYPE_CHECKING:
     import torch

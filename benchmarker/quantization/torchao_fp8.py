@@ -9,8 +9,7 @@ from __future__ import annotations
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.output_layer import head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
 
 CAPABILITY = (8, 9)
 """Lowest compute capability of NVIDIA GPUs that multiply fp8."""

@@ -112,7 +112,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = workload_of(row.workload).quality_text(row)
+    quality = row.quality_text
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 

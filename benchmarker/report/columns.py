@@ -217,15 +217,6 @@ def quality_columns(rows: Sequence[Row]) -> Columns:
     return [column for metric in facts for column in fact_columns(rows, metric)]
 
 
-def quality_text(row: Row) -> str:
-    """Return how exact a row is, in words: `error 2.1 ppm`."""
-    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
-    return ", ".join(
-        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
-        for metric in facts
-    )
-
-
 def bound(rows: Sequence[Row]) -> Columns:
     """The column of what each row waits for; none where no row was explained."""
     if not any(row.bound_by for row in rows):

@@ -35,16 +35,17 @@ def columns(ranking: Ranking) -> Columns:
     if not rows:
         return []
     workload = workload_of(rows[0].workload)
+    brief, exactness = workload.brief_columns(rows)
     variant = Column[Row]("variant", lambda row: row.label, "left")
     return [
         variant,
         *workload.name_columns(rows)[1:],
-        *workload.brief_columns(rows),
+        *brief,
         _pace(rows[0]),
         *speed_up(rows),
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
-        *workload.quality_columns(rows),
+        *exactness,
         *(_why(column) for column in bound(rows)),
     ]
 

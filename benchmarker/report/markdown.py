@@ -31,9 +31,9 @@ def to_markdown(results: Results) -> str:
 
 def whole(results: Results) -> list[Block]:
     """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
-    rows, chosen, workload = results.rows, headline_rows(results.rows), workload_of(results.workload)
+    rows, workload = results.rows, workload_of(results.workload)
     first, *others = sheets(results)
-    limits = workload.limit_sheet(workload.limit_rows(rows))
+    limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
         bullets([*forced(results), *workload.header(results.records)]),
         first,
@@ -43,8 +43,7 @@ def whole(results: Results) -> list[Block]:
     blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
-    closing = workload.closing(chosen, results.baseline)
-    return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
+    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
@@ -65,7 +64,7 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
     return [
-        bullets(workload.run_header(record)),
+        bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
         workload.caption(results),
@@ -96,8 +95,7 @@ def sheets(results: Results) -> list[Sheet]:
             *speed_up(rows),
             *against_named(rows, results.named),
             *whole_call(rows, results.baseline),
-            *memory(rows),
-            *workload.more_columns(rows),
+            *workload.cost_columns(rows, whole=True),
         ]
         tables.append(Sheet("Every cell", columns, rows))
     return [*tables, *workload.detail_sheets(chosen)]
@@ -146,7 +144,7 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
     workload = workload_of(results.workload)
-    blocks.append(bullets(workload.first_remarks(results.rows)))
+    blocks.append(bullets(workload.remarks(results.rows, results.baseline, brief=True)))
     caveats = workload.caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]

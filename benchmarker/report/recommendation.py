@@ -11,7 +11,6 @@ from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import Block, bullets, code, escaped, plain_line, unmarked
 from benchmarker.report.answer import rest_of_answer
-from benchmarker.schema.registry import workload_of
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
@@ -146,4 +145,4 @@ def _margin(check: Check) -> str:
 
 
 def _form(candidate: Candidate) -> str:
-    return workload_of(candidate.row.workload).form_text(candidate.row)
+    return candidate.row.variant_text

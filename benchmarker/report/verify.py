@@ -40,7 +40,6 @@ from benchmarker.report.first_table import first_table
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import parse_json, read_bytes
-from benchmarker.schema.registry import workload_of
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""
@@ -199,14 +198,10 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
     names = list(dict.fromkeys(row.variant for row in results.rows))
     if results.has_named_baseline:
         return dict.fromkeys(names, results.baseline), results.baseline
-    workload, cell = workload_of(results.workload), headline(results.rows)
-    plain = [
-        row
-        for row in results.rows
-        if row.cell and expected.seconds.get((row.variant, row.cell)) and workload.is_plain(row)
-    ]
+    cell = headline(results.rows)
+    plain = [row for row in results.rows if row.cell and expected.seconds.get((row.variant, row.cell)) and row.is_plain]
     plain.sort(key=lambda row: (row.cell != cell, -expected.rate((row.variant, row.cell))))  # type: ignore[arg-type]
-    engines = {row.variant: workload.surroundings(row) for row in results.rows}
+    engines = {row.variant: row.surroundings for row in results.rows}
     chosen: dict[str, str | None] = {}
     for name in names:
         candidates = [row.variant for row in plain if engines[row.variant] == engines[name]]

@@ -81,6 +81,11 @@ class Job(Plain):
         return self.part is None or self.part.only == "timing"
 
     @property
+    def source(self) -> Plain:
+        """What two jobs have in common if one look-up of the files serves both."""
+        return self.subject
+
+    @property
     def gpus(self) -> int:
         """GPUs that one process of a sweep uses at once."""
         return 1

@@ -67,3 +67,8 @@ class Profile(Plain):
     peak_allocated_bytes: Whole | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""
+
+    @property
+    def subject(self) -> str:
+        """Name of what was profiled."""
+        return "one call"

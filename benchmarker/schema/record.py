@@ -9,7 +9,8 @@ A workload's own record, cell and sample are subclasses of these, in `workloads/
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Container, Mapping, Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -253,6 +254,31 @@ class RunRecord(Plain):
     """None where this program measured."""
     reproduce: str
     """The command that makes this record again."""
+
+    @property
+    def family_place(self) -> int:
+        """Position of the variant in its family if single runs are compared."""
+        return 0
+
+    @property
+    def knows_subject(self) -> bool:
+        """Whether the record has its subject's facts: a run that failed early has none."""
+        return bool(self.cells)
+
+    @property
+    def choices(self) -> Mapping[str, str | None]:
+        """What a library chose while it ran, such as a kernel; equal in all records that have it."""
+        return {}
+
+    @property
+    def libraries(self) -> Container[str] | None:
+        """Quantization libraries that the variant runs; None if unknown."""
+        return None
+
+    @classmethod
+    def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
+        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
+        return None
 
     @property
     def moment(self) -> Moment:

@@ -65,7 +65,7 @@ def test_each_run_says_what_told_its_variant() -> None:
     assert [
         (one.variant.quant, one.imported.line, one.imported.evidence) for one in import_log(REFERENCE) if one.imported
     ] == [
-        ("fp16", 9, "line 4: a model is loaded, and no line says that it is quantized"),
+        ("fp16", 9, "line 4: a model is loaded, and no line names a quantization"),
         ("int8", 80, "line 75: '[load_model_and_tokenizer] Model quantized to int8.'"),
         ("gptq", 151, "line 150: 'GPTQ:'"),
         ("gptq", 217, "line 150: 'GPTQ:', then line 216: 'New:'"),
@@ -163,7 +163,7 @@ def test_a_log_that_does_not_say_its_variant_asks(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         import_log(path)
     assert str(caught.value) == (
-        f"{path}: line 1: the log does not say which variant this run is; it has 1 run (line 1): "
+        f"{path}: line 1: the variant of this run is unknown; the log has 1 run (line 1): "
         f"name one for each, in their order, as in --quant fp16"
     )
     (one,) = import_log(path, quants=["bnb4"])
@@ -174,13 +174,13 @@ def test_a_log_that_does_not_say_its_variant_asks(tmp_path: Path) -> None:
 
 def test_nothing_is_known_after_a_crash(tmp_path: Path) -> None:
     text = "[load_model_and_tokenizer] Loading model\nTraceback (most recent call last):\n" + SCRIPT_IN_ENGLISH
-    with pytest.raises(SpecError, match="does not say which variant this run is"):
+    with pytest.raises(SpecError, match="the variant of this run is unknown"):
         import_log(log(tmp_path, text))
 
 
 def test_an_unknown_quantization_is_not_taken_for_the_plain_model(tmp_path: Path) -> None:
     text = "[load_model_and_tokenizer] Loading model\nApplying fp8 quantization\n" + SCRIPT_IN_ENGLISH
-    with pytest.raises(SpecError, match="does not say which variant this run is"):
+    with pytest.raises(SpecError, match="the variant of this run is unknown"):
         import_log(log(tmp_path, text))
 
 
@@ -204,7 +204,7 @@ def test_a_generation_that_stopped_early_is_invalid(tmp_path: Path) -> None:
             "fp16:\n" + SCRIPT_IN_ENGLISH.replace("50 tokens, throughput=36.21", "20 tokens, throughput=14.48"),
         )
     )
-    assert (one.cells[0].status, one.cells[0].reason) == ("invalid", "20 tokens were made where 50 were asked for")
+    assert (one.cells[0].status, one.cells[0].reason) == ("invalid", "20 tokens were generated; 50 were requested")
 
 
 def test_a_log_that_ends_between_runs_keeps_what_it_has(tmp_path: Path) -> None:
@@ -226,24 +226,24 @@ BROKEN = {
     b"": "the file is empty; give the log of a run",
     b" \n\n": "the file is empty; give the log of a run",
     b"1 + 1 = 2\n": (
-        "no run found; a log has lines such as `run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`"
+        "no run found; a log has lines such as `run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; docs/imports.md lists other files"
     ),
     "=== 开始测试: Qwen3-4B ===".encode("gb18030"): (
         "line 1: not UTF-8 text; convert it, as with `iconv -f GB18030 -t UTF-8`"
     ),
     b"PK\x03\x04\x00\x00": "not a text file; give the log of a run, as UTF-8 text",
     b"run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s\n": (
-        "line 1: a timed run that no heading is over, such as `prompt of 26, 50 new tokens`"
+        "line 1: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
     ),
     SCRIPT_IN_ENGLISH[:-30].encode(): (
-        "line 5: not the whole line of a timed run; get the whole log, or take the line out: "
+        "line 5: incomplete line of a timed run; get the whole log, or remove the line: "
         "'Run 2/2: latency=1.3810s, generated 50 tokens, throug'"
     ),
     SCRIPT_IN_ENGLISH.replace("36.21", "72.42").encode(): (
-        "line 5: 50 tokens in 1.381 s are not 72.42 a second; take the line out"
+        "line 5: 50 tokens in 1.381 s are not 72.42 tokens/s; remove the line"
     ),
     SCRIPT_IN_ENGLISH.replace("Run 2/2", "Run 1/2").encode(): (
-        "line 5: run 1 after run 1; the heading between is missing"
+        "line 5: run 1 after run 1; add the heading that is missing between them"
     ),
     "\n".join(REFERENCE.read_text(encoding="utf-8").split("\n")[:58]).encode(): (
         "line 56: the profiler's table that begins here is cut before its first row; "

@@ -17,9 +17,8 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.kv_cache import asked, missing
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
-from benchmarker.quantization.base import Options
-from benchmarker.quantization.output_layer import asks_for_head
-from benchmarker.quantization.prepare import file_refusal
+from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.load import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 

@@ -15,10 +15,15 @@ from pydantic import Field, field_validator
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.gptq.backends import KernelName, check_kernel, check_what_ran, find_gpu
+from benchmarker.quantization.gptq.gptqmodel_kernels import (
+    KernelName,
+    check_kernel,
+    check_what_ran,
+    find_gpu,
+    read_packed,
+)
 from benchmarker.quantization.gptq.packing import PACKING
 from benchmarker.quantization.gptq.quantize import calibration_text, quantized
-from benchmarker.quantization.gptq.read_packed import read_packed
 
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 

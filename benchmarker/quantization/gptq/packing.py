@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Packing, PlannedLinear, PlannedTensor
-from benchmarker.checkpoints.dummy_tensors import plain_tensor
-from benchmarker.quantization.gptq.backends import check_shapes
+from benchmarker.checkpoints.dummy import plain_tensor
+from benchmarker.quantization.gptq.gptqmodel_kernels import check_shapes
 
 if TYPE_CHECKING:
     import torch

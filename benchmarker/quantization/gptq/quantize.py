@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.dummy_tensors import empty_model, packable_linears
-from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
-from benchmarker.checkpoints.isolated_import import undisturbed
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.dummy import empty_model, packable_linears
+from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config, shipped_text
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, undisturbed
 from benchmarker.core.errors import ModelError, SpecError, read_problem
-from benchmarker.quantization.gptq.backends import check_shapes
+from benchmarker.quantization.gptq.gptqmodel_kernels import check_shapes
 from benchmarker.quantization.gptq.packing import is_group_aware, quantization_config
 from benchmarker.schema.base import DType
 

@@ -19,7 +19,6 @@ from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.comparison.rows import Row, headline_rows
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Column, Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
@@ -63,16 +62,16 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    workload, chosen = workload_of(results.workload), headline_rows(results.rows)
+    workload = workload_of(results.workload)
     ranking = ranking_of(results)
-    limits = workload.limit_sheet(workload.limit_rows(results.rows))
+    limits = workload.limit_sheet(results.rows, whole=True)
     return pages.get_template("page.html").render(
         title=workload.page_title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge=RANDOM_WEIGHTS if workload.has_random_weights(results.rows) else "",
+        badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
         answer=[html(line) for line in answer(results, ranking)],
         forced=[html(line) for line in forced(results)],
         where=html(where(results)),
@@ -82,7 +81,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         caption=html(workload.caption(results)),
         batches=[html(line) for line in workload.remarks(results.rows, results.baseline)],
         reasons=[html(reason) for reason in results.reasons],
-        caveats=[html(line) for line in _caveats(results, chosen)],
+        caveats=[html(line) for line in _caveats(results)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
         environment=surroundings(results.records),
@@ -111,18 +110,16 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
-def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
+def _caveats(results: Comparison) -> list[str]:
     workload = workload_of(results.workload)
-    closing = workload.closing(chosen, results.baseline)
-    return [*workload.caveats(results.records, results.rows), *closing, *left_out(results)]
+    return [*workload.caveats(results.records, results.rows, baseline=results.baseline), *left_out(results)]
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Sortable]]:
-    words = workload_of(results.workload).profile_text
     tables = []
     for name, records in results.members.items():
         if profile := profile_of(records):
-            heading, sheet, footer = profile_table(profile, what=words(profile))
+            heading, sheet, footer = profile_table(profile, what=profile.subject)
             assert isinstance(sheet, Sheet)
             tables.append((plain_line(name), sortable(replace(sheet, title=str(heading), notes=(str(footer),)))))
     return tables

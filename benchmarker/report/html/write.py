@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.schema.record_io import write_atomically
-from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -49,7 +48,7 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     charts = charts_of(results)
-    remark = " (random weights)" if workload_of(results.workload).has_random_weights(results.rows) else ""
+    remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:
         folder.mkdir(parents=True, exist_ok=True)

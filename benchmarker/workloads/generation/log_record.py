@@ -1,7 +1,7 @@
-"""A run that was read from a log, as a record.
+"""Record of a run that was read from a log.
 
-A log holds less than a record: no time to first token, no versions, no prompt. What it does not say is None, and every
-cell is flagged `imported`, so that no table hides where its numbers are from.
+A log contains less than a record: no time to first token, no versions, no prompt. Missing values are None, and every
+cell has the flag `imported`, so every table shows the origin of its numbers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _THREADS = re.compile(r"Set num_threads to (\d+)")
 
 
 def to_record(run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
-    """One run's record.
+    """Return the record of one run.
 
     Args:
-        run: Of which the variant and the model are known.
-        last_line: Where the next run begins, or the log ends: the tables up to there are this run's.
-        earlier: Runs of the same variant above it in the log, which makes it that round.
+        run: Run with a known variant and model.
+        last_line: Last line before the next run; the tables up to it belong to this run.
+        earlier: Number of earlier runs of the same variant in the log, which is the number of the round.
     """
     model = log.model or run.model
     assert run.evidence is not None
@@ -79,8 +79,8 @@ def _outcome(run: LoggedRun) -> tuple[Literal["complete", "interrupted", "failed
     short = next((cell for cell in run.cells if len(cell.samples) < cell.runs or not cell.samples), None)
     if short is None:
         return "complete", None
-    where = f"prompt {short.prompt_tokens}, {short.new_tokens} new tokens"
-    return "interrupted", f"the log has {len(short.samples)} of {short.runs or 'the'} timed runs at {where}"
+    cell = f"prompt {short.prompt_tokens}, {short.new_tokens} new tokens"
+    return "interrupted", f"the log has {len(short.samples)} of {short.runs or 'the'} timed runs at {cell}"
 
 
 def _cell(cell: LoggedCell, *, on_cpu: bool) -> GenerationCell:
@@ -89,7 +89,7 @@ def _cell(cell: LoggedCell, *, on_cpu: bool) -> GenerationCell:
     short = next((sample.tokens for sample in cell.samples if sample.tokens != cell.new_tokens * cell.batch_size), None)
     reason = "the log has no timed run of it" if not cell.samples else None
     if short is not None:
-        reason = f"{short} tokens were made where {cell.new_tokens * cell.batch_size} were asked for"
+        reason = f"{short} tokens were generated; {cell.new_tokens * cell.batch_size} were requested"
     return GenerationCell(
         prompt_tokens=cell.prompt_tokens,
         new_tokens=cell.new_tokens,
@@ -126,12 +126,12 @@ def _environment(device: str, kind: DeviceKind | None, above: Sequence[str]) -> 
 
 
 def _engine(name: str) -> str:
-    """The one that a variant's name has in it; the reference script had no other than `model.generate`."""
+    """Return the engine in a variant's name; the reference script only had `model.generate`."""
     return next((word for word in name.split() if word in ENGINES), "eager")
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    """What the pattern finds last, or the group in it."""
+    """Return the last match of a pattern, or its group."""
     for line in reversed(lines):
         match = pattern.search(line)
         if match:
