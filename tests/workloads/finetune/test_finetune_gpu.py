@@ -31,8 +31,8 @@ WARM_UP = 3
 REPEATS = 25
 """Repeats of each loop, alternating: with 15 the medians of the unsteady recipes still differed by 2.5 %."""
 RANK = int(binom.ppf(0.025, REPEATS, 0.5))
-"""Rank of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in about the
-time that the device takes for them: their steps differ by 20 % and more, and two medians of one step by 4 %."""
+"""Rank of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in
+about the time that the device needs for them: their steps differ by 20 % and more, two medians of one step by 4 %."""
 
 
 class Ready(NamedTuple):
