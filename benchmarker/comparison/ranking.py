@@ -113,7 +113,6 @@ def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
 
 
 def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row:
-    """Return the row with the smallest peak memory of those that are as fast as the fastest."""
     as_fast = {rival.row.variant for rival in same}
     candidates = [fastest, *(row for row in slower if row.variant in as_fast)]
     sized = [row for row in candidates if row.peak_memory_bytes is not None]
@@ -121,12 +120,11 @@ def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row
 
 
 def front(rows: Sequence[RowT]) -> list[RowT]:
-    """The rows that no other row beats: as good in everything that is known, and better in something.
+    """Return the rows on the Pareto front of speed, peak memory and loss, such as KL divergence.
 
-    Speed and peak memory must be known. They count in levels of two per cent, the first from the best value, so that
-    hardly less memory is worth no slowness; at the edge of a level less can decide. What else a variant costs, such as
-    divergence from the baseline, counts where every row has it; the baseline's own is none. Judged by the measured
-    values: the intervals say how sure they are.
+    Speed and peak memory must be measured. Both count in levels of 2 %, starting at the best value, so that a tiny
+    saving of memory does not justify a slow variant. The loss counts if every row has it; the baseline's is zero.
+    Intervals are not considered.
 
     Args:
         rows: Rows of one cell.
@@ -141,7 +139,6 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
 
 
 def _levels(values: Sequence[float]) -> list[int]:
-    """The level of each value, 1 for the least; values within two per cent of a level's best share it."""
     bests: list[float] = []
     for value in sorted(values):
         if not bests or value > bests[-1] * (1 + SAME_WITHIN):
@@ -150,5 +147,4 @@ def _levels(values: Sequence[float]) -> list[int]:
 
 
 def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    """Whether the first costs are no higher in anything, and lower in something."""
     return first != second and all(low <= high for low, high in zip(first, second, strict=True))

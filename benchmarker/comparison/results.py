@@ -1,8 +1,8 @@
-"""Compare records: which variant is how fast, how sure that is, and whether the records may be compared at all.
+"""Comparisons: rows of all variants and cells, with their speed-ups.
 
-A record stands for one process. Several of one variant are repeated processes, and those of one round are a pair with
-the baseline's of the same round. Records from different devices, models or library versions are refused, because a
-table would show the difference between those as if it were one between variants.
+A record is one process. Several records of a variant are repeated processes, and those of one round are paired with
+the baseline's process of that round. Records of different devices, models or library versions are refused, because
+their difference would look like one between variants.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Plain rows for a program: base units, null for what is not known."""
+    """Return plain rows for JSON, in base units."""
     return [row.values() for row in results.rows]
 
 

@@ -4,11 +4,11 @@
 
 The rate is the metric by which the workload ranks its rows: the decode rate for text generation, or the one rate of a
 cell without a decode step. The reference is the baseline that the user named; without one, the unquantized variant in
-the same engine (`Comparing.is_plain` and `surroundings`). A row without such a reference has no speed-up.
+the same engine (`Workload.is_plain` and `surroundings`). A row without such a reference has no speed-up.
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
-shown as a number: one outlier round is named in its place.
+shown as a number; the outlier round is named instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The report: one HTML file that asks nothing of the network and holds all that the tables do, with pictures.
+"""The HTML page: one file without requests, with all tables and charts.
 
-Every number comes through the same columns and rows as `benchmarker compare` prints. Names come from files that
-someone else may have written: `html` and jinja2 escape every text, and a content policy forbids every request and every
-script but the page's own.
+Every number comes through the columns and rows of `benchmarker compare`. Names come from files that someone else may
+have written: `html` and jinja2 escape every text, and a content policy forbids every request and every script but the
+page's own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """One chart, drawn."""
+    """One drawn chart."""
 
     name: str
     title: str
@@ -50,10 +50,10 @@ RANDOM_WEIGHTS = "Random weights: time and memory are real, text and quality are
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
-    """The whole page.
+    """Render the page.
 
     Args:
-        charts: From `page.charts.all.charts_of`.
+        charts: Charts from `report.charts.all.charts_of`.
     """
     pages = Environment(
         loader=PackageLoader("benchmarker.report.html", "parts"),
@@ -105,7 +105,6 @@ def _variables(ink: Ink) -> str:
 
 
 def _policy(script: str) -> str:
-    """Nothing is loaded from anywhere, and no script runs but this one."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
@@ -143,29 +142,27 @@ class Field:
 
 @dataclass(frozen=True)
 class Heading:
-    """The head of one column."""
-
     text: str
     align: str
     help: str
     first: str
-    """Order of the first click: the best row comes first."""
+    """Order of the first click, which puts the best row first."""
 
 
 @dataclass(frozen=True)
 class Sortable:
-    """One table that can be sorted."""
+    """A table that can be sorted."""
 
     title: str
     headings: tuple[Heading, ...]
     rows: tuple[tuple[Field, ...], ...]
     bold: tuple[bool, ...]
-    """Whether a row stands out, row by row."""
+    """True for each emphasized row."""
     notes: tuple[Markup, ...]
 
 
 def sortable(sheet: Sheet) -> Sortable:
-    """The table as the page's template takes it."""
+    """Return the table for the page's template."""
     return Sortable(
         title=plain_line(sheet.title, longest=300) or "Variants",
         headings=tuple(
@@ -194,11 +191,11 @@ def html(text: str) -> Markup:
 
 
 MOST_VALUES = 4
-"""Values of one line that are shown; the others are counted."""
+"""Number of values of one line that are shown. The others are counted."""
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Name and value of each line, as plain text; what no record knows is left out."""
+    """Return name and value of each known property of the environment."""
     lines = [(name, _values(records, value_of)) for name, value_of in _FIELDS]
     packages = sorted({name for record in records for name in record.environment.packages})
     variables = sorted({name for record in records for name in record.environment.variables})
@@ -208,7 +205,6 @@ def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 
 
 def _values(records: Sequence[RunRecord], value_of: Callable[[MachineFacts], str | None]) -> str:
-    """The values that the records have, each once: `A or B and 2 more`."""
     values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
     return abridged(values, MOST_VALUES, separator=" or ")
 
