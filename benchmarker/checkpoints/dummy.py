@@ -1,8 +1,8 @@
-"""Random weights in a model's exact shapes, written once as a real checkpoint.
+"""Random weights in a model's exact shapes, written once as a checkpoint.
 
-Time, memory and energy are those of weights that are shaped like trained ones (docs/values.md), so a model can be
-measured without being downloaded. The checkpoint goes through the same loading code as a real one. Its text is
-meaningless, and says so in every table.
+Time, memory and energy equal those of trained weights to the extent that docs/values.md measured, so a model can be
+measured without a download. Names and shapes are those of transformers' model on torch's meta device. The checkpoint is
+loaded like a real one; every table states that its text is meaningless.
 """
 
 from __future__ import annotations
@@ -32,14 +32,10 @@ Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 
 
 def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: bool) -> tuple[PlannedTensor, ...]:
-    """Every tensor to be written, a shared one once.
+    """Return all tensors to write, shared ones once.
 
     Args:
-        source: The folder that the config came from; the model's own code is in it where it has any.
-        form: Says how linear layers are stored.
-
-    Raises:
-        ModelError: transformers has no such architecture.
+        source: Folder of the config, and of the model's own code if it has any.
     """
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
@@ -60,11 +56,7 @@ def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: b
 
 
 def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
-    """The model without memory for its weights.
-
-    Raises:
-        ModelError: transformers has no such architecture, or the config is not one of a language model.
-    """
+    """Return the model without memory for its weights, or raise ModelError."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -80,20 +72,20 @@ def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
 
 
 def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
-    """The linear layers inside the model's blocks; the output layer is not among them."""
+    """Return the linear layers of the model's blocks by name, without the output layer."""
     import torch
 
     head = model.get_output_embeddings()
     return {
         name: module
         for name, module in model.named_modules()
-        # The exact class, as optimum asks for: subclasses are routers and the like.
+        # optimum requires the exact class too: subclasses are routers, for example.
         if type(module) is torch.nn.Linear and module is not head
     }
 
 
 def _stored(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    """What a checkpoint holds: parameters without their second names, and the buffers that are saved."""
+    """Return the tensors of a checkpoint: parameters without aliases, and saved buffers."""
     parameters = dict(model.named_parameters())
     shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
     return [(name, tensor) for name, tensor in model.state_dict().items() if name not in shared]
@@ -108,7 +100,7 @@ def _fill(owner: str, name: str, std: float) -> Fill:
 
 
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
-    """A tensor that is allocated on the generator's device and then filled."""
+    """Return a tensor that `fill` fills after its allocation."""
     import torch
 
     def make(generator: torch.Generator) -> torch.Tensor:
@@ -117,8 +109,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
     return PlannedTensor(name, dtype, shape, make)
 
 
-LAYOUT = 2
-"""Goes into the key; raised when the same inputs make another checkpoint."""
+LAYOUT = 2  # Part of the key; increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
@@ -134,17 +125,14 @@ def make_dummy(
     progress: Progress,
     device: str,
 ) -> Checkpoint:
-    """The dummy checkpoint of a model for a quantization, from the cache where it was made before.
+    """Return the dummy checkpoint of a model for a quantization, cached or new.
 
     Args:
-        source: A folder with config.json, and the tokenizer's files if there are any.
-
-    Raises:
-        ModelError: No such architecture, or no room on the disk.
+        source: Folder with config.json, and the tokenizer's files if there are any.
     """
     config = {key: value for key, value in config.items() if key != "quantization_config"}
     if form.packing:
-        # The packed formats keep their scales, and all that is not packed, in this type.
+        # Packed formats keep their scales and all other tensors in this type.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}
         config |= {"dtype": "float16", "quantization_config": form.packing.config(form.options)}
     extras = [source / name for name in COPIED if (source / name).is_file()]
@@ -175,7 +163,6 @@ def make_dummy(
 
 
 def _described(config: dict[str, Any]) -> dict[str, Any]:
-    """What sets this dummy apart from others of the same model, as `benchmarker checkpoint list` shows it."""
     quantization = config.get("quantization_config") or {}
     scalars: dict[str, Any] = {
         key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)
@@ -214,7 +201,7 @@ def _write(
 
 
 def _shards(tensors: tuple[PlannedTensor, ...]) -> Iterator[tuple[PlannedTensor, ...]]:
-    """Cut into files of at most SHARD_BYTES."""
+    """Yield the tensors in files of at most SHARD_BYTES."""
     shard: list[PlannedTensor] = []
     size_bytes = 0
     for tensor in tensors:

@@ -1,4 +1,8 @@
-"""A model's folder: what must be in it, checked before anything is loaded."""
+"""Files of models: checks of a model's folder before loading, safetensors, and the models that ship with benchmarker.
+
+A safetensors file is eight bytes with the header's length, the header (JSON: type, shape and offsets of each tensor),
+then the tensors. safetensors' own writer takes all tensors at once; dummies are written tensor by tensor.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ TOKENIZER_FILES = (
 
 
 def pickle_only(where: str) -> ModelError:
-    """The error for weights that are there, but as pickles."""
+    """Return the error for weights that exist as pickles only."""
     return ModelError(
         f"{where}: its weights are pickle files (pytorch_model.bin), which can run code when opened; only safetensors "
         "are read: load it once with transformers and write it again with model.save_pretrained(FOLDER)"
@@ -45,11 +49,7 @@ def pickle_only(where: str) -> ModelError:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model's folder.
-
-    Raises:
-        ModelError: There is none, or it is not JSON.
-    """
+    """Return config.json of a model's folder, or raise ModelError."""
     config = _read_json(folder, "config.json")
     if config is None:
         if gguf := sorted(folder.glob("*.gguf")):
@@ -59,11 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Check that every file of weights is there and whole.
-
-    Raises:
-        ModelError: Naming the file at fault.
-    """
+    """Raise ModelError if a file of weights is missing or damaged."""
     index = _read_json(folder, INDEX)
     if index is None and not (folder / SINGLE).exists():
         if any((folder / name).exists() for name in PICKLES):
@@ -87,7 +83,6 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object, or None where there is no such file."""
     path = folder / name
     try:
         content = json.loads(path.read_bytes())
@@ -103,7 +98,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def content_sha256(folder: Path) -> str:
-    """Hash of everything that a model's folder holds, names included."""
+    """Return a hash of all files of a model's folder, including their names."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
@@ -114,7 +109,6 @@ def content_sha256(folder: Path) -> str:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether text can be turned into token ids with what is in the folder."""
     return any(
         (folder / name).exists()
         for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -127,14 +121,12 @@ DTYPES = {
     "bfloat16": ("BF16", 2),
     "int32": ("I32", 4),
 }
-"""torch's name of a type to the format's name and the bytes of one element."""
+"""Name in the format and bytes per element, by torch's name."""
 LENGTH = struct.Struct("<Q")
-POINTER = b"version https://git-lfs"
-"""How git-lfs begins the text that stands for a file which it has not fetched."""
+POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
 
 
 def tensor_bytes(tensor: PlannedTensor) -> int:
-    """Size on disk."""
     count = 1
     for extent in tensor.shape:
         count *= extent
@@ -144,7 +136,7 @@ def tensor_bytes(tensor: PlannedTensor) -> int:
 def write_tensors(
     path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
 ) -> Iterator[PlannedTensor]:
-    """Write one file, making each tensor just before it is written and yielding it afterwards."""
+    """Write one file, and yield each tensor after it is written."""
     with path.open("wb") as file:
         header = _header(tensors)
         file.write(LENGTH.pack(len(header)) + header)
@@ -166,7 +158,7 @@ def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
-    # Padded so that the tensors begin at a multiple of eight bytes, as the format asks.
+    # The format requires tensors to start at a multiple of eight bytes.
     return text + b" " * (-len(text) % 8)
 
 
@@ -177,11 +169,7 @@ def _raw(tensor: torch.Tensor) -> memoryview:
 
 
 def check_tensors(path: Path) -> None:
-    """Check, without reading a weight, that the file is a safetensors file and as long as its header says.
-
-    Raises:
-        ModelError: It is cut short, damaged, or no safetensors file at all.
-    """
+    """Raise ModelError if a file is not a complete safetensors file, without reading a weight."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -206,27 +194,25 @@ SHIPPED = {
     "qwen3-tiny": "qwen3-tiny",
     "qwen3-small": "qwen3-small",
 }
-"""What a user may call it, and the folder under benchmarker/models."""
+"""Folder under benchmarker/models by user-facing name."""
 
 
 def shape_names() -> tuple[str, ...]:
-    """What the shipped shapes are called, each once."""
     return tuple(sorted(set(SHIPPED.values())))
 
 
 def shipped_shape(model_id: str) -> Path | None:
-    """Folder of a shipped shape, or None where none goes by that name."""
+    """Return the folder of a shipped shape, or None."""
     name = SHIPPED.get(model_id)
     return _folder(name) if name else None
 
 
 def only_shipped(model_id: str) -> bool:
-    """Whether the name means a shipped shape and nothing on the hub."""
+    """Return whether the name is a shipped shape and not a hub id."""
     return model_id in SHIPPED and "/" not in model_id
 
 
 def models_with_weights() -> tuple[str, ...]:
-    """Names of those that can be run as they are."""
     return tuple(name for name in shape_names() if (_folder(name) / "model.safetensors").is_file())
 
 
@@ -235,5 +221,5 @@ def _folder(name: str) -> Path:
 
 
 def shipped_text(name: str) -> str:
-    """A text that ships with benchmarker: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
+    """Return a shipped text: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
     return (files("benchmarker") / "text" / name).read_text(encoding="utf-8")

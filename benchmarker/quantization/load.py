@@ -1,8 +1,4 @@
-"""Loading a model in any of its forms, in one call: the loader factory as a function.
-
-model = load_model("Qwen/Qwen3-4B", "int8", device="cuda:0")
-model.generate(...)
-"""
+"""Preparation and loading of a model in any quantization: `load_model("Qwen/Qwen3-4B", "int8").generate(...)`."""
 
 from __future__ import annotations
 
@@ -28,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    """The checkpoint that the variant's loader takes; the slow part is done once and cached.
-
-    Raises:
-        BenchmarkerError: The model cannot be had, or not in this form on this device.
-    """
+    """Return the checkpoint for the variant's loader; slow steps are done once and cached."""
     checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
@@ -46,14 +38,11 @@ def find_checkpoint(
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
-    """The checkpoint that a model and a variant ask for, downloaded or made where need be, and not yet quantized.
+    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized.
 
     Args:
-        device: Where the model will go, as torch names it. A dummy's random numbers are made there.
-        check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
-
-    Raises:
-        BenchmarkerError: It cannot be found, reached, read or used with this quantization on this device.
+        device: torch's name of the model's device, on which a dummy's random numbers are made.
+        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
     """
     loader = LOADERS[variant.quant]
     if loader.of_gguf and gguf_file(model) is None:
@@ -68,7 +57,7 @@ def find_checkpoint(
 
 
 def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
-    """Why a quantization cannot load a GGUF file in a transformers model; None for a folder, and for those that can."""
+    """Return why a quantization cannot load a GGUF file through transformers, or None."""
     if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
         return None
     able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
@@ -79,12 +68,7 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
-    """Refuse a checkpoint that is quantized already in a way that this quantization does not read, and a plain one
-    where it has to be quantized already.
-
-    Raises:
-        ModelError: Naming the quantization that takes it, if there is one.
-    """
+    """Raise ModelError if the quantization cannot read the stored one, or requires a quantized checkpoint."""
     stored, loader = config.get("quantization_config"), LOADERS[quant]
     if not isinstance(stored, dict):
         if loader.stored_only:
@@ -109,18 +93,14 @@ def load_model(
     options: dict[str, Scalar] | None = None,
     trust_remote_code: bool = False,
 ) -> PreTrainedModel:
-    """A model ready to generate.
+    """Return a model that is ready to generate; a BenchmarkerError has one line with the cause and the remedy.
 
     Args:
-        model: A hub id, a folder, or a model that ships with benchmarker: `qwen3-small`, or with `load_format="dummy"`
-            the shape `qwen3-tiny`.
-        quant: As `--quant`: a name in `quantization.registry.LOADERS`, such as `int8`, or one of its aliases.
+        model: A hub id, a folder, or a shipped model: `qwen3-small`, or with `load_format="dummy"` the shape
+            `qwen3-tiny`.
+        quant: A name in `quantization.registry.LOADERS`, such as `int8`, or an alias.
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
-        dtype: Of what is not quantized.
-        options: The loader's own, such as `{"group_size": 64}`.
-
-    Raises:
-        BenchmarkerError: One line that says what was wrong and what to do.
+        dtype: Type of tensors that are not quantized.
     """
     fields: dict[str, Any] = {
         "id": model,
@@ -142,11 +122,6 @@ def load_model(
 def open_model(
     model: ModelSpec, form: QuantSpec, device: Device, progress: Progress | None = None
 ) -> tuple[Loaded, Checkpoint]:
-    """Find, make and load.
-
-    Raises:
-        BenchmarkerError: As for `load_model`.
-    """
     progress = progress or Silent()
     checkpoint = prepare_checkpoint(model, form, device, progress)
     target = Target(device.torch_name, model.dtype)
@@ -154,11 +129,7 @@ def open_model(
 
 
 def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
-    """A prepared checkpoint in its form, with the output layer that the options ask for.
-
-    Raises:
-        BenchmarkerError: As for `load_model`.
-    """
+    """Load a prepared checkpoint, with the output layer that the options request. No quantized weight is an error."""
     refusal = file_refusal(quant, checkpoint)
     if refusal:
         raise UnsupportedError(refusal)
@@ -172,7 +143,7 @@ def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Targ
 
 
 def _nothing_quantized(quant: str, model: PreTrainedModel) -> str:
-    """Return the error for a model in which the quantization found no layer, with the types of the layers."""
+    """Return the error for a model without layers for this quantization."""
     embeddings = {model.get_input_embeddings(), model.get_output_embeddings()}
     layers = Counter(
         type(module).__name__
