@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which attention implementation for these shapes? Each in its own process, in rounds, then compared. Needs a GPU.
+# Compare attention implementations, each in its own process, in rounds. Needs a GPU.
 #
 #   bash script/attention.sh                                        all of configs/attention.yaml, then its types
 #   bash script/attention.sh --head-dim 64 --heads 32 --kv-heads 8  your shapes; options go to both sweeps

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On a GPU, in one go: what the machine can run and whether its instruments are right, then joules per token of the
-# reference variants, three windows each, and the report with its charts.
+# On a GPU: check the instruments (doctor), then measure joules per token of the
+# variants of a config, three windows each, and the report with its charts.
 #
 #   PYTHON=python3 bash script/bench-energy.sh results/energy            Qwen3-4B with random weights, all variants
 #   PYTHON=python3 bash script/bench-energy.sh results/energy fp16 int8  these alone

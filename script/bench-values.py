@@ -1,9 +1,9 @@
-"""Do time, power and energy depend on the values of the weights? One model, three fillings in turns, one process.
+"""Measure time, power and energy of one model with three sets of weight values, in turns, in one process.
 
-    python script/bench-values.py                                     Qwen3-4B's shapes on a GPU, two minutes
-    python script/bench-values.py --model qwen3-tiny --seconds 1      a trial on any machine
+    python script/bench-values.py                                       Qwen3-4B's shapes on a GPU, two minutes
+    python script/bench-values.py --model qwen3-tiny --seconds 1        a trial on any machine
 
-The weights are overwritten in place, so that all fillings run the very same captured step. Nothing is downloaded.
+The weights are overwritten in place, so that all sets run the same captured kernels on the same addresses.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ from benchmarker.hardware.gpu import Gpu
 from benchmarker.workloads.generation.spec import Point
 
 SPREAD = 0.02
-"""Standard deviation of the fillings that are not zeros: what transformers initializes with."""
+"""Standard deviation of the sets that are not zeros, as transformers initializes weights."""
 HEADINGS = ("work", "weights", "ms", "time, ratio", "J a call", "energy, ratio", "MHz")
 SETTLE_S = 1.0
-"""Of the same work before each window, so that the clocks have found their place."""
+"""Seconds of the same work before each window, for the clocks to settle."""
 
 
 def zeros(weight: torch.Tensor) -> None:
-    """All zeros: nothing in the arithmetic units changes from one cycle to the next."""
+    """Fill with zeros: nothing in the arithmetic units changes between cycles."""
     weight.zero_()
 
 
 def random(weight: torch.Tensor) -> None:
-    """Normal, as `--load-format dummy` has them."""
+    """Fill with normal values, as `--load-format dummy`."""
     weight.normal_(std=SPREAD)
 
 
 def real_shaped(weight: torch.Tensor) -> None:
-    """Heavy tails and rows of different size, as in a trained model: Student's t with 5 degrees of freedom, each row
-    scaled by a log-normal factor (sigma 0.5)."""
+    """Fill with heavy tails and rows of different size, as in a trained model.
+
+    Student's t with 5 degrees of freedom, each row scaled by a log-normal factor (sigma 0.5).
+    """
     for rows in weight.split(4096):
         chi_squared = torch.zeros_like(rows, dtype=torch.float32)
         for _ in range(5):
@@ -56,7 +58,7 @@ def real_shaped(weight: torch.Tensor) -> None:
 
 
 FILLINGS: dict[str, Callable[[torch.Tensor], None]] = {"random": random, "zeros": zeros, "real-shaped": real_shaped}
-"""The first is what the others are compared with."""
+"""Sets of values; the first is the reference."""
 
 
 def main() -> None:
@@ -96,11 +98,11 @@ def main() -> None:
 
 
 def measured(source: ModelBenchmarker, point: Point, gpu: Gpu | None, *, seconds: float) -> dict[str, float | None]:
-    """One window of the same work, after a second of it.
+    """Measure one window of the same work, after a second of it.
 
     Returns:
-        Of a prompt: seconds to the first token. Of a generation: seconds a token after the first. Both medians. Joules
-        of a call by the board's counter and the mean clock in MHz, None where there is no counter.
+        Median seconds to the first token (prompt) or per token after the first (generation), joules of a call by the
+        board's counter and the mean clock in MHz, None without a counter.
     """
     step = source.step(point)
     deadline = time.perf_counter() + SETTLE_S
@@ -124,7 +126,7 @@ def measured(source: ModelBenchmarker, point: Point, gpu: Gpu | None, *, seconds
 
 
 def table(samples: list[dict[str, Any]], points: Iterable[str]) -> str:
-    """Medians over the rounds, and ratios to the first filling with 95 % intervals over the rounds."""
+    """Return medians over the rounds, and ratios to the first set with 95 % intervals over the rounds."""
     rows: list[tuple[str, ...]] = []
     for work in points:
         for filling in FILLINGS:
@@ -141,7 +143,7 @@ def table(samples: list[dict[str, Any]], points: Iterable[str]) -> str:
 
 
 def ratio(base: list[dict[str, Any]], windows: list[dict[str, Any]], key: str) -> str:
-    """The windows over those of the first filling, round by round."""
+    """Return the ratios of the windows to those of the first set, round by round."""
     if base == windows or not base[0][key]:
         return "–"
     # paired_ratio divides its first by its second.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Build the wheel, install it into an empty environment, and run the quickstart from there, away from the checkout.
 #
-#   bash script/check-wheel.sh                  benchmarker[all], all variants of configs/quickstart.yaml
-#   bash script/check-wheel.sh gptq fp16 gptq   benchmarker[gptq], these variants alone
+#   bash script/check-wheel.sh                  llm-quant-benchmarker[all], all variants of configs/quickstart.yaml
+#   bash script/check-wheel.sh gptq fp16 gptq   llm-quant-benchmarker[gptq], these variants only
 #
 # Needs a package index; takes a few minutes and 2 GB under the folder for temporary files, which are removed.
 set -euo pipefail
@@ -20,14 +20,14 @@ git archive HEAD | tar -x -C "$work" --one-top-level=source
     { tail -20 "$work/build.log" >&2; exit 1; }
 
 "${PYTHON_BASE:-python3}" -m venv "$work/empty"
-# torch first and by itself: which build of it is wanted, the wheel cannot know.
+# torch first: the wheel cannot determine its build.
 "$work/empty/bin/pip" install --quiet --disable-pip-version-check -c "$checkout/script/constraints.txt" torch
 wheel=$(ls "$work"/dist/*.whl)
 "$work/empty/bin/pip" install --quiet --disable-pip-version-check -c "$checkout/script/constraints.txt" "$wheel[$extra]"
 "$work/empty/bin/pip" check
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 unset PYTHONPATH
-# Every file of the package, modules and data alike: what is not installed cannot be missed by a test that runs beside it.
+# Every file of the package must be installed, modules and data: tests run next to the checkout and would not notice.
 package=$("$work/empty/bin/python" -c 'import benchmarker, pathlib; print(pathlib.Path(benchmarker.__file__).parent)')
 missing=$(cd "$work/source/benchmarker" && find -L . -type f ! -name '*.pyc' | while read -r file; do
     cmp -s "$file" "$package/$file" || echo "$file"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How to split a long context over the GPUs of this host? Each way in processes of its own, in rounds, then compared.
+# Compare ways to split a long context over the GPUs of this host, each in its own processes, in rounds.
 #
 #   bash script/context-parallel.sh                              all of configs/context-parallel.yaml, over two GPUs
 #   bash script/context-parallel.sh --ranks 4 --heads 64         your shapes; options go to the sweep

@@ -1,4 +1,4 @@
-# Sourced by the other scripts: sets PYTHON to an interpreter that has what benchmarker needs.
+# Sourced by the other scripts: sets PYTHON to an interpreter with all requirements of benchmarker.
 #
 # With PYTHON given (PYTHON=python3 bash script/...), that environment is used as it is: nothing is installed or
 # downloaded. Otherwise .venv is made once, with the exact versions of script/constraints.txt.

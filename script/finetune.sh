@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Full, LoRA or QLoRA, and what a switch costs: each in its own process, in rounds, then compared. Needs a GPU.
+# Compare full fine-tuning, LoRA and QLoRA, each in its own process, in rounds. Needs a GPU.
 #
 #   bash script/finetune.sh                                  all of configs/finetune.yaml, on Qwen/Qwen3-4B
 #   bash script/finetune.sh --load-format dummy              the same shapes with random weights: nothing is downloaded

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# At which length does a linear mixer pay, against the best softmax? Each in its own process, in rounds. Needs a GPU.
+# Find the length from which a linear mixer is faster than the best softmax, in rounds. Needs a GPU.
 #
 #   bash script/mixers.sh                                the mixers alone, then a small model around each, and its tasks
 #   bash script/mixers.sh --heads 96 --seq-len 8192      your shapes, for the mixers alone

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How much sooner is a sweep done on several GPUs of this host, and does it say the same? The same rounds on all of them, and
-# then on the first alone. Checkpoints are made before the clock starts; each sweep compiles anew what it compiles.
+# Compare the duration and the verdicts of a sweep on several GPUs of this host and on one: the same rounds on all, and
+# then on the first alone. Checkpoints are made before the clock starts; each sweep compiles anew.
 #
 #   PYTHON=python3 bash script/places.sh results/places                  Qwen3-4B's six forms, random weights, GPUs 0 and 1
 #   PLACES=local:0,1,2,3 bash script/places.sh results/places --rounds 8 more of them; options go to both sweeps, but --resume

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measure Qwen3-4B in every form, each in its own process, and compare them.
+# Measure Qwen3-4B in every quantization, each in its own process, and compare them.
 #
 #   bash script/qwen3-4b.sh                                        all variants of configs/qwen3-4b.yaml
 #   bash script/qwen3-4b.sh fp16 int8                              these only

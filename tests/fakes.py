@@ -1,4 +1,4 @@
-"""Stand-ins for hardware: a device that counts, and a step that takes as long as it is told."""
+"""Stand-ins for hardware: a counting device, and a step of given duration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarker.workloads.generation.record import GenerationSample
 
 
 class FakeDevice:
-    """A GPU with a memory of `capacity` bytes that the test fills."""
+    """GPU with a memory of `capacity` bytes that the test fills."""
 
     torch_name = "cpu"
     indices = (0,)
@@ -43,7 +43,7 @@ class FakeDevice:
 
 
 class FakeGpu:
-    """A GPU whose driver says nothing. A test overrides what its own says."""
+    """GPU whose driver provides nothing; tests override values."""
 
     vendor = "NVIDIA"
     name: str | None = None
@@ -90,7 +90,7 @@ class FakeGpu:
 
 
 class Timeline:
-    """A step whose repeats take the given seconds, the last one for ever after."""
+    """Step whose repeats take the given seconds, then always the last one."""
 
     def __init__(self, latencies_s: Sequence[float]) -> None:
         self._latencies_s = list(latencies_s)

@@ -1,4 +1,4 @@
-"""The sums of a decode step's products in 64 bits, which kernels are held against."""
+"""Reference sums of a decode step's products in 64 bits."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from benchmarker.kernels.gemv_fusion import GemvFusion
 
 
 def with_ends(hidden: Tensor, weights: Tensor, ends: GemvFusion) -> Tensor:
-    """The product with what stands around it, of a norm that rounds where models round.
+    """Return the product with the operations around it, including a norm that rounds as in models.
 
     Args:
         hidden: [in].

@@ -1,4 +1,4 @@
-"""GGUF files in the forms that llama.cpp would make of one in F16, quantized by gguf-py itself."""
+"""GGUF files as llama.cpp would make them from a file in F16, quantized by gguf-py."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gguf import quants
 
 
 def quantized_file(source: Path, target: Path, form: str, *, architecture: str = "qwen3") -> Path:
-    """Write a GGUF file again with its matrices in another form.
+    """Rewrite a GGUF file with its matrices in another type.
 
     Args:
-        source: With matrices in F16.
+        source: File with matrices in F16.
         form: `Q8_0`, `Q4_0` or `F16`.
-        architecture: What the new file says it is.
+        architecture: Architecture in the new file.
     """
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, architecture)

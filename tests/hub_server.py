@@ -1,4 +1,4 @@
-"""A Hugging Face hub of one model, on this machine: for what a test must not ask of the real one."""
+"""A local Hugging Face hub with one model, for tests that must not use the real one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """What it serves, and what it was asked."""
+    """Served files and received requests."""
 
     files: dict[str, bytes]
     refuse: tuple[int, str] | None = None
-    """Status and X-Error-Code of every answer about the model."""
+    """Status and X-Error-Code of every response about the model."""
     gated: bool = False
-    """Whether its files are refused, though its description is not."""
+    """True if the files are refused although the description is not."""
     url: str = ""
     asked: list[str] = field(default_factory=list)
 

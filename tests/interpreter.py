@@ -6,10 +6,10 @@ import sys
 
 
 def run_in_interpreter(program: str) -> None:
-    """Run a program in a process of its own, since Triton reads the variable when it is imported.
+    """Run a program in its own process, because Triton reads the variable at import.
 
     Raises:
-        AssertionError: The program failed; the end of what it wrote.
+        AssertionError: The program failed; with the end of its output.
     """
     done = subprocess.run(
         [sys.executable, "-c", program],

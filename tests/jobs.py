@@ -1,4 +1,4 @@
-"""Jobs as the command line makes them, from the fields of each group."""
+"""Jobs as from the command line, made from the fields of each group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job_with(
     quality: QualitySpec | None = None,
     grid: Grid | None = None,
 ) -> GenerationJob:
-    """A job of these parts, with the defaults of all others."""
+    """Return a job of these parts, with defaults for all others."""
     return GenerationJob(
         workload="generation",
         subject=GenerationSubject(model=model or ModelSpec(), quality=quality or QualitySpec()),

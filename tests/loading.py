@@ -1,4 +1,4 @@
-"""Loading the two-layer model of the tests in any form, and looking at what came out."""
+"""Loading of the two-layer test model in any quantization, and inspection of the result."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.inspect import load_facts
-from benchmarker.quantization.load import load_form
-from benchmarker.quantization.prepare import prepare_checkpoint
+from benchmarker.quantization.load import load_form, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts, ModelSpec
@@ -26,11 +25,11 @@ LINEARS = 2 * (128 * 128 + 2 * 128 * 64 + 128 * 128 + 3 * 128 * 256)
 NORMS = 2 * (2 * 128 + 2 * 64) + 128
 PARAMETERS = EMBEDDING + LINEARS + NORMS
 ROPE_BYTES = 2 * 32 * 4
-"""Frequencies, in 32 bits: a buffer and its copy."""
+"""Bytes of the rotary frequencies in 32 bits: a buffer and its copy."""
 
 
 class Log:
-    """Remembers what was reported."""
+    """Progress that stores its reports."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int, int]] = []
@@ -76,17 +75,17 @@ def distance(one: Loaded, other: Loaded) -> float:
 
 
 def tokens_of(runtime: TorchDecoder, prompt: torch.Tensor, new_tokens: int) -> list[list[int]]:
-    """What the runtime makes the second time, with all set up."""
+    """Return the tokens of the second generation, after the set-up."""
     runtime.generate(prompt, new_tokens)
     return [list(row) for row in runtime.generate(prompt, new_tokens).tokens]
 
 
 plain_native_decoder = partial(native_decoder, prefill="plain")
-"""The engine native with the option prefill=plain."""
+"""Return the engine native with the option prefill=plain."""
 
 
 def with_uneven_norms(model: PreTrainedModel) -> PreTrainedModel:
-    """Norms that weigh every number alike change no order, so that leaving one out would not show."""
+    """Give norms different weights: with equal ones a missing norm would not change the order."""
     for parameter in model.parameters():
         if parameter.ndim == 1:
             torch.nn.init.normal_(parameter, mean=1.0, std=0.5)

@@ -1,4 +1,4 @@
-"""Sources of CUDA kernels, compiled for this machine's processor: a thread of it for each of a block's."""
+"""Sources of CUDA kernels, compiled for this machine's CPU, with a thread for each thread of a block."""
 
 import ctypes
 import shutil
@@ -17,10 +17,10 @@ from benchmarker.kernels.cuda_source import TensorMap
 
 SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
-"""Files in place of those with the GPU's instructions."""
+"""Files that replace those with GPU instructions."""
 MULTIPROCESSORS = 3
 TOGETHER = {"prefill_gemm"}
-"""Kernels whose blocks wait for each other: they run side by side, those of others one after another."""
+"""Kernels whose blocks wait for each other: their blocks run concurrently, those of other kernels in turn."""
 RUN = """
 static void __syncthreads() {{ meet(0, THREADS); }}
 extern "C" void run(int blocks, void** at, int* sizes, float* numbers) {{
@@ -50,7 +50,7 @@ POINTERS = {
     "prefill_gemm": ("TensorMap", "TensorMap", "TensorMap", "u16", "float", "float", "int", "u16"),
     "permute_rows": ("uint4", "uint4"),
 }
-"""Types of each kernel's pointers; a map is given as it is."""
+"""Types of each kernel's pointers; a tensor map is passed as it is."""
 NUMBERS = {
     "gemv_nf4": (1, 1),
     "gemv_gptq": (4, 1),
@@ -58,18 +58,17 @@ NUMBERS = {
     "prefill_gemm": (4, 0),
     "permute_rows": (2, 0),
 }
-"""How many whole numbers follow them, and then how many others."""
+"""Numbers of integer arguments after the pointers, and of the other arguments after them."""
 
 
 class OnProcessor:
-    """In place of a compiled kernel: the same source as a library for this machine's processor."""
+    """Replacement of a compiled source: the same source as a library for this machine's CPU."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._libraries: dict[tuple[object, ...], ctypes.CDLL] = {}
 
     def kernel(self, name: str, macros: Sequence[tuple[str, int]], *_: Any) -> "OnProcessorKernel":
-        """See `cuda_kernel`."""
         program = name, *macros
         if program not in self._libraries:
             self._libraries[program] = self._library(name, macros)
@@ -95,15 +94,13 @@ class OnProcessor:
 
 @dataclass(frozen=True)
 class OnProcessorKernel:
-    """In place of a `CudaKernel`."""
+    """Replacement of a `CudaKernel`."""
 
     name: str
     library: ctypes.CDLL
     registers: int = 255
-    """A processor lacks none."""
 
     def __call__(self, blocks: int, arguments: Sequence[Any]) -> None:
-        """See `CudaKernel`."""
         first, last = len(POINTERS[self.name]), len(POINTERS[self.name]) + NUMBERS[self.name][0]
         tensors = [_described(given) if isinstance(given, TensorMap) else given for given in arguments[:first]]
         pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
@@ -116,7 +113,7 @@ class OnProcessorKernel:
 
 
 def _lines(source: Path) -> list[str]:
-    """Of a file and of those that it includes, each once but for cuda.h, which stands before all."""
+    """Return the lines of a file and of its includes, each once, without cuda.h, which precedes all."""
     lines: list[str] = []
     for line in source.read_text().splitlines():
         included = line.startswith('#include "') and line.split('"')[1]
@@ -128,17 +125,17 @@ def _lines(source: Path) -> list[str]:
 
 
 def _described(given: TensorMap) -> Tensor:
-    """A map as hopper.h has it."""
+    """Return a tensor map as in hopper.h."""
     words = [given.tensor.data_ptr(), given.tensor.element_size(), *given.sizes, *given.pitches, *given.box_sizes]
     return torch.tensor([*words, int(given.swizzled), *[0] * 5])
 
 
 def run_on_processor(module: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a module's products made by the kernels' sources, on the processor.
+    """Let a module's products be computed by the kernels' sources on the CPU.
 
     Args:
-        module: With `cuda_kernel` in it.
-        folder: For what is compiled.
+        module: Module with `cuda_kernel`.
+        folder: Folder for compiled files.
     """
     if shutil.which("g++") is None:
         pytest.skip("no g++ is installed")

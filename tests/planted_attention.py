@@ -1,10 +1,10 @@
-"""Attention kernels of a user's own, right and wrong in one way each, for the tests on a processor and on a GPU."""
+"""Attention kernels of a user, correct or wrong in one way each, for tests on a CPU and on a GPU."""
 
 import torch
 
 
 def exact(query, key, value, is_causal=True):
-    """Right, and differentiable."""
+    """Correct and differentiable attention."""
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)

@@ -1,4 +1,4 @@
-"""What the ranks of test_ranks.py run."""
+"""Functions that the ranks of test_ranks.py run."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from benchmarker.core.errors import UnsupportedError
 
 
 def exchange(rank, arguments):
-    """Adds up a number of each rank, or does what a broken rank does."""
+    """Add up a number of each rank, or act as a broken rank."""
 
     def answer(message):
         match message["do"]:

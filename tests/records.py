@@ -1,4 +1,4 @@
-"""Fake records: everything has a believable default, and a test says only what it is about."""
+"""Fake records with plausible defaults; a test gives only the values that it is about."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMPT = "6f3c" * 16
 def sample(
     latency_s: float = 1.4, *, new_tokens: int = 50, ttft_s: float | None = None, **fields: Any
 ) -> GenerationSample:
-    """A repeat whose first token takes as long as each of the others, unless said."""
+    """Return a repeat whose first token takes as long as each of the others by default."""
     first_s = latency_s / new_tokens if ttft_s is None else ttft_s
     return GenerationSample(
         latency_s=latency_s,
@@ -48,7 +48,7 @@ def cell(
     batch_size: int = 1,
     **fields: Any,
 ) -> GenerationCell:
-    """A cell with one timed repeat per latency."""
+    """Return a cell with one timed repeat per latency."""
     samples = tuple(sample(latency_s, new_tokens=new_tokens) for latency_s in latencies_s)
     defaults: dict[str, Any] = {
         "status": "ok",
@@ -145,7 +145,7 @@ def record(
     round_number: int = 0,
     **fields: Any,
 ) -> GenerationRecord:
-    """A complete run of one variant; of one ordinary cell if none is given.
+    """Return a complete run of one variant; with one ordinary cell by default.
 
     Args:
         model: Fields of ModelFacts that differ from Qwen3-4B in float16.
@@ -172,12 +172,12 @@ def record(
 
 
 def missing(reason: str, kind: ErrorKind = "other") -> Missing:
-    """Why something that was asked for is not there."""
+    """Return the reason why a requested value is missing."""
     return Missing(error_kind=kind, reason=reason)
 
 
 def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6, **fields: Any) -> Quality:
-    """Of a 4-bit form, unless said."""
+    """Return the quality of a 4-bit quantization by default."""
     change = Divergence(
         ln_ratio=0.0171,
         ln_ratio_error=0.0021,
@@ -219,19 +219,19 @@ def quality(*, kl: float = 0.0281, perplexity: float = 13.2, noise: float = 1e-6
 
 
 def baseline_quality() -> Quality:
-    """Of the unquantized model: its divergence is the noise."""
+    """Return the quality of the unquantized model: its divergence is the noise."""
     made = quality(kl=1e-6, perplexity=12.98)
     return made.model_copy(update={"is_baseline": True, "against": made.noise})
 
 
 def failed_record(quant: str, reason: str, **fields: Any) -> GenerationRecord:
-    """A run that failed before it could measure."""
+    """Return a run that failed before it could measure."""
     one = record(quant, cells=(), status="failed", reason=reason, load=None, **fields)
     return one.model_copy(update={"engine": None})
 
 
 def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[GenerationRecord]:
-    """One record a round, whose median is the given latency."""
+    """Return one record per round, with the given median latencies."""
     return [
         record(quant, cell([0.999 * latency_s, latency_s, 1.001 * latency_s]), round_number=number, **fields)
         for number, latency_s in enumerate(latencies_s)
@@ -239,7 +239,7 @@ def rounds(quant: str, latencies_s: Sequence[float], **fields: Any) -> list[Gene
 
 
 def save(folder: Path, *records: GenerationRecord) -> Path:
-    """Write records as a sweep would, and return the folder."""
+    """Write records as a sweep does, and return the folder."""
     for index, one in enumerate(records):
         write_record(one, folder / f"{index:03}.json")
     return folder

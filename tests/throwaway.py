@@ -1,4 +1,4 @@
-"""A whole workload in one file: it sleeps. A new workload has to bring this much, and nothing else changes."""
+"""A whole workload in one file: it sleeps. A new workload needs this much, and no other change."""
 
 from __future__ import annotations
 
@@ -134,4 +134,4 @@ SITE = f"""
 from benchmarker.schema.registry import WORKLOADS
 WORKLOADS["{NAME}"] = "{MODULE}"
 """
-"""Put into `sitecustomize.py`, for processes of their own: the one line of the registry."""
+"""Content of `sitecustomize.py` for child processes: the line of the registry."""

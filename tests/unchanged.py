@@ -1,6 +1,7 @@
-"""Texts that a change of the code must not change. Where a change is meant, write them again and read their diff:
+"""Texts that a change of the code must not change.
 
-UPDATE_UNCHANGED=1 python -m pytest -n 0 tests/cli/test_unchanged.py tests/cli/test_surface.py
+After an intended change write them again and read their difference: UPDATE_UNCHANGED=1 python -m pytest -n 0
+tests/cli/test_unchanged.py tests/cli/test_surface.py
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def is_update() -> bool:
 
 
 def hold(path: Path, after: str) -> None:
-    """Fail with the difference where the text is not that of the file."""
+    """Fail with the difference if the text differs from the file."""
     if is_update():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(after)
@@ -26,7 +27,7 @@ def hold(path: Path, after: str) -> None:
 
 
 def hold_names(folder: Path, names: Collection[str]) -> None:
-    """Fail where the folder holds a text that no test looks at."""
+    """Fail if the folder contains a text that no test uses."""
     files = {path.name: path for path in folder.iterdir()}
     if is_update():
         for name in files.keys() - set(names):

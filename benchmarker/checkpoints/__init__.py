@@ -1,1 +1,1 @@
-"""Where weights come from: the hub, a folder, the cache, or random numbers."""
+"""Sources of weights: the hub, a folder, the cache, or random numbers."""

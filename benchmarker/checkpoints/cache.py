@@ -1,8 +1,8 @@
-"""Checkpoints that benchmarker made itself: dummy ones and quantized ones, kept on disk because they cost minutes.
+"""Cache of dummy and quantized checkpoints, which take minutes to make.
 
 Each is a folder under `$BENCHMARKER_CACHE` (else `$XDG_CACHE_HOME/benchmarker`, else `~/.cache/benchmarker`), named
 after a hash of everything that determines its content. It is written under another name and renamed when it is
-complete, so that a folder with the right name is a whole one.
+complete.
 """
 
 from __future__ import annotations
@@ -33,27 +33,24 @@ from benchmarker.schema.base import Plain
 DESCRIPTION = "benchmarker.json"
 KEY_DIGITS = 16
 DRAFT = re.compile(r"\.[^.]+\.(?P<host>.+)\.(?P<process>[0-9]+)\.[0-9a-f]+\.tmp")
-"""Names of the folders that are not complete. A host's name may have dots."""
+"""Names of incomplete folders. Host names may contain dots."""
 
 
 class Description(Plain):
-    """What a cached checkpoint says of itself, in `benchmarker.json` beside its config."""
+    """Content of `benchmarker.json` in a cached checkpoint."""
 
     kind: Literal["dummy", "gptq", "gguf"]
     model: str
-    """As the user gave it."""
+    """Name as given by the user."""
     options: dict[str, str | int | float | bool | None]
-    """What it was made with."""
     created: str
     """ISO 8601, UTC."""
     made_s: float | None = None
-    """How long making it took. None in those from before this was kept."""
+    """Time to make it; None in older checkpoints."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cached checkpoint."""
-
     key: str
     folder: Path
     description: Description
@@ -61,7 +58,6 @@ class Entry:
 
 
 def cache_folder() -> Path:
-    """Where cached checkpoints are; it may not exist yet."""
     if chosen := os.environ.get("BENCHMARKER_CACHE"):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -69,23 +65,18 @@ def cache_folder() -> Path:
 
 
 def key_of(parts: dict[str, Any]) -> str:
-    """Name of the checkpoint that these parts determine."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def find(key: str) -> Path | None:
-    """Folder of a finished checkpoint."""
+    """Return the folder of a finished checkpoint, or None."""
     folder = cache_folder() / key
     return folder if (folder / DESCRIPTION).is_file() else None
 
 
 def whole(key: str) -> Path:
-    """Folder of a finished checkpoint, after a look at its files.
-
-    Raises:
-        ModelError: One of them was damaged since.
-    """
+    """Return the folder of a finished checkpoint, or raise ModelError if a file is damaged."""
     folder = cache_folder() / key
     try:
         check_weights(folder)
@@ -95,13 +86,13 @@ def whole(key: str) -> Path:
 
 
 def quantize_s(folder: Path) -> float | None:
-    """How long the checkpoint in this folder took to quantize; None where that was not done here, or not timed."""
+    """Return the time that quantizing the checkpoint took, or None if it was not measured here."""
     entry = _entry(folder)
     return entry.description.made_s if entry and entry.description.kind != "dummy" else None
 
 
 def entries() -> tuple[Entry, ...]:
-    """Every finished checkpoint, the oldest first."""
+    """Return all finished checkpoints, oldest first."""
     candidates = [_entry(path.parent) for path in cache_folder().glob(f"[!.]*/{DESCRIPTION}")]
     return tuple(sorted((entry for entry in candidates if entry), key=lambda entry: entry.description.created))
 
@@ -110,18 +101,14 @@ def _entry(folder: Path) -> Entry | None:
     try:
         description = Description.model_validate_json((folder / DESCRIPTION).read_bytes())
     except (OSError, ValidationError):
-        # Not one of ours, or of another version: neither to be listed nor removed.
+        # Foreign folder, or another version: not listed and not removed.
         return None
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return Entry(folder.name, folder, description, size_bytes)
 
 
 def remove(key: str) -> Entry:
-    """Delete a cached checkpoint; the key's first digits are enough where only one has them.
-
-    Raises:
-        ModelError: None or several have that key.
-    """
+    """Delete the cached checkpoint whose key starts with these digits; ModelError unless exactly one key matches."""
     matching = [entry for entry in entries() if key and entry.key.startswith(key)]
     if len(matching) != 1:
         number = "no" if not matching else "more than one"
@@ -139,11 +126,7 @@ def remove(key: str) -> Entry:
 def new_entry(
     key: str, *, kind: Literal["dummy", "gptq", "gguf"], model: str, options: dict[str, Any], needed_bytes: int
 ) -> Iterator[Path]:
-    """A folder to write a checkpoint into; it becomes the entry `key` when the block ends well, and is gone otherwise.
-
-    Raises:
-        ModelError: Not enough room on the disk, or no permission.
-    """
+    """Yield a folder that becomes the entry `key` if the block succeeds, and is deleted otherwise."""
     final = cache_folder() / key
     started_s = time.perf_counter()
     try:
@@ -164,8 +147,7 @@ def new_entry(
 
 @contextlib.contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    """A folder beside the final one, which nobody else writes into; what is left of it at the end is removed."""
-    # Two containers can have one name and count processes alike. Not tempfile's folder, which others could not read.
+    # Two containers can share a host name and process ids. tempfile's folders are unreadable for other users.
     name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = final.with_name(name)
     draft.mkdir()
@@ -181,13 +163,13 @@ def _publish(draft: Path, final: Path) -> None:
     try:
         draft.rename(final)
     except OSError as error:
-        # Another process was faster: its checkpoint is the same.
+        # Another process finished first; its checkpoint is equal.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 
 
 def _remove_dead_drafts(folder: Path) -> None:
-    """Clear away what a killed process of this host left behind; whether one of another lives, nobody can tell here."""
+    """Delete drafts of dead processes of this host; the state of other hosts' processes is unknown."""
     for draft in folder.glob(".*.tmp"):
         made_by = DRAFT.fullmatch(draft.name)
         if made_by and made_by["host"] == socket.gethostname() and not _is_alive(int(made_by["process"])):

@@ -1,8 +1,8 @@
-"""Random weights in a model's exact shapes, written once as a real checkpoint.
+"""Random weights in a model's exact shapes, written once as a checkpoint.
 
-Time, memory and energy are those of weights that are shaped like trained ones (docs/values.md), so a model can be
-measured without being downloaded. The checkpoint goes through the same loading code as a real one. Its text is
-meaningless, and says so in every table.
+Time, memory and energy equal those of trained weights to the extent that docs/values.md measured, so a model can be
+measured without a download. Names and shapes are those of transformers' model on torch's meta device. The checkpoint is
+loaded like a real one; every table states that its text is meaningless.
 """
 
 from __future__ import annotations
@@ -10,21 +10,106 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
-from benchmarker.checkpoints.base import Checkpoint, Form, PlannedTensor, Progress
-from benchmarker.checkpoints.dummy_tensors import plan_tensors
-from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES
-from benchmarker.checkpoints.tensor_files import tensor_bytes, write_tensors
+from benchmarker.checkpoints.base import Checkpoint, Form, PlannedLinear, PlannedTensor, Progress
+from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, tensor_bytes, write_tensors
+from benchmarker.checkpoints.model_config import transformers_config
+from benchmarker.core.errors import ModelError
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
 
-LAYOUT = 2
-"""Goes into the key; raised when the same inputs make another checkpoint."""
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
+
+
+def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: bool) -> tuple[PlannedTensor, ...]:
+    """Return all tensors to write, shared ones once.
+
+    Args:
+        source: Folder of the config, and of the model's own code if it has any.
+    """
+    model = empty_model(source, trusted=trusted)
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    std = float(getattr(model.config, "initializer_range", None) or 0.02)
+    packed = packable_linears(model) if form.packing else {}
+    planned: list[PlannedTensor] = []
+    for name, linear in packed.items():
+        assert form.packing is not None
+        planned += form.packing.tensors(
+            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), form.options
+        )
+    for name, tensor in _stored(model):
+        module, _, last = name.rpartition(".")
+        if module not in packed:
+            owner = type(model.get_submodule(module)).__name__
+            planned.append(plain_tensor(name, dtype, tuple(tensor.shape), _fill(owner, last, std)))
+    return tuple(planned)
+
+
+def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
+    """Return the model without memory for its weights, or raise ModelError."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = transformers_config(source, trusted=trusted).get_text_config(decoder=True)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{source}: transformers cannot build this model: {' '.join(str(error).split())[:200]}"
+        ) from error
+    return model
+
+
+def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
+    """Return the linear layers of the model's blocks by name, without the output layer."""
+    import torch
+
+    head = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        # optimum requires the exact class too: subclasses are routers, for example.
+        if type(module) is torch.nn.Linear and module is not head
+    }
+
+
+def _stored(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors of a checkpoint: parameters without aliases, and saved buffers."""
+    parameters = dict(model.named_parameters())
+    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
+    return [(name, tensor) for name, tensor in model.state_dict().items() if name not in shared]
+
+
+def _fill(owner: str, name: str, std: float) -> Fill:
+    if "norm" in owner.lower() and name == "weight":
+        return lambda tensor, _: tensor.fill_(1.0)
+    if name == "bias":
+        return lambda tensor, _: tensor.zero_()
+    return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
+
+
+def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
+    """Return a tensor that `fill` fills after its allocation."""
+    import torch
+
+    def make(generator: torch.Generator) -> torch.Tensor:
+        return fill(torch.empty(shape, dtype=getattr(torch, dtype), device=generator.device), generator)
+
+    return PlannedTensor(name, dtype, shape, make)
+
+
+LAYOUT = 2  # Part of the key; increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
@@ -40,17 +125,14 @@ def make_dummy(
     progress: Progress,
     device: str,
 ) -> Checkpoint:
-    """The dummy checkpoint of a model for a quantization, from the cache where it was made before.
+    """Return the dummy checkpoint of a model for a quantization, cached or new.
 
     Args:
-        source: A folder with config.json, and the tokenizer's files if there are any.
-
-    Raises:
-        ModelError: No such architecture, or no room on the disk.
+        source: Folder with config.json, and the tokenizer's files if there are any.
     """
     config = {key: value for key, value in config.items() if key != "quantization_config"}
     if form.packing:
-        # The packed formats keep their scales, and all that is not packed, in this type.
+        # Packed formats keep their scales and all other tensors in this type.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}
         config |= {"dtype": "float16", "quantization_config": form.packing.config(form.options)}
     extras = [source / name for name in COPIED if (source / name).is_file()]
@@ -81,7 +163,6 @@ def make_dummy(
 
 
 def _described(config: dict[str, Any]) -> dict[str, Any]:
-    """What sets this dummy apart from others of the same model, as `benchmarker checkpoint list` shows it."""
     quantization = config.get("quantization_config") or {}
     scalars: dict[str, Any] = {
         key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)
@@ -120,7 +201,7 @@ def _write(
 
 
 def _shards(tensors: tuple[PlannedTensor, ...]) -> Iterator[tuple[PlannedTensor, ...]]:
-    """Cut into files of at most SHARD_BYTES."""
+    """Yield the tensors in files of at most SHARD_BYTES."""
     shard: list[PlannedTensor] = []
     size_bytes = 0
     for tensor in tensors:

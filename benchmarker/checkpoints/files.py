@@ -1,14 +1,26 @@
-"""A model's folder: what must be in it, checked before anything is loaded."""
+"""Files of models: checks of a model's folder before loading, safetensors, and the models that ship with benchmarker.
+
+A safetensors file is eight bytes with the header's length, the header (JSON: type, shape and offsets of each tensor),
+then the tensors. safetensors' own writer takes all tensors at once; dummies are written tensor by tensor.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import struct
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.tensor_files import check_tensors
 from benchmarker.core.errors import ModelError, read_problem
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmarker.checkpoints.base import PlannedTensor
+
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -29,7 +41,7 @@ TOKENIZER_FILES = (
 
 
 def pickle_only(where: str) -> ModelError:
-    """The error for weights that are there, but as pickles."""
+    """Return the error for weights that exist as pickles only."""
     return ModelError(
         f"{where}: its weights are pickle files (pytorch_model.bin), which can run code when opened; only safetensors "
         "are read: load it once with transformers and write it again with model.save_pretrained(FOLDER)"
@@ -37,11 +49,7 @@ def pickle_only(where: str) -> ModelError:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model's folder.
-
-    Raises:
-        ModelError: There is none, or it is not JSON.
-    """
+    """Return config.json of a model's folder, or raise ModelError."""
     config = _read_json(folder, "config.json")
     if config is None:
         if gguf := sorted(folder.glob("*.gguf")):
@@ -51,11 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_weights(folder: Path) -> None:
-    """Check that every file of weights is there and whole.
-
-    Raises:
-        ModelError: Naming the file at fault.
-    """
+    """Raise ModelError if a file of weights is missing or damaged."""
     index = _read_json(folder, INDEX)
     if index is None and not (folder / SINGLE).exists():
         if any((folder / name).exists() for name in PICKLES):
@@ -79,7 +83,6 @@ def _shards(folder: Path, index: dict[str, Any]) -> list[str]:
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object, or None where there is no such file."""
     path = folder / name
     try:
         content = json.loads(path.read_bytes())
@@ -95,7 +98,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def content_sha256(folder: Path) -> str:
-    """Hash of everything that a model's folder holds, names included."""
+    """Return a hash of all files of a model's folder, including their names."""
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith("."):
@@ -106,8 +109,117 @@ def content_sha256(folder: Path) -> str:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether text can be turned into token ids with what is in the folder."""
     return any(
         (folder / name).exists()
         for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
     )
+
+
+DTYPES = {
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int32": ("I32", 4),
+}
+"""Name in the format and bytes per element, by torch's name."""
+LENGTH = struct.Struct("<Q")
+POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
+
+
+def tensor_bytes(tensor: PlannedTensor) -> int:
+    count = 1
+    for extent in tensor.shape:
+        count *= extent
+    return count * DTYPES[tensor.dtype][1]
+
+
+def write_tensors(
+    path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
+) -> Iterator[PlannedTensor]:
+    """Write one file, and yield each tensor after it is written."""
+    with path.open("wb") as file:
+        header = _header(tensors)
+        file.write(LENGTH.pack(len(header)) + header)
+        for tensor in tensors:
+            values = tensor.make(generator)
+            assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
+            file.write(_raw(values))
+            yield tensor
+
+
+def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor_bytes(tensor)
+        header[tensor.name] = {
+            "dtype": DTYPES[tensor.dtype][0],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    # The format requires tensors to start at a multiple of eight bytes.
+    return text + b" " * (-len(text) % 8)
+
+
+def _raw(tensor: torch.Tensor) -> memoryview:
+    import torch
+
+    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+
+def check_tensors(path: Path) -> None:
+    """Raise ModelError if a file is not a complete safetensors file, without reading a weight."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np"):
+            return
+    except SafetensorError as error:
+        with path.open("rb") as file:
+            if file.read(len(POINTER)) == POINTER:
+                raise ModelError(
+                    f"{path}: a git-lfs pointer, not the weights themselves; run 'git lfs pull' in its folder"
+                ) from error
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        raise ModelError(
+            f"{path}: {path.stat().st_size:,} bytes that are not a whole safetensors file ({reason}); "
+            "copy or download it again"
+        ) from error
+
+
+SHIPPED = {
+    "qwen3-4b": "qwen3-4b",
+    "Qwen/Qwen3-4B": "qwen3-4b",
+    "qwen3-tiny": "qwen3-tiny",
+    "qwen3-small": "qwen3-small",
+}
+"""Folder under benchmarker/models by user-facing name."""
+
+
+def shape_names() -> tuple[str, ...]:
+    return tuple(sorted(set(SHIPPED.values())))
+
+
+def shipped_shape(model_id: str) -> Path | None:
+    """Return the folder of a shipped shape, or None."""
+    name = SHIPPED.get(model_id)
+    return _folder(name) if name else None
+
+
+def only_shipped(model_id: str) -> bool:
+    """Return whether the name is a shipped shape and not a hub id."""
+    return model_id in SHIPPED and "/" not in model_id
+
+
+def models_with_weights() -> tuple[str, ...]:
+    return tuple(name for name in shape_names() if (_folder(name) / "model.safetensors").is_file())
+
+
+def _folder(name: str) -> Path:
+    return Path(str(files("benchmarker") / "models" / name))
+
+
+def shipped_text(name: str) -> str:
+    """Return a shipped text: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
+    return (files("benchmarker") / "text" / name).read_text(encoding="utf-8")

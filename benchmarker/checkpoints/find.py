@@ -1,6 +1,6 @@
-"""From what a user calls a model to a checked folder on disk: a local folder, a hub id, or random weights.
+"""From a model's name to a checked checkpoint: a folder, a GGUF file, a hub id, or random weights.
 
-Everything that can be known to be wrong is said here, before a byte of weights is loaded.
+All errors that can be detected are raised before any weight is loaded.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any
 
 from benchmarker.checkpoints.base import GGUF_SUFFIX, Checkpoint, Form, Progress, Silent
 from benchmarker.checkpoints.dummy import make_dummy
-from benchmarker.checkpoints.files import check_weights, read_config
+from benchmarker.checkpoints.files import check_weights, models_with_weights, only_shipped, read_config, shipped_shape
 from benchmarker.checkpoints.gguf_file import FORMAT, gguf_facts
 from benchmarker.checkpoints.hub import fetch, look_up
 from benchmarker.checkpoints.model_config import language_model_config
 from benchmarker.checkpoints.read_model import import_libraries
-from benchmarker.checkpoints.shipped_models import models_with_weights, only_shipped, shipped_shape
 from benchmarker.core.errors import ModelError
 from benchmarker.schema.model import ModelSpec
 
@@ -29,11 +28,11 @@ def find_in_form(
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
-    """A model's checkpoint as a quantization takes it, downloaded or made where need be.
+    """Return a model's checkpoint for a quantization, downloaded or made if necessary.
 
     Args:
-        device: Where the model will go, as torch names it. A dummy's random numbers are made there.
-        check_config: Raises where the model's config.json does not suit, before any weight is downloaded or made.
+        device: torch's name of the model's device, on which a dummy's random numbers are made.
+        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
 
     Raises:
         BenchmarkerError: It cannot be found, reached, read or used with this quantization.
@@ -73,10 +72,10 @@ def find_in_form(
 
 
 def look_for(model: ModelSpec) -> str | None:
-    """See whether there is such a model, before anything is downloaded or loaded.
+    """Check that a model exists, before anything is downloaded or loaded.
 
     Returns:
-        The hub commit that its files will come from; None for a folder, or where the hub does not say.
+        Hub commit of its files, or None for a folder or if the hub does not report it.
 
     Raises:
         ModelError: It cannot be found, reached or read.
@@ -95,17 +94,13 @@ def look_for(model: ModelSpec) -> str | None:
 
 
 def gguf_file(model: ModelSpec) -> Path | None:
-    """The file, where the model is given as a GGUF file; None where it is not."""
+    """Return the file if the model is given as a GGUF file, or None."""
     path = Path(model.id).expanduser()
     return path if path.suffix == GGUF_SUFFIX and path.is_file() else None
 
 
 def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
-    """A GGUF file with the shapes that it states. It has no folder: engines that read it are told the file.
-
-    Raises:
-        ModelError: It is no GGUF file, is damaged, or of an architecture that llama.cpp does not know.
-    """
+    """Return the checkpoint of a GGUF file, with the shapes that it states."""
     if model.load_format == "dummy":
         raise ModelError(f"{model.id}: a GGUF file has its weights; leave --load-format dummy out")
     _refuse_revision(model, "a file")
@@ -117,7 +112,7 @@ def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
 def _find_folder(
     model: ModelSpec, *, weights: bool, check: Callable[[Path], None], progress: Progress
 ) -> tuple[Path, str | None]:
-    """The model's folder, and the hub commit that it came from."""
+    """Return the model's folder and its hub commit."""
     folder = _local_folder(model, weights=weights)
     if folder is not None:
         check(folder)
@@ -133,7 +128,7 @@ def _find_folder(
 
 
 def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
-    """A folder that needs no hub; None for the hub."""
+    """Return a folder that needs no hub, or None for a hub id."""
     local = Path(model.id).expanduser()
     if local.is_dir():
         _refuse_revision(model, "a folder")
@@ -160,7 +155,7 @@ def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
 
 
 def _refuse_revision(model: ModelSpec, what: str) -> None:
-    # A pin for remote code is all that a revision can mean for a folder.
+    # For a folder, a revision can only pin remote code.
     if model.revision is not None and not model.trust_remote_code:
         raise ModelError(f"{model.id}: {what}, which has no revisions; leave --revision out")
 

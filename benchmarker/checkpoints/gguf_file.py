@@ -1,8 +1,7 @@
-"""GGUF files, which llama.cpp reads: written from a folder of safetensors in 16 bit, and looked into.
+"""GGUF files of llama.cpp: written from 16-bit safetensors, and inspected.
 
-Only ids go to llama.cpp, and it knows few tokenizers, so a file that is written here has none (`no_vocab`). Norms stay
-float32, as llama.cpp's own converter has them; matrices become float16, for bfloat16 weights with a rounding of the
-smallest ones.
+llama.cpp receives token ids only and supports few tokenizers, so files written here have none (`no_vocab`). Norms stay
+float32, as in llama.cpp's converter; matrices become float16, which rounds the smallest bfloat16 weights.
 """
 
 from __future__ import annotations
@@ -23,14 +22,10 @@ if TYPE_CHECKING:
     from gguf import GGUFWriter
     from numpy.typing import NDArray
 
-FORMAT = "gguf"
-"""What the format and its library are called."""
-BLOCK_K = 256
-"""Weights that the K formats (Q4_K, Q6_K, ...) pack together, all of one row."""
-WRITTEN = ("qwen3",)
-"""`model_type`s that are written here; llama.cpp's own convert_hf_to_gguf.py writes the others."""
-PLAIN = ("F32", "F16", "BF16")
-"""Types that are not packed."""
+FORMAT = "gguf"  # Name of the format and of its library.
+BLOCK_K = 256  # Weights of one row that the K formats (Q4_K, Q6_K, ...) pack together.
+WRITTEN = ("qwen3",)  # `model_type`s that are written here; llama.cpp's convert_hf_to_gguf.py writes others.
+PLAIN = ("F32", "F16", "BF16")  # Unpacked types.
 OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 SHAPE_FIELDS = {
     "num_hidden_layers": "block_count",
@@ -41,40 +36,32 @@ SHAPE_FIELDS = {
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",
 }
-"""Names in a config.json, and the same in a GGUF file."""
-BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)
-"""What reading a damaged file raises."""
+"""Keys of a GGUF file by the key of a config.json."""
+BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)  # Errors raised by a damaged file.
 
 
 @dataclass(frozen=True)
 class GgufFacts:
-    """What a GGUF file holds."""
+    """Content of a GGUF file."""
 
     architecture: str
     parameters: int
-    bytes_by_type: dict[str, int]
-    """Bytes of the tensors of each type: `{"Q8_0": 1_000, "F32": 20}`."""
+    bytes_by_type: dict[str, int]  # Bytes of the tensors by type: `{"Q8_0": 1_000, "F32": 20}`.
     tensors_by_type: dict[str, int]
     narrow_rows: dict[str, tuple[int, ...]]
-    """Of the quantized tensors whose rows no K format can hold: their types, each with the rows' lengths."""
-    shapes: dict[str, int]
-    """What a config.json would hold of it, by the same names: `vocab_size`, `max_position_embeddings`, ..."""
-    packed_parameters: int
-    """Of the tensors in fewer than 16 bits."""
-    output: str
-    """Type of the output layer: of its own tensor, or of the embedding where it has none."""
-    is_tied: bool
-    """Whether the embedding is the output layer too."""
+    """Row lengths that K formats cannot hold, by the type that the tensors have instead."""
+    shapes: dict[str, int]  # Values under the keys of a config.json: `vocab_size`, `max_position_embeddings`, ...
+    packed_parameters: int  # Parameters in fewer than 16 bits.
+    output: str  # Type of the output layer, which may be the embedding's tensor.
+    is_tied: bool  # True if the embedding is also the output layer.
     has_tokenizer: bool
-    """Whether it holds a vocabulary: one that is written here has none."""
 
     @property
     def weight_bytes(self) -> int:
-        """Of all tensors."""
         return sum(self.bytes_by_type.values())
 
     def fallback(self, form: str) -> str | None:
-        """What a K form's label does not say: which tensors had to be of another type; None where none had to."""
+        """Return which tensors of a K format have another type, or None."""
         if "_K" not in form or not self.narrow_rows:
             return None
         parts = [
@@ -84,21 +71,13 @@ class GgufFacts:
 
 
 def require_gguf() -> None:
-    """Check that gguf-py is installed.
-
-    Raises:
-        MissingLibraryError: It is not.
-    """
+    """Raise MissingLibraryError if gguf-py is not installed."""
     if installed_version(FORMAT) is None:
         raise MissingLibraryError("GGUF files need the library 'gguf', which is not installed; pip install gguf")
 
 
 def gguf_facts(path: Path) -> GgufFacts:
-    """Look into a GGUF file without reading its weights.
-
-    Raises:
-        ModelError: It is no GGUF file, is damaged, or is of an architecture that llama.cpp does not know.
-    """
+    """Inspect a GGUF file without reading its weights; ModelError for damaged files and unknown architectures."""
     require_gguf()
     import gguf
 
@@ -143,7 +122,6 @@ def gguf_facts(path: Path) -> GgufFacts:
 
 
 def _shapes_in(reader: Any, architecture: str) -> dict[str, int]:
-    """Shapes that the file states of its model."""
     fields = {name: reader.get_field(f"{architecture}.{key}") for name, key in SHAPE_FIELDS.items()}
     shapes = {name: int(field.contents()) for name, field in fields.items() if field is not None}
     rows = next((int(tensor.shape[1]) for tensor in reader.tensors if str(tensor.name) == EMBEDDING), None)
@@ -161,11 +139,7 @@ def _check_magic(path: Path) -> None:
 
 
 def write_gguf(folder: Path, target: Path) -> None:
-    """Write the checkpoint in a folder as a GGUF file with matrices of float16, one tensor in memory at a time.
-
-    Raises:
-        ModelError: Its architecture is not written here, or a weight is too large for float16.
-    """
+    """Write the checkpoint in a folder as a GGUF file with float16 matrices, one tensor in memory at a time."""
     require_gguf()
     import gguf
 
@@ -190,11 +164,7 @@ def write_gguf(folder: Path, target: Path) -> None:
 
 
 def check_writable(folder: Path, config: dict[str, Any]) -> None:
-    """Check that a checkpoint with this config can be written as GGUF here.
-
-    Raises:
-        ModelError: It cannot.
-    """
+    """Raise ModelError if a checkpoint with this config cannot be written as GGUF."""
     kind = config.get("model_type")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if kind not in WRITTEN:
@@ -242,7 +212,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
-    """Each tensor's open file and name. An output layer that repeats the embedding is left out, as GGUF has it."""
+    """Yield each tensor's open file and name, without an output layer that repeats the embedding."""
     from safetensors import safe_open
 
     tied = read_config(folder).get("tie_word_embeddings", False)

@@ -1,7 +1,7 @@
-"""Fetching a model from the Hugging Face hub, and saying in one line why it could not be.
+"""Download from the Hugging Face hub, with one-line errors.
 
-The hub library itself reads HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE; no token is ever seen here. The first
-question (which files has this revision?) is asked with a time limit, because the library would wait for ever.
+The hub library reads HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE itself; this module never handles a token. The
+first request (files of a revision) has a timeout, because the library would wait forever.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from benchmarker.checkpoints.base import Progress, Silent
-from benchmarker.checkpoints.files import PICKLES, pickle_only
-from benchmarker.checkpoints.shipped_models import shape_names
+from benchmarker.checkpoints.files import PICKLES, pickle_only, shape_names
 from benchmarker.core.errors import ModelError, near_miss
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
 WEIGHT_FILES = ("model*.safetensors",)
 CODE_FILES = ("*.py",)
-ANSWER_S = 10.0
-"""How long the hub may take to answer; each of its addresses is tried for that long."""
+ANSWER_S = 10.0  # Timeout of the hub, for each of its addresses.
 
 
 class Revision(NamedTuple):
-    """A branch, tag or commit of a repository, as the hub describes it."""
+    """Branch, tag or commit of a repository."""
 
     commit: str | None
     files: list[str]
 
 
 class _NoAnswerError(Exception):
-    """Neither the hub nor its cache had an answer."""
+    """Neither the hub nor its cache has the model."""
 
 
 def fetch(
@@ -42,18 +40,18 @@ def fetch(
     check_config: Callable[[Path], None],
     progress: Progress,
 ) -> tuple[Path, str]:
-    """Download what is not in the hub's cache yet.
+    """Download files that are not in the hub's cache.
 
     Args:
-        weights: Whether the weights are wanted too, or the config and the tokenizer alone.
-        code: Whether the repository's Python files are wanted.
+        weights: True to download weights, False for config and tokenizer alone.
+        code: True to download the repository's Python files.
         check_config: Called with a folder that holds config.json, before any weight is downloaded.
 
     Returns:
-        The folder, and the commit that its files came from.
+        Folder and commit.
 
     Raises:
-        ModelError: Unreachable and not cached, no such model or revision, gated, or without safetensors.
+        ModelError: Unreachable and not cached, unknown model or revision, gated, or without safetensors.
     """
     shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
     everything = [*shape, *(WEIGHT_FILES if weights else ())]
@@ -65,7 +63,7 @@ def fetch(
             return folder, folder.name
         if weights:
             _check_weights(model_id, answer.files)
-        # Asked for by the name that the user gave, so that the cache knows it by that name when the hub is away.
+        # Requested by the user's name, so that the cache finds it by that name offline.
         check_config(_download(model_id, revision, shape, progress))
         folder = _download(model_id, revision, everything, progress)
     except _NoAnswerError as error:
@@ -74,13 +72,10 @@ def fetch(
 
 
 def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None:
-    """See whether `fetch` would find the model, without fetching it.
-
-    Returns:
-        The commit that the revision is now; None where the hub does not say.
+    """Check that `fetch` would find the model, and return the commit, or None if the hub does not report it.
 
     Raises:
-        ModelError: As there.
+        ModelError: See `fetch`.
     """
     answer = _ask(model_id, revision)
     if answer is not None:
@@ -115,7 +110,7 @@ def _check_weights(model_id: str, names: list[str]) -> None:
 
 
 def _ask(model_id: str, revision: str | None) -> Revision | None:
-    """What the hub holds under this revision; None where the hub does not answer."""
+    """Return the files of a revision, or None if the hub does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -129,7 +124,7 @@ def _ask(model_id: str, revision: str | None) -> Revision | None:
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         _refuse(model_id, revision, error)
     except (OSError, transport_error()) as error:
-        # A refusal with a code of its own is an answer; 5xx and no answer at all are not.
+        # 401 and 403 are answers; 5xx and connection errors are not.
         if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
             _refuse(model_id, revision, error)
         return None
@@ -163,7 +158,7 @@ def _download(
 
 
 def transport_error() -> type[Exception]:
-    """What the hub's HTTP library raises when there is no connection: httpx or httpx2, as its version has it."""
+    """Return the hub's connection error: httpx or httpx2, depending on its version."""
     from huggingface_hub import errors
 
     kind: type[Exception] = vars(errors)["HTTPError"]
@@ -185,7 +180,7 @@ def _refuse(model_id: str, revision: str | None, error: Exception) -> NoReturn:
 
 
 def _bar(progress: Progress) -> type[Any]:
-    """A progress bar, as the hub library wants one, that draws nothing and reports MiB."""
+    """Return a tqdm class that draws nothing and reports MiB."""
     import importlib
 
     base: Any = importlib.import_module("tqdm.auto").tqdm

@@ -1,4 +1,4 @@
-"""A model's config: its language model, its attention heads and a hash of its shapes."""
+"""Config of a model: its language model, its attention heads and a hash of its shapes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,11 @@ SHAPE_KEYS = (
 
 
 def key_heads(config: Any) -> int:
-    """Return the number of key heads, which is the number of value heads too.
-
-    Configs without grouped-query attention have no `num_key_value_heads`.
-    """
+    """Return the number of key heads. Configs without grouped-query attention have no `num_key_value_heads`."""
     return getattr(config, "num_key_value_heads", None) or int(config.num_attention_heads)
 
 
 def head_dim(config: Any) -> int:
-    """Return the size of one head."""
     # Qwen3-4B has 128, and not hidden_size / heads = 80.
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
@@ -91,11 +87,7 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
 
 
 def transformers_config(folder: Path, *, trusted: bool) -> Any:
-    """Return transformers' config object for a folder.
-
-    Raises:
-        ModelError: transformers has no such architecture.
-    """
+    """Return transformers' config object for a folder, or raise ModelError."""
     from transformers import AutoConfig
 
     try:

@@ -1,19 +1,23 @@
-"""Reading a checkpoint into a model through transformers, with its failures said in one line.
+"""Loading of a checkpoint through transformers, with one-line errors.
 
-transformers fills a weight that the checkpoint lacks with random numbers and goes on; a model that was half read
-would be measured without anybody noticing, so that is an error here.
+transformers fills missing weights with random numbers and continues; here that is an error. gptqmodel, when imported,
+sets PYTORCH_ALLOC_CONF (which changes every memory number), CUDA_DEVICE_ORDER, HF_HOME and others, and raises the root
+logger to INFO; `undisturbed` restores them, so that all variants run under the same settings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.gguf_file import gguf_facts
-from benchmarker.checkpoints.isolated_import import undisturbed
 from benchmarker.checkpoints.model_config import transformers_config
 from benchmarker.core.errors import ModelError
 from benchmarker.core.packages import report_library_conflicts
@@ -22,32 +26,40 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Restore environment variables, the root logger and warning filters at the end of the block."""
+    variables = dict(os.environ)
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+
+
 TEXT_TENSORS = {
     r"^language_model\.lm_head\.": "lm_head.",
     r"^language_model\.model\.": "model.",
     r"^model\.language_model\.": "model.",
 }
-"""Names of the language model's tensors in multimodal checkpoints, and in a checkpoint of the text model alone."""
+"""Patterns of the language model's tensor names in multimodal checkpoints, and their names in a text model."""
 
 
 def import_libraries(*packages: str) -> None:
-    """Import what loading needs, so that the time of loading is not that of importing.
-
-    Raises:
-        MissingLibraryError: They do not fit together.
-    """
+    """Import libraries, so that load time does not include it."""
     with undisturbed(), report_library_conflicts():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
             importlib.import_module(name)
 
 
 def import_architecture(config: Mapping[str, Any]) -> None:
-    """Import the code of the model's class, which transformers would do in the middle of loading. Nothing happens where
-    transformers has no class for it, as where the code comes with the checkpoint.
-
-    Args:
-        config: Content of the checkpoint's config.json.
-    """
+    """Import the code of the model's class, if transformers has one, which would otherwise happen during loading."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -59,20 +71,20 @@ def import_architecture(config: Mapping[str, Any]) -> None:
 def read_model(
     checkpoint: Checkpoint, target: Target, *, quantization: Any | None = None, not_stored: Sequence[str] = ()
 ) -> PreTrainedModel:
-    """The model on its device, in evaluation mode.
+    """Return the model on its device, in evaluation mode.
 
     Args:
-        quantization: A transformers quantization config; None to take the checkpoint as it is.
-        not_stored: Last names of tensors that the quantization's modules fill for themselves.
+        quantization: transformers quantization config, or None to load the checkpoint as it is.
+        not_stored: Last names of tensors that the quantization's modules create themselves.
 
     Raises:
-        ModelError: No such architecture, or weights that are not this model's.
+        ModelError: Unknown architecture, or weights of another model.
     """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    # Given as None, it would wipe out the checkpoint's own.
+    # None would override the checkpoint's own config.
     extra = {} if quantization is None else {"quantization_config": quantization}
     try:
         if checkpoint.is_text_part:
@@ -120,40 +132,38 @@ def _text_config(checkpoint: Checkpoint) -> Any:
 
 
 def _gguf_name(checkpoint: Checkpoint) -> dict[str, str]:
-    """What tells transformers which file of the folder is meant."""
     return {"gguf_file": checkpoint.folder.name}
 
 
 def _gguf_config(checkpoint: Checkpoint) -> Any:
-    """The config that transformers makes of a GGUF file's header."""
     from transformers import AutoConfig
 
     config: Any = AutoConfig.from_pretrained(checkpoint.folder.parent, **_gguf_name(checkpoint))
-    # transformers 5.23 takes the architecture's default for it where the file says another size.
+    # transformers 5.23 uses the architecture's default even if the file states another size.
     if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
         config.head_dim = checkpoint.config["head_dim"]
     return config
 
 
 def _placement(target: Target) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that say which device gets which weights."""
+    """Return the arguments of `from_pretrained` that place the weights."""
     if target.gpus == 1:
         return {"device_map": target.device}
     if target.split == "tensors":
         from transformers.distributed.configuration_utils import DistributedConfig
 
-        # "auto" is the architecture's own plan. Called by every rank, each of which reads its part of each weight.
+        # "auto" is the architecture's own plan. Every rank calls this and reads its part of each weight.
         return {"distributed_config": DistributedConfig(tp_size=target.gpus, tp_plan="auto")}
     import torch
 
     first = torch.device(target.device).index or 0
-    # Nothing else: layers that fit none of these GPUs would run from the host's memory, and nobody would notice.
+    # No other memory: layers that do not fit on these GPUs would silently run from host memory.
     free_bytes = {index: torch.cuda.mem_get_info(index)[0] for index in range(first, first + target.gpus)}
     return {"device_map": "balanced", "max_memory": free_bytes}
 
 
 def _is_about_the_checkpoint(error: Exception) -> bool:
-    """Whether the message is one of transformers' about the files, not a failure while loading (memory among them)."""
+    """Return whether the error concerns the files, and not loading itself (memory, for example)."""
     text = str(error)
     return any(
         sign in text
@@ -169,11 +179,7 @@ def _is_about_the_checkpoint(error: Exception) -> bool:
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
-    """The checkpoint's own tokenizer; None where it has none.
-
-    Raises:
-        ModelError: It has one that cannot be read.
-    """
+    """Return the checkpoint's tokenizer, or None; ModelError if it cannot be read."""
     if checkpoint.is_gguf:
         if not gguf_facts(checkpoint.folder).has_tokenizer:
             return None

@@ -109,7 +109,7 @@ def make_checkpoint(
         typed = {f"subject.model.{name}": value for name, value in fields.items()}
         job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
         from benchmarker.hardware.device import find_device
-        from benchmarker.quantization.prepare import prepare_checkpoint
+        from benchmarker.quantization.load import prepare_checkpoint
 
         with quiet_libraries(verbose=verbose) as streams:
             terminal = Terminal(verbose=verbose, streams=streams)

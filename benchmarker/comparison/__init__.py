@@ -1,1 +1,1 @@
-"""From records to comparable rows: aggregation, verdicts, budgets, verification."""
+"""Rows made of records, speed-ups, rankings, budgets and the gate."""

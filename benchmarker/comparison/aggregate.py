@@ -1,4 +1,4 @@
-"""From records to rows: every number computed from the raw samples of all the processes of a variant."""
+"""Rows made of records: each number comes from the raw samples of all processes of a variant."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Row:
-    """The row of one variant and cell.
+    """Return the row of one variant and cell.
 
     Args:
-        records: All of the variant's, one per process.
+        records: All records of the variant, one per process.
     """
     cells = [(record, cell_of(record, key)) for record in records]
     first = records[0]
     workload = workload_of(first.workload)
-    void = workload.void(records)
+    void = type(first).why_void(records)
     good = [(record, cell) for record, cell in cells if cell and cell.status == "ok" and cell.samples and not void]
     status, reason = ("ok", None) if good else ("invalid", void) if void else _why_not(cells)
     measured = _measured(good) if good else {}
@@ -55,7 +55,6 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
 
 
 def _measured(good: Cells) -> dict[str, Any]:
-    """What the samples say."""
     latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
     metrics = {metric.name: _metric(metric, good) for metric in workload_of(good[0][0].workload).metrics}
     facts = {metric.name: _fact(metric, good) for metric in workload_of(good[0][0].workload).metrics}
@@ -75,7 +74,6 @@ def _measured(good: Cells) -> dict[str, Any]:
 
 
 def _metric(metric: Metric, good: Cells) -> Estimate | None:
-    """A declared metric; None where no repeat has it, and for a fact of the process."""
     values = list(_values_by_round(metric, good).values())
     cell = good[0][1]
     repeats = [
@@ -88,7 +86,6 @@ def _metric(metric: Metric, good: Cells) -> Estimate | None:
 
 
 def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
-    """A declared metric, process by process."""
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
@@ -98,7 +95,6 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
 
 
 def _pace(good: Cells, metrics: Mapping[str, Estimate | None]) -> dict[Moment, float]:
-    """The metric that ranks, process by process: less is faster."""
     metric = workload_of(good[0][0].workload).ranking([name for name, measured in metrics.items() if measured])
     values = _values_by_round(metric, good).items()
     return {moment: 1 / value if metric.better == "higher" else value for moment, value in values}
@@ -112,10 +108,10 @@ def _fact(metric: Metric, good: Cells) -> float | None:
 
 
 def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """A number of the repeats, round by round: the median of each process, and the geometric mean of several.
+    """Return one number per round: the median of a process, or the geometric mean over several processes.
 
     Args:
-        value_of: The number of a repeat, from its cell and sample; None where it has none.
+        value_of: Returns the number of a repeat from its cell and sample, or None.
     """
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
@@ -126,7 +122,7 @@ def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | Non
 
 
 def estimate_over(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> Estimate | None:
-    """A number of the repeats over all processes, with its interval; None where no repeat has it."""
+    """Return a number over all processes with its interval; None if no repeat has it."""
     medians = list(by_round(good, value_of).values())
     repeats = [value for _, cell in good for sample in cell.samples if (value := value_of(cell, sample)) is not None]
     return estimate(medians, repeats) if medians else None
@@ -141,7 +137,6 @@ def _peak(cell: CellBase) -> int | None:
 
 
 def _limits(good: Cells) -> dict[str, Any]:
-    """What the device allows: each process against its own measured limits."""
     pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
     floors = [floor for limits, demand in pairs if (floor := floor_s(demand, limits)) is not None]
     return {
@@ -152,7 +147,7 @@ def _limits(good: Cells) -> dict[str, Any]:
 
 
 def floor_s(demand: Demand, limits: Limits) -> float | None:
-    """The least time that a call can take: that of its bytes, or of its arithmetic where that takes longer."""
+    """Return the shortest possible time of a call: that of its bytes or of its arithmetic, whichever takes longer."""
     times = [
         amount / rate
         for amount, rate in ((demand.bytes, limits.bytes_per_s), (demand.flops, limits.matmul_flops_per_s))
@@ -162,7 +157,6 @@ def floor_s(demand: Demand, limits: Limits) -> float | None:
 
 
 def _why_not(cells: Sequence[tuple[RunRecord, CellBase | None]]) -> tuple[str, str | None]:
-    """Status and reason where no process measured the cell: the cell's own if there is one, else the run's."""
     for _, cell in reversed(cells):
         if cell:
             return (cell.status, cell.reason) if cell.status != "ok" else ("error", "it has no samples")

@@ -1,8 +1,8 @@
-"""May these records stand in one table?
+"""Rules for records that may share a table.
 
-What must be equal everywhere: the workload, the device and what drives it, the versions that make the kernels, what
-went in, and what the workload says (such as a model and its weights). What must be equal within a variant: its form,
-such as quantization, options, engine and type.
+All records must agree in the workload, the device and its drivers, the versions of libraries with kernels, the inputs,
+and the fields that the workload adds, such as the model. The records of one variant must also agree in its form:
+quantization, options, engine and type.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
 
 EITHER_CARD = ("device.index:", "device.uuid:")
-"""Fields that tell one GPU from another of its kind: no cell's key holds them."""
+"""Fields that differ between two GPUs of one kind. They are in no cell's key."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 """Fields of a record's procedure that are in a cell's key."""
 
 
 class DifferingRecordsError(ResultsError):
-    """Records that may not stand in one table."""
+    """Records that may not share a table."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A field that is not the same in all records."""
+    """A field whose value differs between records."""
 
     field: str
     counts: dict[str, int]
-    """How many records have each value."""
+    """Number of records by value."""
 
     def sentence(self) -> str:
-        """`device is A in 3 records and B in 2`."""
+        """Return `device is A in 3 records and B in 2`."""
         phrases = [
             f"{plain_line(value)} in {count} record{'' if count == 1 else 's'}"
             for value, count in list(self.counts.items())[:SHOWN_VALUES]
@@ -54,14 +54,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class Identity:
-    """What two records of one variant, measured under the same circumstances, have in common."""
+    """Properties that all records of one variant share under the same circumstances."""
 
     name: str
     circumstances: tuple[str | None, ...]
     form: tuple[str, ...]
 
     def label(self, others: Sequence[Identity]) -> str:
-        """The name; where several share it, with as many of its parts as tell them apart."""
+        """Return the name; if several identities share it, followed by the parts that distinguish them."""
         namesakes = [identity.parts for identity in others if identity.name == self.name]
         positions: list[int] = []
         for position in range(len(self.parts)):
@@ -71,24 +71,22 @@ class Identity:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Values that two variants of one name may differ in."""
+        """Values in which two variants of one name may differ."""
         return (*(value or "unknown" for value in self.circumstances), *self.form)
 
 
 def _distinct(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) -> int:
-    """How many of the identities differ in the parts at these positions."""
     return len({tuple(parts[position] for position in positions) for parts in all_parts})
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """What differs between the records although it should not.
+    """Return the differences between records that should agree.
 
     Args:
-        force: Return the differences; without it, any of them is an error.
+        force: Return the differences. Without it any difference is an error.
 
     Raises:
-        ResultsError: Something differs and `force` is not set; or the records are of several workloads, whose rows
-            have other columns.
+        ResultsError: A difference without `force`, or records of several workloads, whose rows have other columns.
     """
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
@@ -98,11 +96,7 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
 
 
 def check_workload(records: Sequence[RunRecord]) -> None:
-    """Refuse records of several workloads.
-
-    Raises:
-        ResultsError: Their rows have other columns.
-    """
+    """Refuse records of several workloads, whose rows have other columns."""
     counts = Counter(record.workload for record in records)
     if len(counts) > 1:
         raise ResultsError(
@@ -112,13 +106,13 @@ def check_workload(records: Sequence[RunRecord]) -> None:
 
 
 def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
-    """Refuse to merge cells under one name that one sweep measured of different things, forced or not.
+    """Refuse to merge cells of one variant that one sweep measured under two keys, even with `--force`.
 
     Args:
-        variants: Records by the name of the row that they would make.
+        variants: Records by the name of the row that they make.
 
     Raises:
-        ResultsError: A cell of a variant has two keys in one sweep; the message names two such records.
+        ResultsError: A cell has two keys in one sweep. The message names two such records.
     """
     for name, members in variants.items():
         firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
@@ -144,7 +138,7 @@ def _record_words(record: RunRecord) -> str:
 
 
 def _what_differs(first: RunRecord, second: RunRecord) -> str:
-    """Fields in which two records differ, of those that decide a cell's key, in words."""
+    """Return the fields in which two records differ, of those that decide a cell's key."""
     facts = (*workload_of(first.workload).subject_fields, "variant", "environment")
     changes = [
         *(
@@ -164,7 +158,7 @@ def _what_differs(first: RunRecord, second: RunRecord) -> str:
 
 
 def refusal(differences: Sequence[Difference]) -> str:
-    """Why records are not compared, and what to do."""
+    """Return the error text for records that differ, with the remedy."""
     sentences = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
     rest = len(differences) - SHOWN_DIFFERENCES
     more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
@@ -174,10 +168,10 @@ def refusal(differences: Sequence[Difference]) -> str:
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
 ) -> dict[str, tuple[Identity, list[RunRecord]]]:
-    """The records by the name that the variant has in tables.
+    """Return the records by the name of their variant in tables.
 
-    Variants come in the order in which they were first run. Single runs, whose order nobody chose, come by family,
-    such as the quantization, the plainest first.
+    Variants keep the order in which they were first run. Single runs have no such order and are sorted by family, such
+    as the quantization, with the plainest variant first.
     """
     fields = [difference.field for difference in differences]
     variants: dict[Identity, list[RunRecord]] = {}
@@ -190,22 +184,18 @@ def named_variants(
 
         def order(identity: Identity) -> tuple[int, int]:
             record = variants[identity][0]
-            return families.index(comparing.family(record)), comparing.place(record)
+            return families.index(comparing.family(record)), record.family_place
 
         ordered.sort(key=order)
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
 
 
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
-    """What differs in device, versions or what the workload says, such as the model."""
+    """Return the differences in device, versions and the fields of the workload, such as the model."""
     differences = []
-    comparing = workload_of(records[0].workload)
-    records = comparing.as_one(records)
-    for field, value_of in circumstances(records[0].workload).items():
+    for field, value_of in circumstances(records[0].workload, records).items():
         # A run that failed before it loaded does not know its model's revision or shapes.
-        values = Counter(
-            value_of(record) for record in records if comparing.knows(record) or value_of(record) is not None
-        )
+        values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.
             del values[None]
@@ -215,7 +205,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
-    """Cells of the same shape that had other inputs, such as other token ids: the first of them."""
+    """Return the first cells of one shape with different inputs, such as other token ids."""
     inputs: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
@@ -228,7 +218,6 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """In what records of one variant's name differ in form."""
     by_name: dict[str, list[RunRecord]] = {}
     for record in records:
         by_name.setdefault(record.variant.name, []).append(record)
@@ -243,17 +232,15 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
-    """In what the same form ran differently, such as the kernel that `auto` chose.
-
-    Records are held against those of the same device and cells, as an engine's choice may depend on both. A record
-    that does not say what ran agrees with any.
-    """
+    """Return how one form ran differently, such as another kernel chosen by `auto`. Only records of one device and set
+    of cells are compared, because an engine's choice may depend on both. A record without this information agrees with
+    all."""
     by_cells: dict[tuple[object, ...], list[RunRecord]] = {}
     for record in members:
         by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
     differences: dict[str, Difference] = {}
     for records in by_cells.values():
-        facts = [workload_of(record.workload).ran(record) for record in records]
+        facts = [record.choices for record in records]
         for field in facts[0]:
             counts = Counter(value for each in facts if (value := each[field]))
             if len(counts) > 1:
@@ -262,7 +249,7 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
 
 
 def form_of(record: RunRecord) -> dict[str, str]:
-    """What makes the record's variant what it is beside its name, by field."""
+    """Return the fields that define the record's variant in addition to its name."""
     return workload_of(record.workload).form(record)
 
 
@@ -280,11 +267,11 @@ COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 """Libraries that only some variants run."""
 UNSAID = ("power limit", "governor")
-"""Circumstances that older records and some machines do not tell: a record without them agrees with any."""
+"""Circumstances that some records lack. A record without them agrees with all."""
 
 
-def circumstances(workload: str) -> dict[str, Circumstance]:
-    """What must be equal in all records, by its name in a message: each is a function of a record."""
+def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
+    """Return the functions of a record whose values must agree, by their names in a message."""
     return {
         "device": lambda record: record.environment.device.name,
         "device kind": lambda record: record.environment.device.kind,
@@ -299,15 +286,13 @@ def circumstances(workload: str) -> dict[str, Circumstance]:
         "compiler switches": _switches(COMPILER),
         "Python": _python,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
-        **workload_of(workload).circumstances(),
+        **workload_of(workload).circumstances(records),
         "benchmarker": lambda record: record.benchmarker,
         **{package: _version_of(package) for package in COMPUTING},
     }
 
 
 def _on_cpu(value_of: Callable[[RunRecord], object]) -> Circumstance:
-    """What decides a rate on a CPU, and on a GPU next to nothing: None there."""
-
     def circumstance(record: RunRecord) -> str | None:
         value = value_of(record) if record.environment.device.kind == "cpu" else None
         return str(value) if value else None
@@ -316,8 +301,6 @@ def _on_cpu(value_of: Callable[[RunRecord], object]) -> Circumstance:
 
 
 def _switches(names: tuple[str, ...]) -> Circumstance:
-    """Environment variables that choose what the same program runs; None where none of them is set."""
-
     def switches(record: RunRecord) -> str | None:
         variables = record.environment.variables
         return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
@@ -331,15 +314,12 @@ def _power_limit(record: RunRecord) -> str | None:
 
 
 def _python(record: RunRecord) -> str | None:
-    """`3.12`: the last number of a version changes no speed."""
     return ".".join(record.environment.python.split(".")[:2]) if record.environment.python else None
 
 
 def _version_of(package: str) -> Circumstance:
-    """None for a library that the variant does not run: its version is no matter."""
-
     def version(record: RunRecord) -> str | None:
-        libraries = workload_of(record.workload).libraries(record)
+        libraries = record.libraries
         is_run = package not in OF_VARIANTS or libraries is None or package in libraries
         return record.environment.packages.get(package) if is_run else None
 

@@ -1,4 +1,4 @@
-"""How a workload's records are compared, beyond its axes and metrics. Every field has a default."""
+"""Plain values of rows for JSON, and quantities for budgets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Circumstance = Callable[[Any], str | None]
 KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s"}
-"""Of a metric's JSON key, by its unit."""
+"""Ending of a metric's JSON key by its unit."""
 SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 PLAIN = {"": 1.0, "%": 0.01}
-"""Units that a budget is given in. A size and a time have no bare number: 6 bytes or 6 GiB is no small thing."""
+"""Units of a budget. Sizes and times need a unit: 6 bytes and 6 GiB are both sizes."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Limitable:
     """A quantity that a budget can limit."""
 
     value_of: Callable[[Any], float | Estimate | None]
-    """Its value in a row; None where it was not measured."""
+    """Returns its value in a row, or None if it was not measured."""
     units: Mapping[str, float]
-    """How much of the base unit each unit is, by its name in small letters; the empty name is for a bare number."""
+    """Factors to the base unit by the unit's name in small letters. The empty name is for a number without unit."""
     form: Callable[[float], str]
-    """A value in words, with its unit."""
+    """Returns a value as text with its unit."""
     how: str
-    """How to measure it, for a message where it was not measured."""
+    """How to measure it, for the message that it was not measured."""
     meaning: str = ""
-    """What keeping to the limit does not mean, for a reader; empty where there is nothing to add."""
+    """Sentence that limits the interpretation; empty if there is none."""
 
 
 def plain_keys(record: RunRecord, axes: Sequence[Axis]) -> list[CellKey]:
@@ -48,7 +48,7 @@ def plain_keys(record: RunRecord, axes: Sequence[Axis]) -> list[CellKey]:
 
 
 def plain_row(row: Row) -> dict[str, Any]:
-    """Form, cell, and each declared metric with its interval, in base units; null for what is not known."""
+    """Return the row for JSON: form, cell, and each metric with its interval in base units."""
     ratio = row.ratio
     return {
         "workload": row.workload,
@@ -84,7 +84,7 @@ def ratio_numbers(row: Row) -> dict[str, float | str | None]:
 
 
 def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
-    """Declared metrics of a row by their JSON keys, in base units: the value, and its interval where it has one."""
+    """Return the declared metrics of a row by their JSON keys, in base units, with intervals."""
     numbers: dict[str, float | None] = {}
     for metric in metrics:
         key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
@@ -99,10 +99,10 @@ def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | Non
 
 
 def keys_of(record: RunRecord) -> list[CellKey]:
-    """The record's cells in their order."""
+    """Return the keys of the record's cells in their order."""
     return workload_of(record.workload).cell_keys(record)
 
 
 def cell_of(record: RunRecord, key: CellKey | None) -> CellBase | None:
-    """The record's cell under that key, if it has one."""
+    """Return the record's cell with that key, if it has one."""
     return next((cell for cell, cell_key in zip(record.cells, keys_of(record), strict=True) if cell_key == key), None)

@@ -25,7 +25,7 @@ class Crossing:
     before: int
     """First size with the later verdict. Measured sizes between the two are undecided."""
     is_faster: bool
-    """Whether the variant is faster from `before` on."""
+    """True if the variant is faster from `before` on."""
 
     @property
     def verdict(self) -> str:

@@ -1,10 +1,10 @@
-"""Has a change made anything slower? Two saved sweeps, cell by cell: another commit, another driver, another library.
+"""The gate: did a change make anything slower? It compares two saved sweeps cell by cell.
 
     check(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
 
-The sweeps share no rounds, so that their processes are compared unpaired. A cell fails where the change is both real
-(the 95 % interval excludes 1, after Holm's correction over all cells) and larger than the limit, and where it could
-be measured before and cannot be now, or not in enough rounds.
+The sweeps share no rounds, so processes are compared unpaired. A cell fails if the change is significant (the 95 %
+interval excludes 1, after Holm's correction over all cells) and larger than the limit. It also fails if it was
+measured before and now cannot be measured, or in too few rounds for a test.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 MUST_BE_EQUAL = ("device", "device kind")
-"""What both sweeps must have in common, with what the workload adds, such as the model. Anything else may be the change
-that is tested, and is named beside the table."""
+"""Fields in which both sweeps must agree, besides those of the workload, such as the model. Other differences may be
+the tested change and are listed with the table."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How much slower is too slow."""
+    """Slow-down above which the gate fails."""
 
     text: str
     fraction: float
-    """Part of the time before: 0.05 fails what takes more than 1.05 times as long."""
+    """Part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +51,33 @@ class Change:
     cell: CellKey | None
     before: Row
     after: Row | None
-    """None where the second sweep has no such row."""
+    """None if the second sweep has no such row."""
     ratio: Ratio | None
     """Rate after divided by rate before: below 1 is slower."""
     verdict: str | None
-    """Faster, slower, same (within 2 %), inconclusive or not tested; None without two numbers."""
+    """Verdict of the test with a band of 2 %; None without two numbers."""
     is_failed: bool
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether the second sweep is slower, with every cell that says so."""
+    """Result of comparing two sweeps."""
 
     limit: Limit
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
-    """What is not the same on both sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
+    """Differences between the two sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
 
     @property
     def is_failed(self) -> bool:
-        """Whether any cell failed."""
         return any(change.is_failed for change in self.changes)
 
 
 def parse_limit(text: str) -> Limit:
-    """`slower:5%` as a limit.
+    """Parse `slower:5%`.
 
     Raises:
-        ResultsError: Anything else.
+        ResultsError: Any other text.
     """
     match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
     if not match or not 0 < float(match[1]) <= 1000:
@@ -90,10 +89,10 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     """Compare two sweeps.
 
     Args:
-        force: Go on where device or model differ.
+        force: Compare sweeps of different devices or models.
 
     Raises:
-        ResultsError: A limit that cannot be read, sweeps of different things, or nothing in them that can be tested.
+        ResultsError: An unreadable limit, sweeps of different subjects, or no cell that can be tested.
     """
     allowed = parse_limit(limit)
     changed = _what_changed(before.records, after.records, force=force)
@@ -108,10 +107,10 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
-    """What is not the same on both sides: `torch: 2.11.0 before, 2.12.0 after`.
+    """Return the differences between the two sides: `torch: 2.11.0 before, 2.12.0 after`.
 
     Raises:
-        ResultsError: What must be equal differs, and `force` is not set.
+        ResultsError: A forbidden difference without `force`.
     """
     check_workload([*before, *after])
     workload = before[0].workload
@@ -140,7 +139,6 @@ def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
 
 
 def _is_lost(old: Row, new: Row | None) -> bool:
-    """Whether too many rounds failed now for a test that was possible before."""
     if new is None or not new.rounds < MIN_ROUNDS <= old.rounds:
         return False
     return any(not failure.is_repeated and failure.status != "invalid" for failure in new.failures)

@@ -1,5 +1,4 @@
-"""What must hold within one record, whatever was measured: sums, maxima, counts, and parts that are no more than the
-whole."""
+"""Invariants of one record of any workload: sums, maxima, counts, and parts that do not exceed the total."""
 
 from __future__ import annotations
 
@@ -16,15 +15,16 @@ from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
-"""Relative: above the rounding of a float and the accuracy of scipy's inverses, far below anything a table shows."""
+"""Relative tolerance. It is above float rounding and the accuracy of scipy's inverses, and far below a printed digit.
+"""
 FLOOR_LIMIT = 1.02
-"""A call that takes less than its floor by more has a floor that is counted or measured wrong."""
+"""Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong."""
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One statement of a record or a table, and what follows from the samples."""
+    """One statement of a record or a table, with the value that follows from the samples."""
 
     place: str
     field: str
@@ -34,7 +34,7 @@ class Check:
 
 
 def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
-    """Whether two numbers are the same."""
+    """Return the check that two values are equal within the tolerance."""
     if isinstance(stated, int | float) and isinstance(recomputed, int | float):
         holds = math.isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=1e-15)
     else:
@@ -43,7 +43,7 @@ def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
 
 
 def record_checks(record: RunRecord) -> Iterator[Check]:
-    """Every statement of a record, its workload's own included."""
+    """Yield every check of a record, including those of its workload."""
     places = [f"cell {key.place}" for key in keys_of(record)]
     for place, cell in zip(places, record.cells, strict=True):
         if cell.inputs_sha256 is not None:
@@ -83,7 +83,6 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
 
 
 def _floor_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Check]:
-    """Nothing is faster than its memory and its arithmetic, unless it stays in a cache."""
     demand, limits = cell.demand, record.limits
     if not demand or not limits or not cell.samples:
         return

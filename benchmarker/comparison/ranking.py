@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from benchmarker.comparison.rows import CellKey, Results, Row, RowT, headline_rows
 from benchmarker.comparison.speed_up import is_wide, outlier_round, rate_ratio
 from benchmarker.core.stats import SAME_WITHIN, Ratio, Verdict, verdicts
-from benchmarker.schema.registry import workload_of
 
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
@@ -114,7 +113,6 @@ def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
 
 
 def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row:
-    """Return the row with the smallest peak memory of those that are as fast as the fastest."""
     as_fast = {rival.row.variant for rival in same}
     candidates = [fastest, *(row for row in slower if row.variant in as_fast)]
     sized = [row for row in candidates if row.peak_memory_bytes is not None]
@@ -122,18 +120,17 @@ def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row
 
 
 def front(rows: Sequence[RowT]) -> list[RowT]:
-    """The rows that no other row beats: as good in everything that is known, and better in something.
+    """Return the rows on the Pareto front of speed, peak memory and loss, such as KL divergence.
 
-    Speed and peak memory must be known. They count in levels of two per cent, the first from the best value, so that
-    hardly less memory is worth no slowness; at the edge of a level less can decide. What else a variant costs, such as
-    divergence from the baseline, counts where every row has it; the baseline's own is none. Judged by the measured
-    values: the intervals say how sure they are.
+    Speed and peak memory must be measured. Both count in levels of 2 %, starting at the best value, so that a tiny
+    saving of memory does not justify a slow variant. The loss counts if every row has it; the baseline's is zero.
+    Intervals are not considered.
 
     Args:
         rows: Rows of one cell.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
-    losses = [0.0 if row.is_baseline else workload_of(row.workload).loss(row) for row in able]
+    losses = [0.0 if row.is_baseline else row.loss for row in able]
     times = _levels([1 / row.speed for row in able])
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
     divergences = [loss or 0.0 for loss in losses] if None not in losses else [0.0] * len(able)
@@ -142,7 +139,6 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
 
 
 def _levels(values: Sequence[float]) -> list[int]:
-    """The level of each value, 1 for the least; values within two per cent of a level's best share it."""
     bests: list[float] = []
     for value in sorted(values):
         if not bests or value > bests[-1] * (1 + SAME_WITHIN):
@@ -151,5 +147,4 @@ def _levels(values: Sequence[float]) -> list[int]:
 
 
 def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    """Whether the first costs are no higher in anything, and lower in something."""
     return first != second and all(low <= high for low, high in zip(first, second, strict=True))

@@ -1,8 +1,8 @@
-"""The fastest variant that keeps to a budget, and only where the statistics bear it out.
+"""Budgets such as `memory<6GiB, kld<0.05`, and the fastest variant within one.
 
-Of the variants that keep to every limit the fastest is named if it is really faster than each other one (the same t
-test on per-round log ratios and Holm's correction as in the tables). Variants that are the same within the band are
-told apart by their memory. Where a difference is inconclusive or was not tested, nothing is named.
+A variant is recommended only if it is significantly faster than every other variant within the budget, by the t test
+and Holm's correction of the tables. Among variants that are the same within the band, the one with the least memory is
+chosen. If a difference is inconclusive or was not tested, no variant is recommended.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from benchmarker.schema.metric import Metric
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
-"""`close` is an interval with the limit inside, `untested` a time of too few rounds for an interval, and `unknown` a
-metric that was not measured for this variant."""
+"""`close`: the interval contains the limit. `untested`: too few rounds for an interval. `unknown`: not measured for
+this variant."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Whether one variant keeps to one limit."""
+    """One variant against one limit."""
 
     limit: Limit
     fit: Fit
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Whether one variant keeps to the whole budget."""
+    """One variant against the whole budget."""
 
     row: Row
     checks: tuple[Check, ...]
@@ -49,12 +49,12 @@ class Candidate:
 
     @property
     def breaks(self) -> bool:
-        """Whether the variant certainly breaks a limit."""
+        """True if the variant certainly breaks a limit."""
         return any(check.fit == "breaks" for check in self.checks)
 
     @property
     def excess(self) -> float | None:
-        """The largest share by which a limit is broken; None where a value is not known."""
+        """Largest share by which a limit is broken; None if a value is missing."""
         if any(check.value is None for check in self.checks):
             return None
         return max((check.limit.excess(check.value) for check in self.checks if check.value is not None), default=None)
@@ -62,11 +62,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another variant that fits, against the chosen one."""
+    """Another variant within the budget, compared with the chosen one."""
 
     candidate: Candidate
     ratio: Ratio
-    """How many times as fast the chosen one is."""
+    """Rate of the chosen variant divided by the rival's."""
     verdict: Verdict
 
 
@@ -79,19 +79,19 @@ class Recommendation:
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
     rivals: tuple[Rival, ...] = ()
-    """Other candidates that fit, fastest first."""
+    """Other candidates within the budget, the fastest first."""
     unmeasured: tuple[Limit, ...] = ()
-    """Limits that no variant was measured for: the budget cannot be answered."""
+    """Limits that were measured for no variant. With any, the budget has no answer."""
     undecided: tuple[Rival, ...] = ()
-    """Rivals whose difference from the fastest is not borne out; with any, nothing is chosen."""
+    """Rivals whose difference from the fastest is not significant. With any, no variant is chosen."""
     fastest: Candidate | None = None
-    """The fastest of the candidates that fit."""
+    """Fastest candidate within the budget."""
     ranking: Ranking | None = None
-    """The ranking of all rows, led by one that fits. None where none fits."""
+    """Ranking of all rows, led by a candidate within the budget; None if there is none."""
 
     @property
     def nearest(self) -> Candidate | None:
-        """The candidate that breaks its limits by least."""
+        """Candidate that breaks its limits by the smallest share."""
         excesses = [
             (candidate.excess, index) for index, candidate in enumerate(self.candidates) if candidate.excess is not None
         ]
@@ -99,11 +99,11 @@ class Recommendation:
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Choose among the variants in the cell that the first table shows.
+    """Choose a variant in the first table's cell.
 
     Raises:
-        SpecError: The budget cannot be read.
-        ResultsError: The records differ in device or model, or no variant that the budget allows was measured.
+        SpecError: An unreadable budget.
+        ResultsError: Records of different devices or models, or no measured variant that the budget allows.
     """
     words = {name for row in results.rows for name in row.form}
     conditions, limits = parse_budget(budget, results.workload, forms=words)
@@ -160,7 +160,7 @@ def _check(limit: Limit, row: Row) -> Check:
 
 
 _USUAL = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
-"""What has no bare number, and the unit that tables show."""
+"""Quantities that need a unit, with the unit of the tables."""
 _LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 
 
@@ -171,7 +171,7 @@ _FORMS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 
 
 def limitable(workload: str) -> dict[str, Limitable]:
-    """What a budget can limit, by its word: memory, every declared metric, and what else the workload says."""
+    """Return the quantities that a budget can limit: memory, every declared metric, and those of the workload."""
     return {
         "memory": Limitable(lambda row: row.peak_memory_bytes, SIZES, gib, _TIMING),
         **{metric.name: _metric(metric) for metric in workload_of(workload).metrics},
@@ -180,7 +180,6 @@ def limitable(workload: str) -> dict[str, Limitable]:
 
 
 def _metric(metric: Metric) -> Limitable:
-    """A declared metric: a time or a size in any unit of those, another one as tables show it."""
     units = _UNITS.get(metric.unit, {"": 1 / metric.scale, metric.shown_unit.lower(): 1 / metric.scale})
     form = _FORMS.get(metric.unit) or (lambda value: decimal(value * metric.scale))
     if metric.of_cell:
@@ -190,58 +189,55 @@ def _metric(metric: Metric) -> Limitable:
 
 @dataclass(frozen=True)
 class Limit:
-    """One condition."""
+    """One numeric condition."""
 
     text: str
-    """As it was given."""
     metric: str
     is_upper: bool
-    """Whether values above it are too much; else those below it are too little."""
+    """True for an upper limit, False for a lower one."""
     value: float
-    """In base units."""
+    """Value in base units."""
     is_inclusive: bool
     what: Limitable
 
     def allows(self, value: float) -> bool:
-        """Whether this value keeps to it."""
+        """Return whether a value is within the limit."""
         if value == self.value:
             return self.is_inclusive
         return (value < self.value) == self.is_upper
 
     def excess(self, value: float) -> float:
-        """By how much the value breaks it, as a share of the limit; negative where it keeps to it."""
+        """Return by how much a value breaks the limit, as a share of it; negative within the limit."""
         over = (value - self.value) / self.value if self.value else value
         return over if self.is_upper else -over
 
     def shown(self, value: float) -> str:
-        """The value in words."""
         return self.what.form(value)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a variant has to be, or must not be."""
+    """A required or excluded value of a variant's form."""
 
     name: str
-    """Field of its form: `engine`."""
+    """Field of the form: `engine`."""
     word: str
     is_equal: bool
 
     def allows(self, form: Mapping[str, str]) -> bool:
-        """Whether a form keeps to it."""
         return (form.get(self.name) == self.word) == self.is_equal
 
 
 def parse_budget(
     text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Collection[str] = ()
 ) -> tuple[tuple[Condition, ...], tuple[Limit, ...]]:
-    """All conditions of a budget, separated by commas: `memory<6GiB, engine!=vllm`.
+    """Parse conditions separated by commas: `memory<6GiB, engine!=vllm`.
 
     Args:
         forms: Fields of a variant's form.
 
     Raises:
-        SpecError: One cannot be read, or limits what is not known.
+        SpecError: An unreadable condition, or an unknown quantity.
     """
     words = limitable(workload)
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -1,7 +1,6 @@
-"""The numbers of a table, computed a second time: from the files' raw JSON, with numpy and scipy.stats.
+"""Independent arithmetic of `verify`: numbers of a table from the files' raw JSON, with numpy and scipy.stats.
 
-It shares no code with what makes the tables but a workload's declared formulas, so that a mistake there does not
-confirm itself here.
+It shares only the workload's declared formulas with the tables, so that an error there cannot confirm itself here.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from scipy import stats
 from benchmarker.schema.metric import Metric
 
 Numbers = dict[str, float | None]
-"""Numbers of a row, by the names that they have in a mismatch."""
+"""Numbers of a row by their names in a mismatch."""
 Round = tuple[str, int]
-"""The sweep, and the round's number in it."""
+"""Sweep, and number of the round in it."""
 
 
 class Raw(dict[str, Any]):
-    """A part of a record as its file has it, for the formulas of metrics, which read fields alone.
-
-    A key is an attribute too, and None where the file lacks it.
-    """
+    """Part of a record's JSON for the formulas of metrics. Keys are attributes; a missing key is None."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__({name: _raw(value) for name, value in content.items()})
@@ -47,11 +43,11 @@ _COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "geometric_mean": lambda values: float(stats.gmean(values)),
 }
 Cells = Sequence[tuple[Raw, Raw]]
-"""Records with the cell that is looked at, of those that measured it."""
+"""Records with the examined cell, of the records that measured it."""
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
-    """The numbers of a row apart from its speed-up."""
+    """Return the numbers of a row without its ratios."""
     latencies_s = by_round(cells, lambda _, sample: sample.latency_s)
     peaks = [_peak(cell) for _, cell in cells]
     numbers = {
@@ -66,7 +62,6 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
 
 
 def _metric(metric: Metric, cells: Cells) -> Numbers:
-    """The numbers of a declared metric, by its own formula."""
     if metric.of_cell:
         facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
         combine = _COMBINE[metric.combine]
@@ -97,7 +92,6 @@ def _with_spread(name: str, cells: Cells, value_of: Callable[[Any, Any], float |
 
 
 def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
-    """A number with its interval and deviation."""
     if not rounds:
         return {f"{name}{part}": None for part in ("", " low", " high", " deviation")}
     values = [value for value in repeats if value is not None]
@@ -105,7 +99,7 @@ def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | N
 
 
 def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
-    """One number a round of a sweep: the median of each process's samples, and their geometric mean of several."""
+    """Return one number per round: the median of each process, and the geometric mean of several processes."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record, cell in cells:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
@@ -115,8 +109,6 @@ def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict
 
 
 def _peak(cell: Raw) -> int | None:
-    """Peak memory in bytes: on a GPU the repeats' allocated peak, or where an engine in a process of its own tells none
-    the driver's growth; on a CPU the cell's resident growth."""
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     if peaks:
         return int(max(peaks) + (cell.memory.graph_pool_bytes or 0))
@@ -128,7 +120,7 @@ def _peak(cell: Raw) -> int | None:
 def ratio(
     baseline: dict[Round, float], variant: dict[Round, float], *, is_paired: bool
 ) -> tuple[Numbers, float | None]:
-    """The speed-up with its interval, and its two-sided p; None for p below three rounds."""
+    """Return a ratio with its interval, and the two-sided p; None for p below three rounds."""
     if is_paired and set(baseline) & set(variant):
         return _paired(baseline, variant)
     first, second = np.log(list(baseline.values())), np.log(list(variant.values()))
@@ -141,7 +133,7 @@ def ratio(
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
-    """Faster, slower, same, inconclusive or not tested, with Holm's correction by its definition."""
+    """Return the verdict by the definition of Holm's correction."""
     value, low, high = row["ratio"], row["ratio_low"], row["ratio_high"]
     if value is None or low is None or high is None or p is None:
         return "not tested"
@@ -173,12 +165,10 @@ def _untested(value: float) -> Numbers:
 
 
 def _certain(value: float) -> tuple[Numbers, float]:
-    """The ratio of rounds without any spread, and its p."""
     return {"ratio": value, "ratio_low": value, "ratio_high": value}, float(value == 1)
 
 
 def _tested(value: float, test: Any) -> tuple[Numbers, float]:
-    """Return the ratio and its p from scipy's result of a t test on logarithms."""
     bounds = test.confidence_interval(0.95)
     numbers: Numbers = {
         "ratio": value,
@@ -189,7 +179,7 @@ def _tested(value: float, test: Any) -> tuple[Numbers, float]:
 
 
 def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Numbers:
-    """The interval and the deviation beside a number, None where there is none."""
+    """Return interval and standard deviation of a number, None if there are too few values."""
     logs = np.log(rounds)
     low = high = None
     if len(logs) >= 3:
@@ -200,5 +190,5 @@ def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Num
 
 
 def centre(rounds: Mapping[Round, float]) -> float | None:
-    """The geometric mean of the rounds."""
+    """Return the geometric mean of the rounds."""
     return float(np.exp(np.mean(np.log(list(rounds.values()))))) if rounds else None

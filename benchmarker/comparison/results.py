@@ -1,8 +1,8 @@
-"""Compare records: which variant is how fast, how sure that is, and whether the records may be compared at all.
+"""Comparisons: rows of all variants and cells, with their speed-ups.
 
-A record stands for one process. Several of one variant are repeated processes, and those of one round are a pair with
-the baseline's of the same round. Records from different devices, models or library versions are refused, because a
-table would show the difference between those as if it were one between variants.
+A record is one process. Several records of a variant are repeated processes, and those of one round are paired with
+the baseline's process of that round. Records of different devices, models or library versions are refused, because
+their difference would look like one between variants.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Plain rows for a program: base units, null for what is not known."""
-    return [workload_of(row.workload).row_values(row) for row in results.rows]
+    """Return plain rows for JSON, in base units."""
+    return [row.values() for row in results.rows]
 
 
 def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str | None) -> str:

@@ -4,11 +4,11 @@
 
 The rate is the metric by which the workload ranks its rows: the decode rate for text generation, or the one rate of a
 cell without a decode step. The reference is the baseline that the user named; without one, the unquantized variant in
-the same engine (`Comparing.is_plain` and `surroundings`). A row without such a reference has no speed-up.
+the same engine (`Workload.is_plain` and `surroundings`). A row without such a reference has no speed-up.
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
-shown as a number: one outlier round is named in its place.
+shown as a number; the outlier round is named instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from benchmarker.comparison.rows import Row, headline
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 from benchmarker.schema.record import Moment
-from benchmarker.schema.registry import workload_of
 
 WIDEST = 2.0
 """Largest quotient of an interval's ends at which a ratio is shown as a number."""
@@ -107,18 +106,18 @@ def references_of(rows: Sequence[Row], baseline: str, named: str | None) -> dict
         return dict.fromkeys((row.variant for row in rows), named)
     by_place: dict[object, list[Row]] = {}
     for row in unquantized(rows):
-        by_place.setdefault(workload_of(row.workload).surroundings(row), []).append(row)
+        by_place.setdefault(row.surroundings, []).append(row)
     first = {
         place: next((row.variant for row in members if row.variant == baseline), members[0].variant)
         for place, members in by_place.items()
     }
-    return {row.variant: first.get(workload_of(row.workload).surroundings(row)) for row in rows}
+    return {row.variant: first.get(row.surroundings) for row in rows}
 
 
 def unquantized(rows: Sequence[Row]) -> list[Row]:
     """Return the measured rows of unquantized variants: those of the first table's cell first, the fastest first."""
     cell = headline(rows)
-    measured = [row for row in rows if row.pace and workload_of(row.workload).is_plain(row)]
+    measured = [row for row in rows if row.pace and row.is_plain]
     return sorted(measured, key=lambda row: (row.cell != cell, -row.speed))
 
 

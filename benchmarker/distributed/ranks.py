@@ -3,23 +3,52 @@
     with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
-Each other rank runs the function, which answers messages (distributed/rank.py). If any rank fails, a RankError here
-names the rank, and no process is left.
+Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
+memory leaves the others waiting in an exchange of tensors, perhaps for ever. So a thread checks twice a second whether
+each process lives and sends heartbeats. If one does not, all of them are ended, rank 0's exchange is aborted, and a
+RankError names the rank.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from benchmarker.core.errors import UnsupportedError, first_line
-from benchmarker.distributed.rank import STOP, TASK, Store, answer_key, message_key, process_group, ready_key
-from benchmarker.distributed.rank_watch import TICK_S, RankError, RankProcesses, break_off
+from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError, first_line
+from benchmarker.core.process import PARENT
+from benchmarker.distributed.rank import (
+    PORT,
+    STOP,
+    TASK,
+    Store,
+    answer_key,
+    beat_key,
+    failure_key,
+    is_torchrun,
+    message_key,
+    process_group,
+    ready_key,
+)
 from benchmarker.hardware.device import Device
 
+TICK_S = 0.5
+SILENT_S = 15.0
+"""A rank without a heartbeat for so long hangs."""
+FREED_S = 5.0
+"""Longest time in which rank 0 returns from an aborted exchange."""
+CLOSE_S = 5.0
+"""Longest time in which the other ranks end by themselves after `STOP`."""
+LATE = "hangs: its part of the work takes several times as long as ever"
 FIRST_S = 300.0
 """Longest time of the first message of a kind, and of starting a rank."""
 LEAST_S = 20.0
@@ -29,6 +58,176 @@ SLOWER = 5
 POLL_S = 0.002
 
 Result = TypeVar("Result")
+
+
+class RankError(BenchmarkerError):
+    """A rank cannot continue, and therefore none of them can."""
+
+    def __init__(self, rank: int, reason: str, kind: ErrorKind) -> None:
+        super().__init__(f"rank {rank}: {reason}")
+        self.kind = kind
+
+
+class RankProcess(ABC):
+    """A rank's process, on this host or started by torchrun on any host (distributed/torchrun.py)."""
+
+    @abstractmethod
+    def has_ended(self) -> bool: ...
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it at once."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, or for that long. To be called once."""
+
+    @abstractmethod
+    def end_words(self) -> str:
+        """Return how it ended."""
+
+
+class LocalProcess(RankProcess):
+    """A rank on this host."""
+
+    def __init__(self, number: int, port: int) -> None:
+        """Start it.
+
+        Args:
+            port: Port of rank 0's store.
+        """
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            # In this process's group, so that a signal to the group ends the rank too.
+            [sys.executable, "-m", "benchmarker.distributed.rank"],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "RANK": str(number), PORT: str(port), PARENT: str(os.getpid())},
+        )
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait, then kill it if it still runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+
+    def end_words(self) -> str:
+        """Return how the process ended, with its last output line unless it was killed."""
+        code = self._process.returncode
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        return how if code == -signal.SIGKILL or not lines else f"{how}: {lines[-1].strip()[:300]}"
+
+
+class RankProcesses:
+    """Ranks 1 and higher, each a process."""
+
+    def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
+        """Start and watch them.
+
+        Args:
+            count: Number of ranks, including rank 0.
+            port: Port of rank 0's store.
+            stuck: See `open_ranks`.
+        """
+        self.failure: RankError | None = None
+        """Why no rank can continue; None if all are well."""
+        self.awaited: tuple[float, Callable[[int], str]] | None = None
+        """During work of all ranks: its deadline on the monotonic clock, and the key that a rank sets when it is done.
+        None otherwise."""
+        self._stuck = stuck
+        self._port = port
+        self._is_closing = threading.Event()
+        self._processes = _started(count, port)
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+
+    def end(self, failure: RankError) -> None:
+        """Keep the first failure, and end all processes."""
+        self.failure = self.failure or failure
+        for process in self._processes.values():
+            process.kill()
+
+    def expect_end(self) -> None:
+        """Stop treating the end of a process as a failure."""
+        self._is_closing.set()
+
+    def wait(self) -> None:
+        """Wait until all have ended, and kill those that take too long."""
+        self.expect_end()
+        deadline_s = time.monotonic() + CLOSE_S
+        for process in self._processes.values():
+            process.wait(max(0.0, deadline_s - time.monotonic()))
+        self._watcher.join(CLOSE_S)
+
+    def _watch(self) -> None:
+        store = Store(self._port)
+        beats: dict[int, tuple[int | None, float]] = dict.fromkeys(self._processes, (None, time.monotonic()))
+        while not self._is_closing.wait(TICK_S):
+            for number in beats:
+                failure = self._checked(store, number, beats)
+                if failure:
+                    self.end(failure)
+                    self._free(failure)
+                    return
+
+    def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
+        """Return why a rank has failed; None if it is well.
+
+        Args:
+            beats: Last heartbeat of each rank and its time, updated here.
+        """
+        process = self._processes[number]
+        if reported := store.read(failure_key(number)):
+            return RankError(number, reported["reason"], reported["kind"])
+        if process.has_ended():
+            return RankError(number, process.end_words(), "crash")
+        beat, now = store.read(beat_key(number)), time.monotonic()
+        if beat != beats[number][0]:
+            beats[number] = beat, now
+        elif beat is not None and now - beats[number][1] > SILENT_S:
+            return RankError(number, f"gave no sign of life for {SILENT_S:g} s", "timeout")
+        until_s, key = self.awaited or (now, beat_key)
+        return RankError(number, LATE, "timeout") if now > until_s and store.read(key(number)) is None else None
+
+    def _free(self, failure: RankError) -> None:
+        """Abort the exchange that rank 0 waits in. If rank 0 does not return, report the failure and exit."""
+        break_off()
+        deadline_s = time.monotonic() + FREED_S
+        while self.awaited and time.monotonic() < deadline_s:
+            time.sleep(TICK_S / 4)
+        if self.awaited:
+            # Stuck inside the driver or a library, which no exception reaches.
+            self._stuck(failure)
+            os._exit(1)
+
+
+def break_off() -> None:
+    """Abort the exchange that this process waits in, and its process group."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        # Only NCCL supports it; gloo notices by itself that the others are gone.
+        with contextlib.suppress(RuntimeError):
+            dist.distributed_c10d._abort_process_group()
+
+
+def _started(count: int, port: int) -> dict[int, RankProcess]:
+    if not is_torchrun():
+        return {number: LocalProcess(number, port) for number in range(1, count)}
+    from benchmarker.distributed.torchrun import request_ranks
+
+    return request_ranks(count, port)
 
 
 class Ranks:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.distributed.rank import STOP, Store, is_torchrun
-from benchmarker.distributed.rank_watch import TICK_S, LocalProcess, RankProcess
+from benchmarker.distributed.ranks import TICK_S, LocalProcess, RankProcess
 
 LEADS = "BENCHMARKER_LEADS"
 """Variable with the number of torchrun's processes, set in rank 0's command and its children. WORLD_SIZE is the number

@@ -1,7 +1,7 @@
-"""Text in, text out, with a model in any form and by the very step that is measured.
+"""Text in, text out, with a model in any quantization and by the step that is measured.
 
-Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text takes the time to set the
-engine up (compiling, capturing); later ones that fit into the same KV cache do not.
+Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text includes the engine's set-up
+(compilation, capture); later texts that fit into the same KV cache do not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a tokenizer makes of the first bytes of a character whose other bytes are in the next token."""
+"""Text that a tokenizer returns for an incomplete character, whose other bytes are in the next token."""
 
 
 class Generator:
@@ -45,13 +45,12 @@ class Generator:
 
         Args:
             engine: eager, cuda_graph, compile or native.
-            engine_options: The engine's own, such as {"prefill": "captured"} for native.
-            tokenizer: The model's own, from the folder that it was loaded from, if not given.
+            engine_options: Options of the engine, such as {"prefill": "captured"} for native.
+            tokenizer: Default: the tokenizer in the folder from which the model was loaded.
             chat_template: Wrap each text in the model's own chat template.
 
         Raises:
-            BenchmarkerError: No such engine or option, one that needs a GPU where there is none, or a model without a
-                tokenizer.
+            BenchmarkerError: An unknown engine or option, an engine that needs a GPU, or a model without a tokenizer.
         """
         import torch
         from transformers import AutoTokenizer
@@ -78,15 +77,15 @@ class Generator:
     def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[True]) -> Iterator[str]: ...
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
-        """What follows the text.
+        """Continue the text.
 
         Args:
-            max_new_tokens: At most so many; an end-of-text token ends it before.
+            max_new_tokens: Limit; an end-of-text token ends the text earlier.
             stream: Return an iterator over pieces of text, each as soon as it is known.
 
         Raises:
-            BenchmarkerError: The text does not fit into the model's positions, memory runs out, or the engine cannot
-                run this model. While streaming, where the pieces are taken.
+            BenchmarkerError: The text is longer than the model's positions, memory runs out, or the engine cannot run
+                this model. With `stream`, raised while iterating.
         """
         ids = self._ids(text)
         self._check_length(len(ids), max_new_tokens)
@@ -95,7 +94,7 @@ class Generator:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """Ids at which a generation ends: the generation config's, and the tokenizer's end of text."""
+        """Ids that end a generation: those of the generation config, and the tokenizer's end of text."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
         return frozenset(token for token in (*listed, self._tokenizer.eos_token_id) if token is not None)
@@ -125,7 +124,7 @@ class Generator:
         prompt = self._tensor([ids], device=self.model.device)
         decode = self._tokenizer.decode
         tokens: list[int] = []
-        # Text is made of a few tokens at a time, with those before them: a space may belong to either.
+        # A few tokens are decoded at a time, together with those before them: a space may belong to either.
         settled = printed = 0
         try:
             for more in self._decoder.stream(prompt, new_tokens, self.stop_tokens):
@@ -149,7 +148,7 @@ class Generator:
 
 
 def _checked(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """All options of an engine, defaults filled in."""
+    """All options of an engine, including defaults."""
     kind = torch_engine(engine).options
     try:
         return kind.model_validate(dict(options)).model_dump()
@@ -158,11 +157,7 @@ def _checked(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def refuse_device(engine: str, device: Device) -> None:
-    """Refuse an engine that this device cannot run.
-
-    Raises:
-        UnsupportedError: With the engine that can.
-    """
+    """Raise UnsupportedError, with an engine that works, if an engine cannot run on this device."""
     reason = NEEDS_GPU.get(torch_engine(engine).name) if device.kind == "cpu" else None
     if reason:
         raise UnsupportedError(reason)

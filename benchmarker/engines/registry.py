@@ -81,13 +81,13 @@ ENGINES: dict[str, Engine] = {
     "sglang": SglangEngine(),
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
-"""Engines that run a transformers model in this process, in every quantization's form."""
+"""Engines that run a transformers model in this process, in every quantization."""
 HOST_BOUND_ENGINES = frozenset({"eager"})
 """Engines whose decode steps wait for Python on a GPU."""
 
 
 def torch_engine(name: str) -> TorchEngine:
-    """An engine that runs a model which is loaded already.
+    """Return an engine that runs a loaded transformers model.
 
     Raises:
         SpecError: No such engine, or one that loads its models itself.

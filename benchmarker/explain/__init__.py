@@ -1,1 +1,1 @@
-"""Say why a variant is fast or slow: from its profile and its timing to a reason that a user can act on."""
+"""Explanations of a variant's speed, from its profile and its timing."""

@@ -1,4 +1,4 @@
-"""All that a verdict on one variant rests on."""
+"""Input of a verdict on one variant, and the default advice."""
 
 from __future__ import annotations
 
@@ -27,49 +27,48 @@ from benchmarker.schema.record import Demand, Limits, RunRecord
 
 @dataclass(frozen=True)
 class Timed:
-    """What was profiled, with its time without the profiler."""
+    """Profiled work, with its time without the profiler."""
 
     record: RunRecord
-    """The record that has the profile."""
+    """The record with the profile."""
     phase: Phase
     total_s: float
-    """Seconds a unit without the profiler, over all processes."""
+    """Seconds per unit without the profiler, over all processes."""
     cell: CellKey | None = None
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
-    """Share of the bandwidth that was used, over all processes; None where it or the bytes were not measured."""
+    """Share of the bandwidth that was used, over all processes; None if it was not measured."""
     units: int = 1
-    """Units that one step makes at once: the tokens of a batch."""
+    """Units per step: the tokens of a batch."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the numbers."""
     before: str | None = None
-    """A sentence on what runs before the units, such as prefill."""
+    """A sentence on the work before the units, such as prefill."""
     form: Mapping[str, str] = field(default_factory=dict)
-    """Fields that are shown of the variant beside its name, such as its engine."""
+    """Fields that are shown with the variant's name, such as its engine."""
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
-    """Name of the part of the waterfall for each category of kernels."""
+    """Name of the waterfall's part by category of kernels."""
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
-    """Name of the floor, by its kind: `bytes` or `flops`."""
+    """Name of the floor by its kind: `bytes` or `flops`."""
     products: tuple[str, ...] = PRODUCTS
     """Categories of kernels to which the floor applies."""
     advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=dict)
-    """Advice in place of the default, by bound."""
+    """Advice that replaces the default, by bound."""
     loaded: LoadFacts | None = None
-    """What was loaded, as proof of what ran."""
+    """Facts of loading that prove what ran."""
     replaces_linears: bool = False
-    """Whether the engine multiplied with other kernels than those of the loaded layers."""
+    """True if the engine multiplies with other kernels than those of the loaded layers."""
     can_replay: bool = False
-    """Whether a CUDA graph would remove the launches, so that its ceiling is worth printing."""
+    """True if a CUDA graph would remove the launches, so that its ceiling is worth printing."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """All that a verdict rests on."""
+    """Input of a verdict."""
 
     timed: Timed
     phase: Phase
-    """As in `timed`, but a copy that converts each weight counts as unpacking."""
+    """Phase in which a copy that converts each weight counts as unpacking."""
     waterfall: Waterfall
     shares: tuple[Share, ...]
 
@@ -79,16 +78,16 @@ class Case:
 
     @property
     def device(self) -> str | None:
-        """cuda, rocm or cpu; None where a log does not say."""
+        """cuda, rocm or cpu; None if a log does not contain it."""
         return self.record.environment.device.kind
 
     def part(self, *names: ShareName) -> float:
-        """These shares together, as part of the unit's time, between 0 and 1."""
+        """Return these shares together, as part of the unit's time."""
         return sum(share.of_total for share in self.shares if share.name in names)
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
-    """The least time of one call, from its own bytes and operations; None where they or the limits are not known."""
+    """Return the shortest time of one call from its bytes and operations; None if they or the limits are unknown."""
     if demand is None or limits is None or (demand.bytes is None and demand.flops is None):
         return None
     moving_s = (demand.bytes or 0) / limits.bytes_per_s
@@ -97,7 +96,7 @@ def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
 
 
 def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
-    """The profiled repeat as one call of the last cell that ran, which is the one that is profiled."""
+    """Return the profiled repeat as one call of the last measured cell, which is the profiled one."""
     profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
         return NotExplained(name, why_no_profile(records))
@@ -111,13 +110,12 @@ def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
 
 
 def why_no_profile(records: Sequence[RunRecord]) -> str:
-    """What the records say of a profile that is not there."""
+    """Return why the records have no profile."""
     reason = next((record.no_profile.reason for record in records if record.no_profile), None)
     return reason or "it has no profile: left out, or the run ended before it"
 
 
 def always(text: str) -> Callable[[Case], str]:
-    """The same for every case."""
     return lambda case: text
 
 
@@ -140,13 +138,12 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 
 def graph_ceiling(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:
-    """Units a second if the host never made the device wait, as in a replayed graph: between
+    """Return units per second if the host never delayed the device, as in a replayed graph.
 
-        units / (busy + kernels * an empty kernel in a replayed graph)   and   units / busy
-
-    An empty kernel's time has all in it that one node of a graph costs the device, its own end and the next one's
-    start; between two real kernels some of that is hidden. Eight graphs that were measured took 0.11 to 0.45 us a
-    kernel, where an empty one takes 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes).
+    The upper end is units / busy, the lower end units / (busy + kernels * time of an empty kernel in a replayed
+    graph). The time of an empty kernel contains the cost of a graph node, of which two real kernels hide a part: eight
+    graphs took 0.11 to 0.45 us per kernel, and an empty kernel takes 0.53 to 0.79 us (results/reference/h100-runtimes
+    and h200-runtimes).
     """
     if limits is None or limits.graph_kernel_s is None:
         return Ceiling(units / phase.busy_s, None)

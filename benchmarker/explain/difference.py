@@ -1,4 +1,4 @@
-"""Two variants, part by part: where the time of the slower one goes."""
+"""Differences between two variants, part by part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarker.core.tables import escaped
 from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall, signed_ms
 
 SMALLEST_PART = 0.02
-"""Of the largest difference: smaller ones are left to the table."""
+"""Part of the largest difference below which a difference is not named."""
 _TOGETHER: dict[ShareName, str] = {
     "floor": "matrix products",
     "excess": "matrix products",
@@ -20,28 +20,27 @@ _TOGETHER: dict[ShareName, str] = {
 }
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
-"""Verdicts of a comparison that do not bear out a difference."""
+"""Verdicts without a significant difference."""
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """A variant against another, in seconds a token."""
+    """A variant compared with another, in seconds per unit."""
 
     variant: str
     baseline: str
     ratio: float
-    """A token of the variant over one of the baseline."""
+    """Time per unit of the variant divided by the baseline's."""
     parts: tuple[tuple[str, float], ...]
-    """Seconds that the variant spends more by part, largest difference first; their sum is that of the totals."""
+    """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
     is_converting: bool = False
-    """Whether the variant's copies convert each weight before it is multiplied."""
+    """True if the variant converts each weight by a copy before it is multiplied."""
     unit: str = "token"
-    """What the times are of: a token, a call, a step."""
     verdict: str | None = None
-    """The comparison's verdict on the whole repeats; None where there is none."""
+    """Verdict of the comparison on whole calls."""
 
     def sentence(self) -> str:
-        """`int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
+        """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
             f"takes as long a {self.unit} as {escaped(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
@@ -64,7 +63,7 @@ class Contrast:
 
 
 def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = None) -> Contrast | None:
-    """The variant against the baseline; None where they were measured at other cells, or one of them with prefill."""
+    """Return the contrast with the baseline; None for different cells, or if only one side includes prefill."""
     if baseline.phase.is_decode != variant.phase.is_decode or baseline.cell != variant.cell:
         return None
     before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
@@ -85,10 +84,10 @@ def contrasts_of(
     baseline: str,
     verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
-    """Every explained variant against the baseline, where that is explained too.
+    """Return the contrast of every explained variant with the baseline, if the baseline is explained.
 
     Args:
-        verdicts: Of the comparison, by variant and cell.
+        verdicts: Verdicts of the comparison by variant and cell.
     """
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
@@ -103,7 +102,6 @@ def contrasts_of(
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
-    """Seconds by part, the matrix products as one part: what they take at least is not known for every variant."""
     times: dict[str, float] = {}
     for part in fall.parts:
         name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))

@@ -1,4 +1,4 @@
-"""From the records of a variant to its explanation."""
+"""Explanation of a variant, made of its records."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
-"""The profiler only slows: a profiled unit below this share of the others' time is another process's speed."""
+"""Share of the time without profiler below which a profiled unit must be from another process's clock."""
 SLOWER_PROFILED = 1.05
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
-    """Why this variant is as fast as it is, or why that cannot be said.
+    """Return why a variant is as fast as it is, or why it has no explanation.
 
     Args:
-        name: The variant's name.
-        records: All of its records, one a process. The profile is the first among them, the times are of all.
+        records: All records of the variant, one per process. The first profile is used, with the times of all.
     """
     workload = workload_of(records[0].workload)
     timed = workload.timed(name, records)
@@ -66,7 +65,6 @@ def _explanation(name: str, timed: Timed, unit: str) -> Explanation:
 
 
 def _notes(case: Case, unit: str) -> list[str]:
-    """What a reader must know of the explanation's numbers: what the profiler did to them, and what is not known."""
     phase, fall = case.phase, case.waterfall
     notes = []
     if fall.slow_down is not None and fall.slow_down < FASTER_PROFILED:
@@ -98,7 +96,6 @@ def _notes(case: Case, unit: str) -> list[str]:
 
 
 def _gaps(case: Case) -> str:
-    """The gaps, as a range where the profiler may have slowed the kernels as well."""
     slowed, gaps = case.waterfall.slow_down or 1.0, case.part("gaps")
     sentence = f": the gaps are {percent(gaps)} of the time without"
     if slowed < SLOWER_PROFILED:
@@ -108,14 +105,14 @@ def _gaps(case: Case) -> str:
 
 
 OLDER_CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
-"""Axes that a cell of text generation has had from the beginning, in their older order."""
+"""Axes of a cell of text generation in the order of the JSON."""
 INFINITE = float("inf")
 
 
 def explanations_to_rows(
     explanations: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
 ) -> list[dict[str, Any]]:
-    """One object a variant; for one that is not explained, its name and why."""
+    """Return one object per variant for JSON."""
     contrast_of = {contrast.variant: contrast for contrast in contrasts}
     return [
         _row(explanation, contrast_of.get(explanation.variant))

@@ -1,4 +1,4 @@
-"""From a profile, whole or as a printed table, to time a token by purpose."""
+"""Time per unit by purpose, from a profile or from a printed table."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.profile import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
-"""Copies that take less are not what a token waits for, whatever they are for."""
+"""Share of the time below which copies are not the bottleneck."""
 FEWEST_PRODUCTS = 8
-"""Matrix products from which on equal numbers of calls are no coincidence."""
+"""Number of matrix products from which equal numbers of calls are no coincidence."""
 FINEST_S = 1e-9
-"""Tables are printed in nanoseconds at the finest: what is less was left over by adding up."""
+"""Finest printed time, one nanosecond. Smaller remainders are rounding errors."""
 SAME_NUMBER = 0.10
-"""Calls that differ by less are one for one, but for the output layer and the prompt's own kernels."""
+"""Ratio of calls within which copies and products correspond, allowing for the output layer and the prompt's kernels.
+"""
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
-    """The whole profiled repeat.
+    """Return the phase of the whole profiled repeat.
 
     Args:
-        units: Of work that it did, such as tokens.
+        units: Units of work in it, such as tokens.
     """
     return _phase(
         profile.by, profile.kernels, tokens=units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units
@@ -33,10 +34,10 @@ def phase_of(profile: Profile, *, units: int = 1) -> Phase:
 
 
 def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | None:
-    """One section of the profiled repeat; None where it is not told apart.
+    """Return the phase of one section of the profiled repeat; None if sections were not recorded.
 
     Args:
-        units: Of work that the section did.
+        units: Units of work in the section.
     """
     section = profile.sections.get(name)
     if section is None:
@@ -52,7 +53,7 @@ def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | Non
 
 
 def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
-    """The phase, in which a copy that converts each weight is unpacking, whatever its kernel is called."""
+    """Return the phase with the copy that converts each weight counted as unpacking, whatever its name."""
     if conversion is None:
         return phase
     copies_s = phase.categories.get("copy/cast", 0.0)
@@ -65,10 +66,10 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
 
 
 def table_phase(table: ProfilerTable, tokens: int) -> Phase:
-    """What a printed table lists, and how much it leaves out.
+    """Return the phase of a printed table, with the share of time that it leaves out.
 
     Args:
-        tokens: That the profiled generation made; 1 where that is not known, which leaves the shares right.
+        tokens: Tokens of the profiled generation; 1 if unknown, which leaves shares correct.
     """
     rows = sorted(table.listed, key=table.own_s, reverse=True)
     kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in rows)
@@ -89,10 +90,10 @@ def table_phase(table: ProfilerTable, tokens: int) -> Phase:
 
 
 def conversion_of(phase: Phase) -> Conversion | None:
-    """The copy that is made of each weight before it is multiplied, if there is one.
+    """Return the copy of each weight before it is multiplied, if there is one.
 
-    A cast of activations takes a microsecond or two; a kernel for copies that runs as often as there are matrix
-    products and takes this much of the time copies what those multiply.
+    A cast of activations takes one or two microseconds. A copy kernel that runs as often as there are matrix products
+    and takes this share of the time copies their weights.
     """
     products = sum(kernel.calls for kernel in phase.kernels if _is_product(kernel.name))
     return _conversion(
@@ -103,7 +104,7 @@ def conversion_of(phase: Phase) -> Conversion | None:
 
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:
-    """The same from a printed table, whose kernel names may be cut before what tells a copy."""
+    """Return the copy of each weight in a printed table, whose kernel names may be cut."""
     if table.by == "cpu" or not table.operators:
         return conversion_of(table_phase(table, tokens=1))
     products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
@@ -124,7 +125,6 @@ def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Con
 
 
 def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
-    """Whether only a copying operator has as much device time of its own as this kernel took."""
     own_s = kernel.self_device_s or 0.0
     not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
     able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
@@ -154,6 +154,5 @@ def _phase(
 
 
 def _by_category(kernels: Iterable[Kernel], tokens: int) -> dict[Category, float]:
-    """Seconds a token."""
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
     return {purpose: total_s / tokens for purpose, total_s in spent.items()}

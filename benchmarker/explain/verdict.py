@@ -1,13 +1,13 @@
-"""What a unit waits for: the largest share of its time that could be avoided.
+"""The bottleneck of a unit: the largest share of its time that could be avoided.
 
-    floor        what the products take at the measured bandwidth (or matmul rate); avoidable only by another form
-    excess       what they take beyond that
-    unpacking    making plain weights of packed ones, a copy that converts each weight included
-    between      norms, attention, copies, communication, as far as they run alone
-    gaps         the device waits
+    floor the products at the measured bandwidth (or matmul rate); only another form avoids it
+    excess the time of the products above the floor
+    unpacking dequantization, including a copy that converts each weight
+    between norms, attention, copies, communication, while they run alone
+    gaps the device waits
 
-The shares add up to the measured time, so there is always a largest. Others that are within 10 % of it are named too.
-A floor of 80 % of the time or more is the verdict itself: all else together would gain less than 1.25x.
+The shares add up to the measured time. Shares within 10 % of the largest are named too. A floor of 80 % of the time or
+more is the verdict itself: everything else together would gain less than 1.25x.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from benchmarker.explain.waterfall import LABELS
 from benchmarker.profiling.categories import Category, category
 
 AS_LARGE = 0.90
-"""Part of the largest share: other shares from this size on are named beside it."""
+"""Part of the largest share from which another share is named too."""
 FEW_LAUNCHES = 0.1
-"""Launches a kernel: with fewer, the kernels are replayed as a graph."""
+"""Launches per kernel below which the kernels are replayed as a graph."""
 NO_GAIN = 1.02
-"""A speed-up that is smaller is not worth a number."""
+"""Smallest gain that is printed."""
 ENDLESS = 100.0
-"""A share without which a unit would be as many times as fast is all of it: no number is shown."""
+"""Gain from which the share is all of the unit's time; no number is printed."""
 AT_FLOOR = 0.80
-"""Part of the time: with so much of it at the floor, all else together gains less than 1.25x."""
+"""Part of the time at the floor from which everything else gains less than 1.25x."""
 UNSURE_FROM = 1.05
-"""Time with the profiler over time without it: from here on the kernels may have been slowed too."""
+"""Slow-down by the profiler from which the kernels may have been slowed too."""
 
 _BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
     ("small kernels", ("norm", "rotary", "elementwise", "sampling", "optimizer")),
@@ -51,9 +51,9 @@ _FIXED: Mapping[ShareName, Bound] = {
 
 
 def verdict_of(case: Case, unit: str) -> Verdict:
-    """What a unit waits for, with its reason and advice.
+    """Return the verdict with its reason and advice.
 
-    Where the profiler may have slowed the kernels too, and the verdict would then be another, both are named.
+    If the profiler may have slowed the kernels and the verdict would then differ, both bounds are named.
     """
     floor, fall = case.timed.floor, case.waterfall
     bounds = bounds_of_shares(case.shares, case.phase, floor)
@@ -70,7 +70,7 @@ def verdict_of(case: Case, unit: str) -> Verdict:
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
-    """What the largest avoidable share is for, and others within 10 % of it; the floor where nothing else matters."""
+    """Return the purposes of the largest avoidable shares, or the floor if nothing else matters."""
     candidates = sorted((share for share in shares if share.name != "not listed"), key=lambda share: -share.avoidable_s)
     first, *others = candidates
     least = next((share for share in shares if share.name == "floor"), None)
@@ -81,7 +81,7 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
 
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
-    """What most of the kernels' time is for, where neither the gaps nor the floor are known."""
+    """Return the purpose of most of the kernel time, if gaps and floor are unknown."""
     times: list[tuple[Bound, float]] = [
         ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
         ("dequantizing", _seconds(phase, "dequantize")),
@@ -92,7 +92,7 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
 
 
 def reason_of(case: Case, bounds: Sequence[Bound], unit: str) -> str:
-    """`products beyond that 42 % of each token (1.72x without), at the measured limits 51 %, ...; ...`."""
+    """Return `products above the floor 42 % of each token (1.72x without), ...`."""
     by_size = sorted(case.shares, key=lambda share: -share.seconds)
     shares = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
     details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
@@ -100,12 +100,12 @@ def reason_of(case: Case, bounds: Sequence[Bound], unit: str) -> str:
 
 
 def share_words(share: Share) -> str:
-    """`gaps 75 % (4.00x without)`."""
+    """Return `gaps 75 % (4.00x without)`."""
     return f"{share.label} {percent(share.of_total)}{gain_words(share, ' without')}"
 
 
 def gain_words(share: Share, how: str = "") -> str:
-    """` (1.72x without)`; nothing where there is nothing to gain."""
+    """Return ` (1.72x without)`; empty if there is nothing to gain."""
     gain = share.speed_up
     if share.name == "floor" and how:
         how = " with less"
@@ -113,7 +113,6 @@ def gain_words(share: Share, how: str = "") -> str:
 
 
 def _detail(bound: Bound, case: Case) -> str:
-    """A bound's further number or kernel, for the end of the reason; empty where there is none."""
     phase = case.phase
     if bound == "slow products":
         least, excess = case.part("floor"), case.part("excess")
@@ -148,7 +147,6 @@ def _word(share: Share, phase: Phase, floor: Floor | None) -> Bound:
 
 
 def _pieces(phase: Phase) -> list[tuple[Bound, float]]:
-    """The kernels between products, by what they are for."""
     return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN]
 
 
@@ -157,17 +155,16 @@ def _seconds(phase: Phase, *categories: Category) -> float:
 
 
 def _has_no_host_to_slow(phase: Phase) -> bool:
-    """Whether a profiler that slows the whole must have slowed what it timed: the operators of a processor, or the
-    kernels of a replayed graph. Where the host launches each kernel, it is the host that is slowed."""
     return phase.by == "cpu" or (phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls)
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """The shares if the profiler slowed the kernels as much as the whole unit: the time that they lose is gaps.
+    """Return the shares if the profiler slowed the kernels as much as the whole unit. The time that they lose becomes
+    gaps.
 
     Args:
-        least: How many times slower the kernels ran at least; the shares are corrected for it already.
-        slowed: How many times slower the whole unit ran.
+        least: Minimum slow-down of the kernels, for which the shares are corrected already.
+        slowed: Slow-down of the whole unit.
     """
     factor = max(least, slowed) / least
     busy = {share.name: share for share in shares if share.name != "gaps"}

@@ -1,13 +1,13 @@
-"""A unit's time as a sum: what its products take at best, and everything that comes on top.
+"""A unit's time as a sum: the floor of its products, and all other time.
 
     time = floor + (products - floor) + unpacking + attention + norms + copies + ... + (time - busy)
 
-Kernel times are the profiled repeat's, the time is not: the profiler slows the host by half or more, so the gaps that
-it shows are its own doing. The parts are never negative and add up to the time, by two rules:
+Kernel times come from the profiled repeat, the time from repeats without the profiler, which slows the host by half or
+more. The parts are never negative and add up to the time by two rules:
 
-- Of kernels that ran at once, those between the products have waited: the time that they share is taken from them
-  first, then from what the products take beyond their floor. (Newer records keep the time alone, and share none.)
-- Kernels that together took longer than the unit itself were slowed by the profiler: all are shortened alike.
+- If kernels ran at once, those between the products waited: the shared time is subtracted from them first, then from
+the excess of the products. (Records with times of kernels alone share none.)
+- If kernels took longer than the unit itself, the profiler slowed them: all are shortened by one factor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from benchmarker.explain.values import Floor, Part, Phase, Share, ShareName, Waterfall
 
 FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
-"""Name of the floor, by what it is of."""
+"""Name of the floor by its kind."""
 PARTS: Mapping[str, str] = {
     "dequantize": "dequantizing",
     "attention": "attention",
@@ -33,7 +33,7 @@ PARTS: Mapping[str, str] = {
     "optimizer": "optimizer",
     "other": "other",
 }
-"""Name of the part that each category of kernels is in; that of `matmul` are the products."""
+"""Name of the part of each category. Those of `matmul` are the products."""
 PRODUCTS = ("matmul", "quantized matmul")
 GAPS = "gaps (launches, host)"
 LABELS: Mapping[ShareName, str] = {
@@ -45,7 +45,7 @@ LABELS: Mapping[ShareName, str] = {
     "gaps": "gaps",
 }
 UNEXPLAINED = 0.01
-"""Parts add up to the measured time within this, or the remainder is shown."""
+"""Largest remainder of the sum that is not shown."""
 
 Times = dict[tuple[str, ShareName], float]
 
@@ -59,14 +59,14 @@ def waterfall(
     floors: Mapping[str, str] = FLOORS,
     products: tuple[str, ...] = PRODUCTS,
 ) -> Waterfall:
-    """The parts in their order, those that are nothing left out.
+    """Return the parts in their order, without empty ones.
 
     Args:
-        total_s: A unit's time without the profiler.
-        floor: Without it the products are one part.
-        parts: Name of each category's part; categories that it leaves out are `other`.
-        floors: Name of the floor, by what it is of.
-        products: Categories that the floor is of.
+        total_s: Time of a unit without the profiler.
+        floor: None makes the products one part.
+        parts: Name of each category's part. Missing categories are `other`.
+        floors: Name of the floor by its kind.
+        products: Categories of the floor.
     """
     slowed = max(1.0, phase.busy_s / total_s)
     busy_s = phase.busy_s / slowed
@@ -98,7 +98,7 @@ def waterfall(
 
 
 def shares_of(fall: Waterfall, floor: Floor | None = None) -> tuple[Share, ...]:
-    """The parts by kind, those that are nothing left out; they add up to the unit's time."""
+    """Return the parts by kind, without empty ones. They add up to the unit's time."""
     names: dict[ShareName, float] = {}
     least = next((part.name for part in fall.parts if part.share == "floor"), "")
     for part in fall.parts:

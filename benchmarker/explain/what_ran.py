@@ -1,4 +1,4 @@
-"""What really ran, from the loaded layers and the profiled kernels: a variant's name only promises it."""
+"""Proof of the layers and kernels that really ran."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ FALLBACKS = {
     "TorchLinear": "gptqmodel's for where no better one runs: it unpacks by torch operators and multiplies in 16 bits",
     "TorchFusedLinear": "gptqmodel's for where no better one runs",
 }
-"""Linear classes that run everywhere and are meant for where nothing better does."""
+"""Linear classes that run everywhere, for devices without a better one."""
 DEQUANTIZE_FROM = 0.15
-"""Of the kernel time: less is not how most of the weights were multiplied."""
+"""Share of the kernel time from which dequantization is the way that most weights were multiplied."""
 SHOWN_KERNELS = 3
 FEW = 1 / 3
-"""Fewer low-bit products than this for each quantized layer: most layers were multiplied in another way. Up to five of
-seven may have been one product."""
+"""Number of low-bit products per quantized layer below which most layers used another kernel. Fused layers make up to
+five of seven products one."""
 
 
 def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, replaces_linears: bool) -> Proof:
-    """What the loaded layers and the profiled kernels say.
+    """Return the proof from loaded layers and profiled kernels.
 
     Args:
-        load: None where a record does not say what was loaded.
-        conversion: The copy that converts each weight before it is multiplied; None where there is none.
-        replaces_linears: Whether the engine multiplies by other kernels than those of the layers that were loaded.
+        load: None if the record lacks it.
+        conversion: The copy that converts each weight, if there is one.
+        replaces_linears: True if the engine multiplies with other kernels than those of the loaded layers.
     """
     lines = _loaded(load) if load else []
     products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
@@ -39,7 +39,7 @@ def proof_of(phase: Phase, load: LoadFacts | None, conversion: Conversion | None
 
 
 def loaded_proof(load: LoadFacts, engine: str) -> Proof:
-    """What the loaded layers say, where there is no profile."""
+    """Return the proof from the loaded layers alone."""
     # A compiled step may multiply by a kernel of its own.
     return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine != "compile" else ())
 
@@ -72,7 +72,6 @@ def _warnings(
 
 
 def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> bool:
-    """Whether most quantized layers were dequantized first, and then multiplied in 16 or 32 bits."""
     low_bit = (
         sum(kernel.calls for kernel in phase.kernels if category(kernel.name) == "quantized matmul") / phase.tokens
     )

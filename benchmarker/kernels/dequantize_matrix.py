@@ -56,7 +56,7 @@ def pairs_of_chunks(tile: tl.constexpr, is_by_lane: tl.constexpr):  # type: igno
     """Return the offsets of the four input pairs of each chunk in the packed weights, [tile, 4]."""
     chunk, pair = tl.arange(0, tile)[:, None], tl.arange(0, 4)[None, :]
     if is_by_lane:
-        # Of 64 inputs, a chunk has two from each of four lanes.
+        # A chunk has two of 64 inputs from each of four lanes.
         return chunk // 8 * 32 + pair * 8 + chunk % 8
     return chunk * 4 + pair
 

@@ -77,7 +77,7 @@ def makes_the_same(mlp: Any, form: Callable[[Any, Tensor], Tensor], *, like: Ten
     """
     sample = torch.randn(1, 1, len(like), generator=torch.Generator().manual_seed(0))
     ordinary, *larger = (_difference(mlp, form, (scale * sample).to(like)) for scale in SCALES)
-    # With real weights, large inputs may overflow 16 bits; such a result is inconclusive.
+    # Large inputs may overflow 16 bits with real weights; such a result is inconclusive.
     return ordinary <= CLOSE and not any(difference > CLOSE for difference in larger)
 
 

@@ -121,7 +121,7 @@ def _packed_forward(linear: Any, hidden: Tensor) -> Tensor:
 
 
 def _unpacked_forward(linear: Any, hidden: Tensor) -> Tensor:
-    # Also supports GPTQ groups that the quantized GEMM does not.
+    # Supports GPTQ groups that the quantized GEMM does not.
     form = linear.packed_form or "int4 by group, zeros"
     matrix = unpack_matrix(*packed_tensors(linear, form), form, linear.out_features, hidden.dtype)
     return _with_bias(torch.matmul(hidden, matrix), linear, hidden)

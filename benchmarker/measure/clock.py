@@ -1,9 +1,9 @@
 """The clock of a generation. Every latency, TTFT and TPOT in a record is measured here.
 
-One clock, `time.perf_counter_ns` on the host, is read four times: at the start, when the first new token is known, when
-the last one is known, and at the end. The device is drained before the first and the last reading, so that earlier work
-is excluded and all queued work is included. A generation of N tokens has N - 1 intervals between tokens, because
-prefill makes the first token:
+One clock, `time.perf_counter_ns` on the host, is read four times: at the start, when the first new token is available,
+when the last one is available, and at the end. The device is drained before the first and the last reading, so that
+earlier work is excluded and all queued work is included. A generation of N tokens has N - 1 intervals between tokens,
+because prefill makes the first token:
 
     latency = end - start
     TTFT    = first - start
@@ -38,7 +38,7 @@ class GenerationSample(SampleBase):
     """One timed generation: from the call to the last token."""
 
     ttft_s: Seconds | None = None
-    """Time to first token: from the call until the first new token is known."""
+    """Time to first token: from the call until the first new token is available."""
     tpot_s: Seconds | None = None
     """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
     new_tokens: Count
@@ -53,9 +53,9 @@ class Generation:
     """[batch][new_tokens]."""
     start_ns: int
     first_ns: int
-    """The first new token of every sequence was known."""
+    """The first new token of every sequence was available."""
     last_ns: int
-    """The last new token was known."""
+    """The last new token was available."""
     end_ns: int
     """The call had returned and the device was drained."""
 

@@ -1,9 +1,9 @@
 """Peak memory of one cell.
 
-torch's allocator reports two marks: *allocated*, the tensors alive at once, and *reserved*, what it holds from the
-driver. Formats that unpack weights on the fly (nf4) differ mostly in the first. Memory taken outside the allocator,
-such as the context and cuBLAS workspaces, is in neither: only the growth of the whole board shows it, and that counts
-other programs on the same card too.
+torch's allocator reports two marks: *allocated*, the live tensors, and *reserved*, the memory that it holds from the
+driver. Formats that unpack weights on the fly (NF4) differ mostly in the first. Memory outside the allocator, such as
+the CUDA context and cuBLAS workspaces, is in neither. Only the growth of the whole GPU includes it, together with other
+programs on the same GPU.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from benchmarker.schema.record import Memory
 
 
 class DeviceMemory:
-    """Memory in use on the whole board. Make one before the process touches the card."""
+    """Memory in use on the whole GPU. Make one before the process uses the GPU."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = find_gpu(device)
         self.before_bytes = self._gpu.used_bytes() if self._gpu else None
-        """Bytes in use on the board when this object was made; None on CPU, and where the driver does not say."""
+        """Bytes in use when this object was made; None on CPU, and if the driver does not report it."""
 
     def growth_bytes(self) -> int | None:
-        """Bytes that the board's use has grown by since this object was made.
+        """Return the growth of the GPU's used memory since this object was made.
 
-        None where that is not known, also because another program gave memory back meanwhile.
-
-        Read it while the allocator still holds what the repeats needed: what it has is its peak until it is told to
-        release.
+        None if unknown, and if another program released memory meanwhile. Call it before the allocator releases memory,
+        while it still holds its peak.
         """
         now = self._gpu.used_bytes() if self._gpu else None
         if now is None or self.before_bytes is None:
@@ -40,7 +38,7 @@ class DeviceMemory:
 
 
 def memory_of(measured: Measured[Any], growth_bytes: int | None, *, graph_pool_bytes: int | None = None) -> Memory:
-    """Peaks over the timed repeats of a cell, with the board's growth as `DeviceMemory` gave it."""
+    """Return the peaks over the timed repeats of a cell, with the growth that `DeviceMemory` measured."""
     allocated = [sample.peak_allocated_bytes for sample in measured.samples if sample.peak_allocated_bytes is not None]
     return Memory(
         peak_allocated_bytes=max(allocated, default=None),

@@ -1,8 +1,8 @@
-"""The device's limits, measured: memory bandwidth, matmul rate, and what a launch costs the host.
+"""Measured limits of the device: memory bandwidth, GEMM rate, and the cost of a launch.
 
 The arrays are far larger than any cache, so that reading them is reading memory (BabelStream's rule: a larger array
-must not change the result, and the one figure to quote is the best). Values are random: a matmul of zeros draws less
-power and runs at higher clocks. Everything is given back before a model is loaded.
+must not change the result, and the best figure is quoted). Values are random, because a GEMM of zeros draws less power
+and runs at higher clocks. All memory is released before a model is loaded.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ if TYPE_CHECKING:
 
 GPU_ARRAY_BYTES = 2**31
 CPU_ARRAY_BYTES = 2**28, 2**30
-"""Least and largest array. A virtual machine may report the whole host's cache, of which it has a small share."""
+"""Smallest and largest array. A virtual machine may report the whole host's cache, of which it has a small share."""
 CACHES_IN_ARRAY = 4
-"""An array is this many times the last cache, so that the part that stays in it does not matter."""
+"""Size of an array as a multiple of the last-level cache, so that the cached part does not matter."""
 SHARE_OF_FREE_MEMORY = 4
-"""The array takes at most this part of the free memory: one in so many."""
+"""Reciprocal of the largest share of free memory that the array takes."""
 GPU_MATMUL_SIZE = 8192
 CPU_MATMUL_SIZES = 256, 512, 768
 LAUNCHES = 500
-"""Launches in a row: fewer than the thousand or so that a driver queues before the host waits for the device."""
+"""Launches in a row. A driver queues about a thousand before the host waits for the device."""
 LAUNCH_REPEATS = 10
-"""How often the row of launches is timed."""
 
 
 def measure_limits(device: Device, dtype: str) -> Limits:
-    """Measure the device's bandwidth, matmul rate and costs of a launch, in about a second.
+    """Measure bandwidth, GEMM rate and launch costs in about a second.
 
     Args:
-        dtype: Type of the matmul, as torch names it.
+        dtype: Type of the GEMM, as torch names it.
     """
     on_gpu = device.kind != "cpu"
     cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
@@ -61,19 +60,14 @@ def measure_limits(device: Device, dtype: str) -> Limits:
 
 
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
-    """Bytes of the array on a CPU: several times the cache, as far as there is room.
-
-    Args:
-        cache_bytes: The last-level cache; None where it is not known.
-        free: Bytes of free memory.
-    """
+    """Return the size of the array on a CPU: several times the last-level cache, limited by free memory."""
     least, most = CPU_ARRAY_BYTES
     wanted = min(most, max(least, CACHES_IN_ARRAY * (cache_bytes or 0)))
     return min(wanted, free // SHARE_OF_FREE_MEMORY) // 8 * 8
 
 
 def host_cache_bytes() -> int | None:
-    """Bytes of the processor's last-level cache, all sockets together, as Linux tells them; None where it does not."""
+    """Return the bytes of the last-level caches of all sockets, from Linux; None if unknown."""
     sizes: dict[tuple[int, str], int] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
         try:
@@ -96,11 +90,11 @@ def _gpu_cache_bytes(device: Device) -> int | None:
 
 
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
-    """Best seconds to read an array, and to copy one half of it over the other: both move `array_bytes`."""
+    """Best seconds to read an array, and to copy one half over the other; both move `array_bytes`."""
     import torch
 
     array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
-    # One value is enough here: memory does not mind which.
+    # The value has no effect on memory.
     array.fill_(1.25)
     half = len(array) // 2
     read_s = best_time(device, lambda: array.sum())
@@ -109,7 +103,7 @@ def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
 
 
 class Product(NamedTuple):
-    """The rate of a product of two square matrices."""
+    """Rate of a GEMM of two square matrices."""
 
     flops_per_s: float
     dtype: str
@@ -117,10 +111,10 @@ class Product(NamedTuple):
 
 
 def _cpu_product(device: Device, dtype: str) -> Product:
-    """The fastest product of some sizes, in the type and in float32.
+    """Fastest GEMM of several sizes, in the type and in float32.
 
-    A processor without arithmetic in 16 bits multiplies these at a hundredth of its rate; kernels that know it convert
-    them to float32 first.
+    A processor without 16-bit arithmetic multiplies 16-bit numbers at a hundredth of its rate, unless its kernels
+    convert them to float32 first.
     """
     products = [_product(device, "float32", size) for size in CPU_MATMUL_SIZES]
     fastest = max(products)
@@ -140,13 +134,13 @@ def _product(device: Device, dtype: str, size: int) -> Product:
 
 
 def _launches(device: Device) -> dict[str, float]:
-    """Seconds of a launch on a GPU, by the name of their field: bare, as torch's operator, in a replayed graph."""
+    """Seconds of a launch on a GPU by field of Limits: bare, of torch's operator, and in a replayed graph."""
     import torch
 
-    where = torch_device(device)
-    number = torch.zeros(1, device=where)
+    gpu = torch_device(device)
+    number = torch.zeros(1, device=gpu)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(where):
+    with torch.cuda.device(gpu):
         torch.cuda._sleep(0)  # the first launch loads the kernel
         device.synchronize()
         with torch.cuda.graph(graph):
@@ -164,7 +158,7 @@ def _repeat(launch: Callable[[], object]) -> None:
 
 
 def host_time(device: Device, launch: Callable[[], object]) -> float:
-    """Seconds until a launch returns to the host, the best of some rows of launches; the device's work is not in it."""
+    """Return the best seconds until a launch returns to the host, without the device's work."""
     times = []
     for _ in range(LAUNCH_REPEATS):
         device.synchronize()
@@ -176,7 +170,7 @@ def host_time(device: Device, launch: Callable[[], object]) -> float:
 
 
 def best_time(device: Device, work: Callable[[], object]) -> float:
-    """Best seconds of one call; on a GPU a mean of ten calls in a row, so that waiting for the device hardly counts."""
+    """Return the best seconds of one call; on a GPU the mean of ten calls, so that the final wait hardly counts."""
     calls = 1 if device.kind == "cpu" else 10
     work()
     device.synchronize()

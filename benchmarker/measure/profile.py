@@ -1,7 +1,7 @@
-"""One repeat under torch.profiler: where the time goes, never how long it takes.
+"""One repeat under torch.profiler, for the shares of time and not for the latency.
 
-The profiler slows the host by half or more and the kernels hardly at all, so its latency is in no statistic. Shapes
-are not recorded: that holds on to tensors, and changes the memory peak that is read here.
+The profiler slows the host by half or more and the kernels hardly at all, so that its latency is in no statistic.
+Shapes are not recorded, because that keeps tensors alive and changes the memory peak that is read here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from torch.profiler import profile
 
 MARKS = 5
-"""The first annotation of a trace takes several times as long as later ones, and any can be interrupted."""
+"""Number of clock marks. The first annotation of a trace is several times slower than later ones, and any one can be
+interrupted."""
 
 
 def profile_step(
@@ -41,12 +42,11 @@ def profile_step(
 
     Args:
         step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
-        trace_path: Where to keep the gzipped Chrome trace; None to keep none.
-        cuts: Where the sections of the step that just ran began, on `time.perf_counter_ns`; none where that is not
-            known.
+        trace_path: Path of the gzipped Chrome trace; None to keep none.
+        cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`; none if unknown.
 
     Raises:
-        BenchmarkerError: The profiler saw nothing on the device, or the trace cannot be saved.
+        BenchmarkerError: The profiler recorded nothing on the device, or the trace cannot be saved.
     """
     start_profiler_once(device)
     device.synchronize()
@@ -84,7 +84,7 @@ def profile_step(
 
 
 def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
-    """The cuts with their times on the trace's clock; none where the trace has no marks to convert them by."""
+    """Convert the cuts to the trace's clock; return none if the trace has no marks."""
     placed = []
     for cut in cuts:
         from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
@@ -95,17 +95,17 @@ def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    """Run something with the profiler on, and count the kernels, copies and fills on the device.
+    """Count the kernels, copies and fills of some work on the device, with the profiler.
 
     Raises:
-        BenchmarkerError: The profiler saw nothing.
+        BenchmarkerError: The profiler recorded nothing.
     """
     kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 
 
 def trace_of(work: Callable[[], object], device: Device) -> list[TraceEvent]:
-    """Run something with the profiler on, which was on before, and read its trace."""
+    """Run work under the profiler, which must have run before, and read its trace."""
     device.synchronize()
     with _profiler(device) as profiler:
         work()
@@ -119,13 +119,13 @@ def trace_of(work: Callable[[], object], device: Device) -> list[TraceEvent]:
 def _profiler(device: Device) -> profile:
     from torch.profiler import ProfilerActivity, profile
 
-    # torch calls ROCm's tracer CUDA, too.
+    # torch names ROCm's tracer CUDA too.
     on_device = [] if device.kind == "cpu" else [ProfilerActivity.CUDA]
     return profile(activities=[ProfilerActivity.CPU, *on_device])
 
 
 def start_profiler_once(device: Device) -> None:
-    """Let the tracer load and set itself up: done inside the profiled step, it would be a gap of up to seconds."""
+    """Load and set up the tracer. Inside the profiled step this would be a gap of up to seconds."""
     import torch
 
     with _profiler(device):
@@ -135,7 +135,7 @@ def start_profiler_once(device: Device) -> None:
 
 
 def _marks() -> list[int]:
-    """Put some `CLOCK_MARK` into the trace, and return what `time.perf_counter_ns` read inside each."""
+    """Put clock marks into the trace, and return the `time.perf_counter_ns` inside each."""
     from torch.profiler import record_function
 
     readings_ns = []
@@ -146,15 +146,11 @@ def _marks() -> list[int]:
 
 
 def _keep(trace: Path, destination: Path) -> None:
-    """Save the trace, gzipped, whole or not at all.
-
-    Raises:
-        ResultsError: It cannot be written there.
-    """
+    """Save the trace gzipped and atomically."""
     partial = destination.with_name(f".{destination.name}{UNFINISHED}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        # Level 5: a trace is tens of megabytes of repetition, and 9 takes several times as long for little.
+        # Level 5: a trace is tens of megabytes of repetition, and 9 takes several times as long for little gain.
         with trace.open("rb") as source, gzip.open(partial, "wb", compresslevel=5) as target:
             shutil.copyfileobj(source, target)
         partial.replace(destination)

@@ -1,6 +1,6 @@
-"""The measuring core: warm up at the exact shape, then time n repeats, and leave the clock to the step.
+"""Warm up at the exact shape, then time n repeats of a step, which reads the clock itself (`measure/clock.py`).
 
-The number of timed repeats is fixed before the first one, and none is dropped: a mean over chosen repeats is a wish.
+The number of timed repeats is fixed before the first one, and none is dropped: dropping repeats would bias the mean.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from benchmarker.schema.record import Flag, SampleBase
 
 STABLE_WITHIN = 1.02
 LEAST_S = 0.020
-"""A repeat of less is mostly the clock, the launch and the wait for the device."""
+"""Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate."""
 MOST_CALLS = 10_000
 GROWTH = 10
-"""The next try has at most so many times the calls: the first calls are slow, and would lead astray."""
+"""Largest factor between two tries, because the first calls are slow and would mislead."""
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
 SampleKind_co = TypeVar("SampleKind_co", bound=SampleBase, covariant=True)
 
 
 class Step(Protocol[SampleKind_co]):
-    """One repeat: runs the work, and returns its raw times."""
+    """One repeat: runs the work and returns its raw times."""
 
     def __call__(self) -> SampleKind_co: ...
 
@@ -41,7 +41,7 @@ class Measured(Generic[SampleKind]):
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
-    """Unix times before the first timed repeat and after the last."""
+    """Unix times before the first timed repeat and after the last one."""
     reserved_bytes: int | None
     resident_bytes: int | None
     growth_bytes: int | None
@@ -51,7 +51,7 @@ class Measured(Generic[SampleKind]):
 class CallsInARow:
     """A step for work that is too short for the clock: as many calls in a row as take 20 ms together.
 
-    How many they are is found at the first repeat, which is a part of the warm-up, and stays for the others.
+    The number of calls is found in the first repeat, which is part of the warm-up, and then kept.
     """
 
     def __init__(self, work: Callable[[], object], device: Device) -> None:
@@ -61,7 +61,7 @@ class CallsInARow:
         """Calls of one repeat; None before the first."""
 
     def mean_s(self) -> float:
-        """Mean seconds of one call, the device drained before the first call and after the last."""
+        """Return the mean seconds of one call, with the device drained before the first call and after the last."""
         if self.calls is None:
             self.calls = calls_needed(self._total_s)
         return self._total_s(self.calls) / self.calls
@@ -76,10 +76,10 @@ class CallsInARow:
 
 
 def calls_needed(total_s: Callable[[int], float]) -> int:
-    """How many calls in a row take 20 ms together, and 10,000 at most.
+    """Return the number of calls in a row that take 20 ms together, at most 10,000.
 
     Args:
-        total_s: Makes so many calls, and returns the seconds that all of them took.
+        total_s: Makes so many calls and returns their seconds in total.
     """
     total_s(1)
     calls = 1
@@ -87,7 +87,7 @@ def calls_needed(total_s: Callable[[int], float]) -> int:
         taken_s = total_s(calls)
         if taken_s >= LEAST_S:
             break
-        # A tenth more than it looks like, so that the next try mostly is the last.
+        # A tenth more than needed, so that the next try is usually the last.
         calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / taken_s), MOST_CALLS)
     return calls
 
@@ -99,9 +99,9 @@ def warm_up(
     limit: int,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> tuple[SampleKind, ...]:
-    """Repeat until the last three latencies lie within 2 %, at least `at_least` times, no further than `limit`.
+    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times.
 
-    Extending stops before timing starts: some workloads never settle, and a cell says so with a flag.
+    Some workloads never become stable; their cells get a flag.
     """
     samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
@@ -111,7 +111,7 @@ def warm_up(
 
 
 def is_stable(samples: Sequence[SampleBase]) -> bool:
-    """Whether the last three latencies differ by no more than 2 %."""
+    """Return whether the last three latencies differ by at most 2 %."""
     last = [sample.latency_s for sample in samples[-3:]]
     return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
 
@@ -131,16 +131,16 @@ def measure(
 
     Args:
         step: Runs once and reads the clock itself, with the device drained at both ends.
-        timed: Surrounds the timed repeats; the runtime's guard against what must not happen there.
+        timed: Surrounds the timed repeats, for example to make a recompilation an error.
         after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
-        after_warmup: The same of the warm-up.
+        after_warmup: Called after each warm-up repeat.
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
     samples: list[SampleKind] = []
     reserved = resident = 0
     growth: int | None = None
-    # A collection in a timed repeat would be ours, not the model's.
+    # A garbage collection in a timed repeat would not be the model's own work.
     gc.collect()
     with no_garbage_collection(), timed():
         began_s = time.time()

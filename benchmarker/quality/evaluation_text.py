@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, read_problem
 from benchmarker.core.packages import install_hint
 from benchmarker.schema.quality import Quality

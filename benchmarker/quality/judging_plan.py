@@ -11,7 +11,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quality.evaluation_text import Text, read_text
 from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK, check_room
 from benchmarker.quality.windows import Windows, check_positions, check_tokens, cut
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec

@@ -1,1 +1,1 @@
-"""The forms of a model: one file a quantization, and how one is loaded."""
+"""Quantizations, one file each, and their loading."""

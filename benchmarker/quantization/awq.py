@@ -1,8 +1,7 @@
-"""AWQ checkpoints in 4 bit, through transformers and gptqmodel's kernels.
+"""AWQ checkpoints in 4 bits, through transformers and gptqmodel's kernels.
 
-AWQ scales the channels that meet large activations before it rounds, and leaves that scaling in the layer before; what
-is stored are codes, zero points and scales, as with GPTQ. Checkpoints are made elsewhere and read here as they are. The
-output layer is not quantized.
+AWQ scales channels with large activations before rounding, and folds the scaling into the previous layer. Checkpoints
+are made elsewhere. The output layer is not quantized.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Progress, Target
-from benchmarker.checkpoints.dummy_tensors import plain_tensor
+from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.gptq.gptqmodel_kernels import linear_class_of, read_packed
 from benchmarker.quantization.gptq.packing import balanced, deviation
-from benchmarker.quantization.gptq.read_packed import linear_class_of, read_packed
 
 if TYPE_CHECKING:
     import torch
@@ -26,34 +25,25 @@ KERNELS = {
     "exllama_v2": "AwqExllamaV2Linear",
     "marlin": "AwqMarlinLinear",
 }
-"""gptqmodel's linear class for each kernel that can be asked for."""
-BITS, GROUP_SIZE = 4, 128
-"""Of a dummy checkpoint, and of nearly all that are published."""
+"""gptqmodel's linear class by kernel."""
+BITS, GROUP_SIZE = 4, 128  # Format of dummy checkpoints and of nearly all published ones.
 IN_A_WORD = 32 // BITS
-ZERO_WORD = 0x88888888 - 2**32
-"""The middle code eight times, as a signed word of 32 bits."""
+ZERO_WORD = 0x88888888 - 2**32  # Middle code eight times, as a signed 32-bit word.
 
 
 class AWQOptions(FormOptions):
-    """AWQ. How the weights are stored, the checkpoint says itself."""
-
     kernel: Literal["auto", "torch", "gemm", "gemm_triton", "exllama_v2", "marlin"] = "auto"
-    """What multiplies: auto is gptqmodel's choice. torch runs anywhere; the others on NVIDIA GPUs alone, and are
-    compiled when first used."""
+    """Kernel of the linears: auto is gptqmodel's choice. torch runs on any device; the others run on NVIDIA GPUs only
+    and are compiled at first use."""
 
 
 def check(options: AWQOptions, target: Target) -> None:
-    """Refuse what cannot work whatever the checkpoint.
-
-    Raises:
-        MissingLibraryError: gptqmodel is not installed.
-        SpecError: Not in this type, or not this kernel on a CPU.
-    """
+    """Raise an error for a type, a library or a device without support, whatever the checkpoint."""
     require("awq", "gptqmodel")
     if target.dtype == "float32":
         raise SpecError("awq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":
-        # transformers would cast to float16 by itself, and the row would say bfloat16.
+        # transformers would cast to float16, and the row would be named bfloat16.
         raise SpecError("awq: transformers runs it in float16 on a GPU; use --dtype float16")
     if target.device == "cpu" and options.kernel not in ("auto", "torch"):
         raise SpecError(
@@ -62,36 +52,27 @@ def check(options: AWQOptions, target: Target) -> None:
 
 
 def load(checkpoint: Checkpoint, options: AWQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read an AWQ checkpoint.
-
-    Raises:
-        DeviceError: The kernel cannot be made ready here, or gptqmodel took another one.
-    """
     from transformers import AwqConfig
 
-    # transformers takes the backend from this one and everything else from the checkpoint.
+    # transformers takes the backend from this config and everything else from the checkpoint.
     backend: Any = "torch_awq" if options.kernel == "torch" else options.kernel
     model = read_packed("awq", checkpoint, target, AwqConfig(backend=backend))
-    linear_class = linear_class_of("awq", model, title=options.kernel, wanted=KERNELS.get(options.kernel))
+    linear_class = linear_class_of("awq", model, title=options.kernel, expected=KERNELS.get(options.kernel))
     return Loaded(model, notes=(f"kernel {options.kernel}: {linear_class}",))
 
 
 def reads(stored: dict[str, Any]) -> bool:
-    """Whether a checkpoint is AWQ's."""
     return stored.get("quant_method") == "awq"
 
 
 def quantization_config(options: AWQOptions) -> dict[str, Any]:  # noqa: ARG001
-    """What config.json says of a dummy checkpoint."""
     return {"quant_method": "awq", "bits": BITS, "group_size": GROUP_SIZE, "zero_point": True, "version": "gemm"}
 
 
 def packed_tensors(linear: PlannedLinear, options: AWQOptions) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    """The tensors of one layer, filled with random codes around the middle one: `qweight`, [in, out / 8], and `qzeros`,
-    [groups, out / 8], with eight codes to a word along the outputs; `scales`, [groups, out].
+    """Return the tensors of one layer with random codes around the middle one.
 
-    Raises:
-        SpecError: Groups or words do not divide the layer.
+    `qweight` is [in, out / 8] and `qzeros` [groups, out / 8], with eight codes per word along the outputs.
     """
     inputs, outputs = linear.in_features, linear.out_features
     if inputs % GROUP_SIZE or outputs % IN_A_WORD:

@@ -1,7 +1,7 @@
-"""Weights in 4 bit through bitsandbytes, unpacked to 16 bit for each multiplication.
+"""4-bit weights through bitsandbytes, dequantized to 16 bits for each product.
 
-NF4's sixteen values are quantiles of a normal distribution, which weights resemble. Every 64 weights share a scale;
-with double quantization those scales are quantized too, which saves about 0.4 bits a weight and costs one more step.
+NF4's sixteen values are quantiles of a normal distribution, which weights resemble. Every 64 weights share a scale.
+Double quantization also quantizes the scales, which saves about 0.4 bits per weight and costs one more step.
 """
 
 from __future__ import annotations
@@ -19,25 +19,18 @@ if TYPE_CHECKING:
 
 
 class Bnb4Options(FormOptions):
-    """bitsandbytes 4 bit."""
-
     quant_type: Literal["nf4", "fp4"] = "nf4"
-    """The sixteen values: quantiles of a normal distribution, or floating-point numbers of 4 bits."""
+    """Sixteen values: quantiles of a normal distribution, or 4-bit floating-point numbers."""
     double_quant: bool = False
-    """Whether the scales are quantized too."""
+    """Quantize the scales too."""
 
 
 def check(options: Bnb4Options, target: Target) -> None:  # noqa: ARG001
-    """Any device and type will do.
-
-    Raises:
-        MissingLibraryError: bitsandbytes is not installed.
-    """
     require("bnb4", "bitsandbytes")
 
 
 def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device; a checkpoint in 4 bit is read as it is."""
+    """Quantize each weight as it arrives on the device; a 4-bit checkpoint is loaded as it is."""
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -67,12 +60,11 @@ def _own_config_wins(checkpoint_config: dict[str, Any], options: Bnb4Options) ->
 
 
 def reads(stored: dict[str, Any]) -> bool:
-    """Whether a checkpoint is bitsandbytes' in 4 bit. transformers writes one `quant_method` for 4 and 8 bit."""
     return stored.get("quant_method", "bitsandbytes") == "bitsandbytes" and bool(stored.get("load_in_4bit"))
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Scales and the table of values of a 4-bit weight, and with double quantization the scales' own."""
+    """Yield scales and code table of a 4-bit weight, and those of the scales with double quantization."""
     state = getattr(getattr(module, "weight", None), "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):

@@ -1,9 +1,9 @@
-"""Weights in 8 bit through bitsandbytes: LLM.int8(), which quantizes the activations too.
+"""8-bit weights through bitsandbytes: LLM.int8(), which quantizes the activations too.
 
-A row of weights and a row of activations have one scale each, and integers are multiplied. A few input channels carry
-values far larger than the rest, which would take all of the row's resolution: a channel with a value beyond the
-threshold is multiplied in 16 bit instead, with its weights unpacked for that. Finding those channels costs steps of its
-own in every product. (Dettmers et al. 2022, https://arxiv.org/abs/2208.07339)
+Each row of weights and of activations has one scale, and the product is of integers. A few input channels have much
+larger values, which would take the row's resolution: a channel with a value above the threshold is multiplied in 16
+bits, with its weights dequantized. Finding these channels costs extra steps in every product. (Dettmers et al. 2022,
+https://arxiv.org/abs/2208.07339)
 """
 
 from __future__ import annotations
@@ -23,24 +23,17 @@ if TYPE_CHECKING:
 
 
 class Bnb8Options(FormOptions):
-    """bitsandbytes 8 bit."""
-
     threshold: Annotated[float, Field(ge=0)] = 6.0
-    """An input channel with a larger value than this is multiplied in 16 bit; 0 multiplies all of them in 8. Above 0
-    the host asks the GPU in each product whether there is such a channel, which a captured graph cannot hold."""
+    """Input channels with a larger value are multiplied in 16 bits; 0 multiplies all in 8 bits. Above 0 each product
+    synchronizes with the GPU to find such channels, which a CUDA graph cannot contain."""
 
 
 def check(options: Bnb8Options, target: Target) -> None:  # noqa: ARG001
-    """Any device and type will do.
-
-    Raises:
-        MissingLibraryError: bitsandbytes is not installed.
-    """
     require("bnb8", "bitsandbytes")
 
 
 def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device; a checkpoint in 8 bit is read as it is."""
+    """Quantize each weight as it arrives on the device; an 8-bit checkpoint is loaded as it is."""
     from transformers import BitsAndBytesConfig
 
     stored = checkpoint.quantization
@@ -59,13 +52,12 @@ def _stored_config_wins(stored: dict[str, Any], options: Bnb8Options) -> tuple[s
 
 
 def reads(stored: dict[str, Any]) -> bool:
-    """Whether a checkpoint is bitsandbytes' in 8 bit. transformers writes one `quant_method` for 4 and 8 bit."""
     is_theirs = stored.get("quant_method", "bitsandbytes") == "bitsandbytes"
     return is_theirs and bool(stored.get("load_in_8bit")) and not stored.get("load_in_4bit")
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """One scale a row, in 32 bits: beside the weight, and from the first product on in the module's state."""
+    """Yield the row scales, float32: next to the weight, and from the first product on in the module's state."""
     for holder in (getattr(module, "weight", None), getattr(module, "state", None)):
         scales = getattr(holder, "SCB", None)
         if scales is not None:

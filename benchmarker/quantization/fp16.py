@@ -1,4 +1,4 @@
-"""The baseline: the checkpoint's weights in 16 bit (or 32), nothing quantized."""
+"""Baseline: the checkpoint's weights in 16 bits (or 32), not quantized."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from benchmarker.quantization.base import FormOptions, Loaded, Loader
 
 
 class FP16Options(FormOptions):
-    """It has none of its own; the type is chosen with `--dtype`."""
+    """No options; `--dtype` selects the type."""
 
 
 def load(checkpoint: Checkpoint, options: FP16Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights straight onto the device."""
     return Loaded(read_model(checkpoint, target))
 
 

@@ -1,8 +1,6 @@
-"""GGUF files through transformers.
+"""GGUF files through transformers, which dequantizes all but a few architectures while loading.
 
-llama.cpp multiplies by a file's blocks of 4 or 8 bit as they lie. transformers does so for a few architectures, by
-kernels that it downloads; of every other file it makes plain weights while loading. Quality is then the file's, time
-and memory are those of the same model unquantized, and the row says so.
+Quality is then the file's, time and memory are those of the unquantized model, and the row has a note.
 """
 
 from __future__ import annotations
@@ -18,29 +16,18 @@ from benchmarker.schema.model import TensorTypes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PACKED_LINEAR = "GgufLinear"
-"""transformers' class of a linear layer whose weight stays in the file's blocks."""
+PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight stays packed.
 
 
 class GgufOptions(FormOptions):
-    """GGUF has none of its own: the file says how its weights are stored."""
+    """No options; the file determines how weights are stored."""
 
 
 def check(options: GgufOptions, target: Target) -> None:  # noqa: ARG001
-    """Any device and type will do.
-
-    Raises:
-        MissingLibraryError: gguf is not installed.
-    """
     require("gguf", "gguf")
 
 
 def load(checkpoint: Checkpoint, options: GgufOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read a GGUF file.
-
-    Raises:
-        ModelError: transformers does not know its architecture, or it is not whole.
-    """
     facts = gguf_facts(checkpoint.folder)
     model = read_model(checkpoint, target)
     types = TensorTypes(
@@ -53,7 +40,6 @@ def load(checkpoint: Checkpoint, options: GgufOptions, target: Target, progress:
 
 
 def _unpacked(facts: GgufFacts, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
-    """What became of the quantized tensors; nothing of a file that has none."""
     if not facts.packed_parameters:
         return ()
     packed = sum(type(module).__name__ == PACKED_LINEAR for module in model.modules())

@@ -1,8 +1,7 @@
-"""What a loaded model holds: bytes by unique storage, and which parameters are stored in fewer than 16 bits.
+"""Inspection of a loaded model: bytes by unique storage, and parameters stored in fewer than 16 bits.
 
-A quantized weight hides its size. torchao's is a tensor that poses as a 16-bit one and keeps int8 values and scales
-inside; bitsandbytes' keeps its scales in an attribute beside it; GPTQ's is a set of integer buffers. Asking each
-tensor for its size gives the fp16 figure or misses the scales, so every real tensor underneath is found and each
+Quantized weights hide their size. torchao's is a subclass that reports 16 bits and holds int8 values and scales;
+bitsandbytes keeps scales in an attribute; GPTQ has integer buffers. So every plain tensor underneath is found and each
 storage counted once.
 """
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-Linear = Any
-"""A module with in_features and out_features; every library has a class of its own."""
+Linear = Any  # Module with in_features and out_features, of any library.
 
 
 def load_facts(
@@ -33,7 +31,6 @@ def load_facts(
     notes: tuple[str, ...] = (),
     file_types: TensorTypes | None = None,
 ) -> LoadFacts:
-    """Look a loaded model over."""
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
@@ -57,7 +54,7 @@ def load_facts(
 
 
 def parameter_count(model: PreTrainedModel) -> int:
-    """Parameters as the architecture has them: a packed one counts as what it was packed from, a shared one once."""
+    """Return the parameters of the architecture: packed weights count as unpacked, shared ones once."""
     packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
     packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
     packed_ids |= _own_copy_ids(model)
@@ -70,7 +67,7 @@ def parameter_count(model: PreTrainedModel) -> int:
 
 
 def _own_copy_ids(model: PreTrainedModel) -> set[int]:
-    """The output layer's weight where the architecture shares it with the embedding and this model does not."""
+    """Return the output layer's weight if the architecture ties it and this model does not."""
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
     is_copy = (
@@ -95,21 +92,19 @@ def weights_of(linear: Linear) -> int:
 
 
 def _is_packed(linear: Linear) -> bool:
-    """Whether its tensors have fewer elements than its weights."""
     weight = getattr(linear, "weight", None)
     return hasattr(linear, "qzeros") or weight is None or weight.numel() != weights_of(linear)
 
 
 def _is_narrow(linear: Linear) -> bool:
-    """Whether a weight takes fewer than 16 bits."""
     if _is_packed(linear):
         return True
-    # torchao's int4 packs eight codes into a 32-bit word, so that no element's size tells.
+    # torchao's int4 packs eight codes into a 32-bit word, so the element size is no indication.
     return storage_bytes(iter([linear.weight])) < 2 * _own_part(linear.weight).numel()
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a weight that is divided among several (a DTensor); all of any other."""
+    """Return the local shard of a DTensor, or the tensor itself."""
     to_local: Any = getattr(weight, "to_local", None)
     part: torch.Tensor = to_local() if to_local else weight
     return part
@@ -124,7 +119,7 @@ def _weight_class(linear: Linear) -> str:
 
 
 def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Everything that a module itself holds: parameters, buffers, and what its quantization keeps beside them."""
+    """Yield a module's parameters, buffers and extra tensors of its quantization."""
     yield from module.parameters(recurse=False)
     yield from module.buffers(recurse=False)
     for loader in LOADERS.values():
@@ -132,7 +127,7 @@ def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor is made of, as far as this process holds them."""
+    """Yield the plain tensors inside a tensor, as far as this process holds them."""
     tensor = _own_part(tensor)
     flatten: Any = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
@@ -160,7 +155,6 @@ def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _stored_dtype(weight: torch.Tensor) -> str:
-    """Type of the largest plain tensor inside."""
     largest = max(flat(weight), key=lambda part: part.numel())
     return str(largest.dtype).removeprefix("torch.")
 

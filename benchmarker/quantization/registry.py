@@ -1,4 +1,4 @@
-"""The loader factory: a new quantization is one file beside this one and one line here."""
+"""Registry of quantizations: a new quantization is one file in this folder and one line here."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ LOADERS: dict[str, Loader] = {
 
 
 def quant_named(text: str) -> str:
-    """The quantization that goes by this name or alias: `nf4` is `bnb4`.
-
-    Raises:
-        FieldError: None does; with those that may be meant.
-    """
+    """Return the quantization with this name or alias, or raise FieldError with suggestions."""
     if text in LOADERS:
         return text
     plain = text.lower().replace("_", "-")
@@ -56,11 +52,7 @@ def quant_named(text: str) -> str:
 
 
 def resolved_quant(form: QuantT) -> QuantT:
-    """The form with the quantization's own name in place of an alias.
-
-    Raises:
-        FieldError: There is no such quantization, or none with such options.
-    """
+    """Return the form with the quantization's own name instead of an alias; FieldError for unknown options."""
     form = form.model_copy(update={"quant": quant_named(form.quant)})
     try:
         loader_options(form)
@@ -70,14 +62,13 @@ def resolved_quant(form: QuantT) -> QuantT:
 
 
 def loader_options(form: QuantSpec) -> Options:
-    """The options as the loader's own type, defaults filled in."""
     return LOADERS[form.quant].options.model_validate(form.options)
 
 
 def _instead(plain: str) -> str:
-    """What may be meant: quantizations of as many bits where the name says how many, else the one spelt alike."""
+    """Return suggestions: quantizations with the same number of bits, or a similar name."""
     if plain in ("hqq", "half-quadratic"):
-        # transformers 5.23: "QuantizationMethod.HQQ is not available yet".
+        # transformers 5.23 raises "QuantizationMethod.HQQ is not available yet".
         return "; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 --option scales=hqq"
     gguf = re.fullmatch(r"i?q(\d)(-.+)?", plain)
     bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)

@@ -1,7 +1,7 @@
-"""Weights and activations in 8 bit floating point through torchao, a scale for each row and each token.
+"""8-bit floating-point weights and activations through torchao, with a scale per row and per token.
 
-The product is of two fp8 (e4m3) matrices, at twice the rate of 16 bit on NVIDIA GPUs from Ada and Hopper on. As with
-W8A8 in int8, that wins for prompts and large batches. The embedding, the norms and the output layer stay in bfloat16.
+The product is of two fp8 (e4m3) matrices, at twice the rate of 16 bits on NVIDIA GPUs from Ada and Hopper on. Like W8A8
+in int8, this helps prefill and large batches. Embedding, norms and output layer stay in bfloat16.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ from __future__ import annotations
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.output_layer import head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
 
-CAPABILITY = (8, 9)
-"""Lowest compute capability of NVIDIA GPUs that multiply fp8."""
+CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    """Refuse all but bfloat16 on an NVIDIA GPU that multiplies fp8.
-
-    Raises:
-        MissingLibraryError: torchao is not installed.
-        DeviceError: Not on this device.
-        SpecError: Not in this type.
-    """
+    """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
     require("fp8", "torchao")
     _check_device(target.device)
     if target.dtype != "bfloat16":
-        # Scales of rows go with bfloat16 results alone in torch's product.
+        # torch's product with row scales returns bfloat16 only.
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
@@ -47,11 +39,10 @@ def _check_device(device: str) -> None:
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device."""
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
     from transformers import TorchAoConfig
 
-    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
     return Loaded(model, notes=head_notes(options, model, target))

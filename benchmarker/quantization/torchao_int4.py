@@ -1,8 +1,8 @@
-"""Weights in int4 through torchao: groups in a row share a scale and a zero point, activations stay in bfloat16.
+"""int4 weights through torchao: groups of a row share a scale and a zero point, activations stay in bfloat16.
 
-The codes are packed in the order in which tensor cores take them (torchao's `tile_packed_to_4d`), which torch's own
-kernel multiplies on NVIDIA GPUs. Packing fills each row up to a multiple of 1024 inputs: a model of 2560 stores 3072,
-and the record's bits a weight count the padding. The embedding, the norms and the output layer stay in bfloat16.
+Codes are packed in the order of the tensor cores (torchao's `tile_packed_to_4d`), for torch's own kernel on NVIDIA
+GPUs. Rows are padded to a multiple of 1024 inputs (2560 become 3072), and the record's bits per weight include the
+padding. Embedding, norms and output layer stay in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,31 +12,23 @@ from typing import Any, Literal
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.output_layer import head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
 
-CAPABILITY = (8, 0)
-"""Lowest compute capability of NVIDIA GPUs with the kernel."""
+CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
 
 class Int4Options(FormOptions):
-    """int4, with zero points."""
+    """int4 with zero points."""
 
     group_size: Literal[32, 64, 128, 256] = 128
     """Input channels that share a scale and a zero point."""
     scales: Literal["range", "hqq"] = "range"
-    """How scales and zero points are chosen: from each group's smallest and largest weight, or by HQQ, which moves them
-    until the weights come back with little error. The kernel and the bytes are the same."""
+    """Choice of scales and zero points: from each group's smallest and largest weight, or by HQQ, which minimizes the
+    error of the dequantized weights. Kernel and bytes are the same."""
 
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
-    """Refuse all but bfloat16 on an NVIDIA GPU that has the kernel.
-
-    Raises:
-        MissingLibraryError: torchao is not installed.
-        DeviceError: Not on this device.
-        SpecError: Not in this type.
-    """
+    """Raise an error without torchao, bfloat16 or an NVIDIA GPU with the kernel."""
     require("int4", "torchao")
     _check_device(target.device)
     if target.dtype != "bfloat16":
@@ -58,11 +50,6 @@ def _check_device(device: str) -> None:
 
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device.
-
-    Raises:
-        SpecError: The groups do not divide the rows.
-    """
     from transformers import TorchAoConfig
 
     check_groups(checkpoint, options)
@@ -71,24 +58,20 @@ def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress:
 
 
 def torchao_config(options: Int4Options) -> Any:
-    """torchao's Int4WeightOnlyConfig for these options."""
     from torchao.quantization import Int4WeightOnlyConfig
 
     return Int4WeightOnlyConfig(
         group_size=options.group_size,
         int4_packing_format="tile_packed_to_4d",
         int4_choose_qparams_algorithm="hqq" if options.scales == "hqq" else "tinygemm",
-        # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+        # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
         set_inductor_config=False,
     )
 
 
 def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:
-    """Refuse a group size for which torchao would leave a layer in 16 bit without a word.
-
-    Raises:
-        SpecError: It does not divide the rows of every layer.
-    """
+    """Raise SpecError if the groups do not divide every layer's rows, since torchao would leave such a layer in 16
+    bits."""
     for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
         inputs = checkpoint.config.get(key)
         if isinstance(inputs, int) and inputs % options.group_size:

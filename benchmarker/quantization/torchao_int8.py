@@ -1,7 +1,7 @@
-"""Weights in int8 through torchao: each row (or each group in a row) has one scale, activations stay in 16 bit.
+"""int8 weights through torchao: one scale per row or group, activations in 16 bits.
 
-Half of fp16's bytes are read for each token. torchao keeps the class `Linear` and replaces the weight's: the record's
-`weight_classes` tells. What is not in a block (embedding, norms, and the output layer) stays in 16 bit.
+Half of fp16's bytes are read per token. torchao keeps the class `Linear` and replaces the weight's class
+(`weight_classes` in the record). Embedding, norms and output layer stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -13,34 +13,27 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.output_layer import head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
 
 
 class Int8Options(FormOptions):
-    """int8, symmetric."""
+    """Symmetric int8."""
 
     group_size: Annotated[int, Field(gt=0)] | None = None
     """Input channels that share a scale; None for one scale per output channel (a whole row)."""
 
 
 def check(options: Int8Options, target: Target) -> None:  # noqa: ARG001
-    """Any device and type will do.
-
-    Raises:
-        MissingLibraryError: torchao is not installed.
-    """
     require("int8", "torchao")
 
 
 def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device."""
     from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
     from transformers import TorchAoConfig
 
     _check_groups(checkpoint, options)
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
-    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
     return Loaded(model, notes=head_notes(options, model, target))

@@ -1,35 +1,28 @@
-"""Weights and activations in int8 through torchao (W8A8): activations get a scale for each token while the model runs.
+"""int8 weights and activations through torchao (W8A8), with a scale per token computed at run time.
 
-Where weight-only int8 converts weights to 16 bit before it multiplies, here the product itself is of integers, at twice
-the rate of 16 bit on GPUs that have it. That wins for prompts and large batches; at batch 1 quantizing the activations
-costs more than it saves. Uncompiled, torchao 0.18 formats each activation as text before its product, to look for a
-word in it (kernel/intmm.py): a step waits for the host at every layer and cannot be captured. The embedding, the norms
-and the output layer stay in 16 bit.
+Weight-only int8 converts weights to 16 bits before the product; here the product is of integers, at twice the rate of
+16 bits on GPUs with int8 tensor cores. This helps prefill and large batches; at batch 1, quantizing the activations
+costs more than it saves. Without compilation, torchao 0.18 formats each activation as text before its product
+(kernel/intmm.py), which synchronizes at every layer and prevents capture. Embedding, norms and output layer stay in 16
+bits.
 """
 
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.output_layer import head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    """Any device and type will do.
-
-    Raises:
-        MissingLibraryError: torchao is not installed.
-    """
     require("int8-dynamic", "torchao")
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read the weights and quantize each as it arrives on the device."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
     from transformers import TorchAoConfig
 
-    # torchao would change inductor's flags for the whole process; every variant is compiled with the same ones.
+    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
     return Loaded(model, notes=head_notes(options, model, target))

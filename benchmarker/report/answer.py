@@ -1,6 +1,7 @@
-"""The answer in at most three lines: which variant, how much faster and how sure; what it costs; how to run it.
+"""The answer in at most three lines: the variant, its gain with the interval, its costs, and the command that runs it.
 
-A name is put first alone only where the statistics tell it from the next. Otherwise the line says what would decide.
+A variant is called the fastest only if the statistics separate it from the next. Otherwise the answer states how many
+rounds would decide.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Markdown sentences, three at most; none where nothing was measured."""
+    """Return at most three sentences; none if nothing was measured."""
     if ranking.leader is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
@@ -29,7 +30,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 
 def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """What would decide it, what the leader costs, and the command that runs it."""
+    """Return the rounds that would decide, the costs of the leader, and its command."""
     if ranking.leader is None:
         return ()
     row = ranking.leader
@@ -57,7 +58,6 @@ def _which(results: Results, ranking: Ranking) -> str:
 
 
 def _as_fast(ranking: Ranking) -> list[Row]:
-    """Rows that are as fast as the leader, to within what counts as the same."""
     assert ranking.leader is not None
     assert ranking.fastest is not None
     rows = [ranking.fastest, *(rival.row for rival in ranking.same)]
@@ -65,7 +65,6 @@ def _as_fast(ranking: Ranking) -> list[Row]:
 
 
 def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
-    """Return `, 1.41x [1.30, 1.53] fp16 native (fastest unquantized form)`."""
     plain = workload_of(leader.workload).baseline_noun
     kind = "baseline" if results.has_named_baseline else plain
     if ranking.named is None or leader.against_named is None:
@@ -78,16 +77,15 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _behind(rival: Rival) -> str:
-    """Return `int8 is 0.5 % behind`."""
     if rival.outlier:
         return f"{escaped(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
     return f"{escaped(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
 
 
 def _decides(results: Results, ranking: Ranking) -> str:
-    """`Not decided: int8 is 0.5 % behind; 2 more rounds would tell, about 4 min.`, or nothing.
+    """Return `Not decided: int8 is 0.5 % behind; 2 more rounds would decide, about 4 min.`, or nothing.
 
-    From fewer rounds than a test needs nothing is known of their spread: then those are the least that may tell.
+    With fewer rounds than a test needs the spread is unknown, and the count is a minimum.
     """
     if not ranking.undecided:
         return ""
@@ -105,14 +103,13 @@ def _decides(results: Results, ranking: Ranking) -> str:
 
 
 def _costs(row: Row, ranking: Ranking) -> str:
-    """Memory and quality, beside the fastest plain form's."""
     plain = ranking.named if ranking.named is not row else None
     size, instead = gib(row.peak_memory_bytes), ""
     if plain and plain.peak_memory_bytes:
         plain_size = gib(plain.peak_memory_bytes)
         instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = workload_of(row.workload).quality_text(row)
+    quality = row.quality_text
     parts += [quality] if quality else []
     return f"Costs {'; '.join(parts)}." if parts else ""
 
@@ -127,9 +124,9 @@ def _rate(row: Row) -> str:
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:
-    """Seconds of one round of all variants: the median time from one process to the next, times the variants.
+    """Return seconds per round of all variants: the median time between two processes, times the variants.
 
-    A pause, as before a sweep went on, is one long time among many. None where no sweep had two processes.
+    The median ignores pauses, such as before a resumed sweep. None if no sweep has two processes.
     """
     starts: dict[str, list[float]] = defaultdict(list)
     for record in records:

@@ -1,4 +1,4 @@
-"""How to read a table: what its numbers are, what its verdicts mean, and what it could have seen."""
+"""Captions that explain a table, and the header above it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def caption(results: Results) -> str:
-    """One paragraph under the tables. Empty where there is no number to explain."""
+    """Return one paragraph below the tables; empty if there is no number to explain."""
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
@@ -22,7 +22,6 @@ def caption(results: Results) -> str:
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
-    """What an interval or a deviation behind a number is."""
     sentences = []
     if any(row.rate and row.rate.low is not None for row in rows):
         sentences.append(
@@ -41,7 +40,6 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _speed_up(rows: Sequence[Row]) -> list[str]:
-    """Return to which variants the speed-ups are relative, and why they were not tested."""
     compared = [row.speed_up for row in rows if row.speed_up]
     sentences = reference_note(rows)
     if sentences:
@@ -70,7 +68,6 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    """What the verdicts mean, and the smallest difference that the test would have found."""
     ratios = [row.speed_up.ratio for row in rows if row.speed_up and row.speed_up.ratio.p is not None]
     detectable = [smallest for ratio in ratios if (smallest := ratio.detectable(len(ratios))) is not None]
     if not detectable:
@@ -86,7 +83,6 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
 
 
 def _peak(results: Results) -> list[str]:
-    """Which memory the peak is of."""
     if all(row.peak_memory_bytes is None for row in results.rows):
         return []
     kinds = {record.environment.device.kind for record in results.records}
@@ -98,11 +94,11 @@ def _peak(results: Results) -> list[str]:
 
 RecordT = TypeVar("RecordT", bound=RunRecord)
 PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
-"""Named in the header; the record holds more."""
+"""Packages named in the header."""
 
 
 def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What was measured, on what, with what, and how."""
+    """Return the lines of subject, device, versions and procedure."""
     return f"workload: {escaped(records[0].workload)}", *machine_lines(records)
 
 
@@ -113,7 +109,7 @@ def plain_title(results: Results) -> str:
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """The lines of device, versions and procedure."""
+    """Return the lines of device, versions and procedure."""
     devices = each(records, lambda record: record.environment.device.name)
     programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
     drivers = each(records, _platform)
@@ -125,12 +121,12 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """The values that the records have, each once, with commas between them."""
+    """Return the distinct values of the records, separated by commas."""
     return ", ".join(escaped(value) for value in dict.fromkeys(map(value_of, records)) if value)
 
 
 def in_brackets(*parts: str) -> str:
-    """` (first, second)`, to stand behind a name; empty parts are left out."""
+    """Return ` (first, second)` without empty parts."""
     words = ", ".join(filter(None, parts))
     return f" ({words})" if words else ""
 
@@ -144,7 +140,6 @@ def _platform(record: RunRecord) -> str:
 
 
 def _packages(records: Sequence[RunRecord]) -> str:
-    """`torch 2.13.0, transformers 5.1.0 or 5.2.0`."""
     versions: dict[str, dict[str, None]] = {}
     for record in records:
         for name in PACKAGES:
@@ -154,7 +149,6 @@ def _packages(records: Sequence[RunRecord]) -> str:
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
-    """`5 processes a variant, 10 timed runs a cell after at least 3 warm-ups, 2026-01-31`."""
     processes: dict[str, int] = {}
     for record in records:
         processes[record.variant.name] = processes.get(record.variant.name, 0) + 1

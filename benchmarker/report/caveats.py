@@ -1,4 +1,4 @@
-"""The lines under a table: what must be known before believing a number."""
+"""Caveats below a table, and the drift of the machine."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ REASON_LENGTH = 300
 UUID_LENGTH = 12
 COMMIT_LENGTH = 7
 CLOCKS_WITHIN = 1.03
-"""Variants whose clocks differ by more are shown with them."""
+"""Ratio of clocks above which the clocks of the variants are printed."""
 
 
 def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """What a reader should know before believing the table, most important first."""
+    """Return the caveats of any workload, the most important first."""
     return (
         *origins(records),
         *failed(rows),
@@ -52,17 +52,16 @@ def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[st
 
 
 def origins(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Which GPUs, versions of benchmarker and sweeps the records are from, where there are several."""
+    """Return the GPUs, versions of benchmarker and sweeps of the records, if there are several."""
     return *_devices(records), *_commits(records), *_sweeps(records)
 
 
 def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Clocks, drift, flags of cells and missing energy: what the machine did while the cells were measured."""
+    """Return clocks, drift, flags of cells and missing energy."""
     return *_clocks(rows), *_drifted(records), *_flagged(rows), *_no_energy(records)
 
 
 def _devices(records: Sequence[RunRecord]) -> list[str]:
-    """Which GPU ran what: two GPUs of one name differ in speed."""
     return _who_ran_what(
         "boards, which are not quite alike",
         variants_by(records, lambda record: record.environment.device.uuid),
@@ -71,7 +70,6 @@ def _devices(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _commits(records: Sequence[RunRecord]) -> list[str]:
-    """Which version of benchmarker ran what: another version is another measurement."""
     return _who_ran_what(
         "versions of benchmarker",
         variants_by(records, lambda record: record.environment.commit),
@@ -80,12 +78,12 @@ def _commits(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> list[str]:
-    """Each device or version with the variants that it ran; nothing where there is one.
+    """Return each device or version with its variants; nothing if there is only one.
 
     Args:
-        who: What there are several of, in words.
-        variants: Names of variants, by the UUID or commit that ran them.
-        letters: Of the UUID or commit that are printed.
+        who: Plural noun of the devices or versions.
+        variants: Names of variants by UUID or commit.
+        letters: Printed letters of the UUID or commit.
     """
     if len(variants) < 2:
         return []
@@ -94,7 +92,6 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
 
 
 def _sweeps(records: Sequence[RunRecord]) -> list[str]:
-    """Variants whose rows merge several sweeps: of other hours, and maybe of another machine of the same name."""
     sweeps_by_variant: dict[str, set[str]] = {}
     for record in records:
         sweeps_by_variant.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
@@ -106,7 +103,7 @@ def _sweeps(records: Sequence[RunRecord]) -> list[str]:
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """Names of variants by a value of their records, each name once; a record without the value is left out."""
+    """Return the distinct names of variants by a value of their records. Records without the value are skipped."""
     variants: dict[str, dict[str, None]] = {}
     for record in records:
         if value := value_of(record):
@@ -115,12 +112,11 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def names(variants: Iterable[str]) -> str:
-    """Names in a sentence."""
     return ", ".join(map(escaped, variants))
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """One line for each reason, with all the rows that have it; then the rounds that were left out."""
+    """Return one line per reason with all its rows, then the rounds that were left out."""
     by_failure: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row.status != "ok":
@@ -134,7 +130,6 @@ def failed(rows: Sequence[Row]) -> list[str]:
 
 
 def _failed_rounds(rows: Sequence[Row]) -> list[str]:
-    """One line for the rounds that failed alike: for reasons that differ in their numbers alone."""
     alike: dict[tuple[bool, str], list[tuple[Row, Failure]]] = {}
     for row in rows:
         for failure in row.failures:
@@ -170,7 +165,6 @@ def _where(rows: Sequence[Row]) -> str:
 
 
 def unfinished(records: Sequence[RunRecord]) -> list[str]:
-    """Runs that ended early."""
     words = {
         "running": "has not finished, or its process died: what it saved so far is used",
         "interrupted": "was interrupted: the cells it finished are used",
@@ -185,7 +179,6 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _clocks(rows: Sequence[Row]) -> list[str]:
-    """Cells whose variants ran at different clocks: their difference is partly that of the GPU's clocks."""
     cells: dict[CellKey, dict[str, float]] = {}
     for row in rows:
         if row.cell and row.clock_mhz:
@@ -219,7 +212,6 @@ def _flagged(rows: Sequence[Row]) -> list[str]:
 
 
 def _cell_counts(rows: Sequence[Row]) -> str:
-    """`fp16 in 2 cells, int8 in 1 cell`."""
     cells: dict[str, int] = {}
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
@@ -227,7 +219,6 @@ def _cell_counts(rows: Sequence[Row]) -> str:
 
 
 def _no_energy(records: Sequence[RunRecord]) -> list[str]:
-    """Why energy was not measured, a line a reason: most often it is the machine's, not the variant's."""
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     return [
         f"{names(variants)}: no energy: {escaped(reason, longest=REASON_LENGTH)}."
@@ -244,17 +235,17 @@ class Drift:
     """A trend that all variants share."""
 
     change: float
-    """Of the latency, over the whole time: 0.02 is 2 % slower at the end."""
+    """Relative change of the latency over the whole time: 0.02 is 2 % slower at the end."""
     span_s: float
     p: float
     """Two-sided, for no trend."""
 
 
 def find_drift(records: Sequence[RunRecord]) -> Drift | None:
-    """The trend, where it is more than 1 % over the whole time and no chance (p < 0.01); None otherwise.
+    """Return the trend if it exceeds 1 % over the whole time and is significant (p < 0.01).
 
-    A straight line through the logarithms of the medians over time, with a level of its own for every variant and
-    cell (analysis of covariance): slope = sum(t y) / sum(t t) of the deviations from each group's means.
+    The model is a straight line through the logarithms of the medians over time, with a level of its own for every
+    variant and cell (analysis of covariance): slope = sum(t y) / sum(t t) of the deviations from each group's means.
     """
     groups: dict[tuple[str, CellKey], list[tuple[float, float]]] = defaultdict(list)
     for record in records:

@@ -1,4 +1,4 @@
-"""A table of the columns that somebody asked for, and the rows as comma-separated values."""
+"""A table with chosen columns, and the rows as CSV."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from benchmarker.schema.registry import workload_of
 
 
 def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
-    """The first table with these columns, in the order of this one.
+    """Return the first table with these columns in this order.
 
     Raises:
-        SpecError: There is no such column, or several begin so.
+        SpecError: No such column, or several with this beginning.
     """
     first = first_table(ranking_of(results))
     choices = _columns_of(results, first)
@@ -35,12 +35,12 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
 
 
 def column_names(results: Results) -> list[str]:
-    """Every heading that `chosen_sheet` takes, in small letters."""
+    """Return every heading that `chosen_sheet` accepts, in small letters."""
     return list(_columns_of(results, first_table(ranking_of(results))))
 
 
 def to_csv(results: Results, sheet: Sheet | None) -> str:
-    """The columns of a table as they are shown; without one, every key of every row in base units."""
+    """Return the printed columns of a table; without a table, every key of every row in base units."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if sheet:
@@ -59,7 +59,6 @@ def _value(value: object) -> object:
 
 
 def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
-    """The columns of every table whose rows are variants of that cell, by heading in small letters."""
     tables = [first, *(sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))]
     limits = workload_of(results.workload).limit_sheet(list(first.rows))
     tables += [limits] if limits else []
@@ -71,7 +70,6 @@ def _columns_of(results: Results, first: Sheet) -> dict[str, Column[Any]]:
 
 
 def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Column[Any]:
-    """The column of that heading, or the only one whose heading holds these letters."""
     wanted = name.strip().lower()
     if wanted in columns:
         return columns[wanted]
@@ -85,7 +83,6 @@ def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Co
 
 
 def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:
-    """The best first; rows without a number last."""
     number = column.sort
     if number is None:
         return sorted(rows, key=column.text)

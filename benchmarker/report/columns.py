@@ -1,4 +1,4 @@
-"""The columns that tables are made of: each appears only where some row knows its value, or where it varies."""
+"""Columns of tables. A column appears only if a row has a value for it, or if its values vary."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Columns = list[Column[Row]]
 
 
 class InCell(Protocol):
-    """A row, a change or anything else that belongs to a cell of the grid."""
+    """A row, a change, or another value that belongs to a cell."""
 
     @property
     def cell(self) -> CellKey | None: ...
 
 
 def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
-    """The column of the variant's name."""
+    """Return the column of the variant's name."""
     return [Column[Row]("variant", lambda row: row.variant, "left")]
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
-    """A column for each axis that varies; with `always`, for all axes."""
+    """Return a column for each axis that varies; with `always`, for all axes."""
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
     return [
@@ -44,12 +44,11 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
 
 
 def axis_text(name: str) -> Callable[[InCell], str]:
-    """The text of an axis's value in a row."""
     return lambda row: str(row.cell[name]) if row.cell else MISSING
 
 
 def axis_value(name: str) -> Callable[[InCell], float | None]:
-    """The value of an axis in a row, to sort by; None where it is not a number."""
+    """Return the function for sorting by an axis; it returns None for values that are not numbers."""
 
     def number(row: InCell) -> float | None:
         value = row.cell[name] if row.cell else None
@@ -59,7 +58,7 @@ def axis_value(name: str) -> Callable[[InCell], float | None]:
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
-    """Every declared metric of a repeat that some row has. In a row without numbers, the first column says why."""
+    """Return a column for every metric of a repeat. In a row without numbers the first column gives the status."""
     if not rows:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
@@ -69,7 +68,7 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
 
 
 def metric_column(metric: Metric) -> Column[Row]:
-    """A declared metric of a repeat, with its spread."""
+    """Return the column of one metric with its spread."""
     return Column(
         metric.heading,
         lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
@@ -165,18 +164,18 @@ def _number(speed_up: SpeedUp | None) -> float | None:
 
 
 def memory(rows: Sequence[Row]) -> Columns:
-    """The column of the peak memory while measuring."""
+    """Return the column of the peak memory during the measurement."""
     return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes)
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Memory, and every declared fact of a process that is known."""
+    """Return the columns of memory and of every known metric of a process."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
     return [*memory(rows), *(column for metric in facts for column in fact_columns(rows, metric))]
 
 
 def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
-    """A declared fact of a process, if any row has it."""
+    """Return the column of a metric of a process, if any row has it."""
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )
@@ -185,11 +184,11 @@ def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
 def number_columns(
     rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
-    """One column, or none where no row has its number.
+    """Return one column, or none if no row has its number.
 
     Args:
-        value_of: A row's number; None, and a dash in the table, where it was not measured.
-        form: The text of a number.
+        value_of: Returns a row's number; None is printed as a dash.
+        form: Returns the text of a number.
     """
     if all(value_of(row) is None for row in rows):
         return []
@@ -197,7 +196,7 @@ def number_columns(
 
 
 def byte_columns(rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None]) -> list[Column[AnyRow]]:
-    """A column of bytes in GiB, or in MiB where all are under 51 MiB, as for a tiny model."""
+    """Return a column in GiB, or in MiB if all values are below 51 MiB, as for a tiny model."""
     largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
     if largest < GIB / 20:
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
@@ -217,17 +216,8 @@ def quality_columns(rows: Sequence[Row]) -> Columns:
     return [column for metric in facts for column in fact_columns(rows, metric)]
 
 
-def quality_text(row: Row) -> str:
-    """Return how exact a row is, in words: `error 2.1 ppm`."""
-    facts = [metric for metric in row.described.metrics if metric.is_quality and metric.name in row.facts]
-    return ", ".join(
-        f"{metric.name} {decimal(row.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
-        for metric in facts
-    )
-
-
 def bound(rows: Sequence[Row]) -> Columns:
-    """The column of what each row waits for; none where no row was explained."""
+    """Return the column of each row's bottleneck; none if no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
@@ -237,7 +227,7 @@ LIMITS_TITLE = "Against the limits of the device"
 
 
 def floors(rows: Sequence[Row]) -> Sheet | None:
-    """Latencies beside the least that the device allows; None where no floor is known."""
+    """Return the table of latencies and floors; None if no floor is known."""
     measured = [row for row in rows if row.floor_s is not None and row.latency]
     if not measured:
         return None
@@ -269,5 +259,4 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
 
 
 def _floor_share(row: Row) -> str:
-    """`83 %`: the floor over the latency."""
     return percent(row.floor_s / row.latency.value, places=0) if row.floor_s is not None and row.latency else MISSING

@@ -1,7 +1,7 @@
-"""A comparison with its reasons: what a user asks for, and what a notebook shows.
+"""Comparisons with explanations, which a notebook shows as tables.
 
 from benchmarker import compare
-compare(["results/nvidia-h100"])          # a notebook shows the tables
+compare(["results/nvidia-h100"])
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ __all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_
 
 
 NAMED = 20
-"""So many folders are named in one line."""
+"""Number of folders that an error lists."""
 SEVERAL = 3
-"""Folders: with so many one of them was meant, and a list of all differences helps nobody."""
+"""Number of folders from which one of them was probably meant, and a list of differences is useless."""
 
 
 @dataclass(frozen=True)
 class Comparison(Results):
-    """Variants side by side, with why each is as fast as it is."""
+    """Rows of all variants, with the explanation of each."""
 
     explained: tuple[Explanation | NotExplained, ...] = ()
-    """In the order of the rows."""
+    """Explanations in the order of the rows."""
     contrasts: tuple[Contrast, ...] = ()
-    """Each explained variant against the baseline, part by part."""
+    """Each explained variant compared with the baseline, part by part."""
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
 
     def __str__(self) -> str:
-        """What `benchmarker compare` prints: the answer and one table, as markdown."""
         return tables.to_markdown(brief(self))
 
 
@@ -59,10 +58,9 @@ def compare(
     """Read all records below these paths and compare their variants.
 
     Args:
-        paths: Records, or folders with records anywhere below them; one of them may stand by itself.
-        baseline: Variant that speed-ups are against. If not said, that of the sweep that made the records; else the
-            plainest: for text generation fp16, on the eager engine if it is there.
-        force: Compare also what differs in device, model or versions; the table says so.
+        paths: Records, or folders with records anywhere below them. A single path needs no list.
+        baseline: Variant to which all others are compared. Default: see `comparison.results.results_of`.
+        force: Compare also records that differ in device, model or versions.
 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
@@ -84,12 +82,12 @@ def compare(
 
 
 def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:
-    """Compare what was found. Otherwise as `compare`."""
+    """Compare records that were collected. Otherwise as `compare`."""
     return _with_reasons(results_of(collected, baseline=baseline, force=force))
 
 
 def compare_records(records: Sequence[RunRecord], *, baseline: str | None = None, force: bool = False) -> Comparison:
-    """Compare records that were read already. Otherwise as `compare`."""
+    """Compare records in memory. Otherwise as `compare`."""
     return _with_reasons(results_of_records(records, baseline=baseline, force=force))
 
 
@@ -110,17 +108,17 @@ def _with_reasons(results: Results) -> Comparison:
 
 
 class ShownRecord(RunRecord):
-    """A record that shows itself in a notebook."""
+    """A record that a notebook shows as the table of its run."""
 
     def _repr_markdown_(self) -> str:
         return summary(self)
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. It is of its workload's own class too.
+    """Read one record. It has the class of its workload too.
 
     Raises:
-        ResultsError: There is none, or it cannot be read.
+        ResultsError: No such record, or an unreadable one.
     """
     record = record_io.read_record(Path(path))
     # The workload's fields come before those of any record.

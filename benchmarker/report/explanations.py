@@ -1,4 +1,4 @@
-"""Explanations as markdown: the waterfalls side by side, then each variant's reason, proof and what to do."""
+"""Blocks of `benchmarker explain`: waterfalls side by side, then each variant's reason, proof and advice."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
 ACROSS = 4
-"""Variants side by side in a table that a terminal of 80 columns holds."""
+"""Number of variants side by side in a terminal of 80 columns."""
 Line = tuple[str, Callable[[Explanation], str]]
-"""A line of the waterfall's table: its heading, and the text of its cell for a variant."""
+"""Heading of a line, and the function that returns its cell for a variant."""
 
 
 def explanation_blocks(
@@ -32,13 +32,13 @@ def explanation_blocks(
     break_evens: Sequence[str] = (),
     baseline: str = "",
 ) -> list[Block]:
-    """Return the blocks that `benchmarker explain` prints below its header.
+    """Return the blocks below the header.
 
     Args:
-        contrasts: Each variant against the baseline.
-        ceilings: What graphs were predicted to reach and reached, a sentence each, without the full stop.
-        break_evens: When each variant has paid for what it costs to begin with, a sentence each as above.
-        baseline: The variant that the contrasts are against.
+        contrasts: Each variant compared with the baseline.
+        ceilings: Sentences on predicted and measured rates of graphs, without full stop.
+        break_evens: Sentences on amortized set-up, without full stop.
+        baseline: Name of the variant in the contrasts.
     """
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     parts: list[Block] = [_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)]
@@ -61,7 +61,6 @@ def explanation_blocks(
 
 
 def _not_explained(unexplained: NotExplained) -> str:
-    """Why a variant has no explanation, and what was loaded for it."""
     sentence = f"{escaped(unexplained.variant)} {_why_not(unexplained)}"
     if unexplained.proof is None:
         return sentence
@@ -76,7 +75,7 @@ def _why_not(unexplained: NotExplained) -> str:
 
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:
-    """One short paragraph a cause, to print under a table of results: variants with one cause share a paragraph."""
+    """Return one short paragraph per cause. Variants with one cause share a paragraph."""
     causes: dict[tuple[str, str], list[Explanation]] = {}
     warnings: dict[str, list[str]] = {}
     for explanation in explanations:
@@ -96,7 +95,6 @@ def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ..
 
 
 def _cause(members: Sequence[Explanation]) -> str:
-    """`**fp16 and int8** are bound by **host**: gaps 62 to 82 % of each token (2.62x to 5.56x without). ...`."""
     first = members[0]
     names, verdict = listed(member.variant for member in members), first.verdict
     if len(members) == 1:
@@ -108,7 +106,6 @@ def _cause(members: Sequence[Explanation]) -> str:
 
 
 def _main_share(explanation: Explanation) -> Share:
-    """The share of the time that the verdict is about."""
     if explanation.verdict.bounds[0] in ("bandwidth", "compute"):
         return next(share for share in explanation.shares if share.name == "floor")
     listed_shares = (share for share in explanation.shares if share.name != "not listed")
@@ -116,7 +113,6 @@ def _main_share(explanation: Explanation) -> Share:
 
 
 def _range(shares: Sequence[Share]) -> str:
-    """`gaps 62 to 82 % (2.62x to 5.56x without)`: one kind of share of several variants."""
     least, most = min(shares, key=lambda share: share.of_total), max(shares, key=lambda share: share.of_total)
     if least is most:
         return share_words(least)
@@ -129,7 +125,7 @@ def _range(shares: Sequence[Share]) -> str:
 
 
 def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
-    """The table of milliseconds a unit: a column a variant, a line a part; below, the shares and what is avoidable."""
+    """Return the table of milliseconds per unit, with a column per variant and a line per part."""
     unit = explained[0].unit
     labels = {share.name: share.label for explanation in explained for share in explanation.shares}
     has_mbu = any(explanation.mbu is not None for explanation in explained)
@@ -156,8 +152,6 @@ def _column(explanation: Explanation) -> Column[Line]:
 
 
 def _part_ms(name: str) -> Callable[[Explanation], str]:
-    """The milliseconds of the waterfall's part of that name; a dash where a variant has no such part."""
-
     def text(explanation: Explanation) -> str:
         part = next((part for part in explanation.waterfall.parts if part.name == name), None)
         return MISSING if part is None else f"{1e3 * part.seconds:.2f}"
@@ -166,8 +160,6 @@ def _part_ms(name: str) -> Callable[[Explanation], str]:
 
 
 def _share_of_total(name: ShareName) -> Callable[[Explanation], str]:
-    """`42 % (1.72x)`: a share, and how many times as fast the unit would be without what of it is avoidable."""
-
     def text(explanation: Explanation) -> str:
         share = next((share for share in explanation.shares if share.name == name), None)
         return MISSING if share is None else f"{percent(share.of_total)}{gain_words(share)}"
@@ -180,17 +172,16 @@ def _mbu(explanation: Explanation) -> str:
 
 
 def _shared(explained: Sequence[Explanation]) -> tuple[str, ...]:
-    """Notes that all of several variants have: they are printed once, above the variants."""
     if len(explained) < 2:
         return ()
     return tuple(note for note in explained[0].notes if all(note in explanation.notes for explanation in explained))
 
 
 def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> list[Block]:
-    """A variant's verdict, and the facts behind it.
+    """Return a variant's verdict and the facts behind it.
 
     Args:
-        shared: Notes that were printed already, for all variants.
+        shared: Notes of all variants, which are printed already.
     """
     facts = [*(bold(line) for line in explanation.proof.warnings), *explanation.proof.lines]
     if explanation.prefill:
@@ -204,7 +195,7 @@ def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> list[Block
 
 
 def ceiling_words(ceiling: Ceiling, unit: str) -> str:
-    """`136 to 161 tok/s`."""
+    """Return `136 to 161 tok/s`."""
     most = rate(ceiling.per_s, unit)
     if ceiling.least_per_s is None:
         return f"at most {most}, the kernels' time alone"

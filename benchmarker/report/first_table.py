@@ -1,4 +1,4 @@
-"""The first table: the variants of one cell in their order, each with its speed, what it costs and why."""
+"""The first table of a comparison, and the table of the fastest variants in the other cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that
 
 
 def first_table(ranking: Ranking) -> Sheet:
-    """The variants of the ranking's cell in their order, in at most nine columns; the leader is bold."""
+    """Return the rows of the ranking in at most nine columns. The leader is bold."""
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
     notes = _notes(ranking.rows)
@@ -30,27 +30,27 @@ def first_table(ranking: Ranking) -> Sheet:
 
 
 def columns(ranking: Ranking) -> Columns:
-    """The columns of the first table."""
     rows = ranking.rows
     if not rows:
         return []
     workload = workload_of(rows[0].workload)
+    brief, exactness = workload.brief_columns(rows)
     variant = Column[Row]("variant", lambda row: row.label, "left")
     return [
         variant,
         *workload.name_columns(rows)[1:],
-        *workload.brief_columns(rows),
+        *brief,
         _pace(rows[0]),
         *speed_up(rows),
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
-        *workload.quality_columns(rows),
+        *exactness,
         *(_why(column) for column in bound(rows)),
     ]
 
 
 def pace(row: Row) -> str:
-    """The metric that ranks; why it was not measured; or the round that stands apart for no number."""
+    """Return the ranking metric, the status of a failed row, or the outlier round."""
     if row.pace is None:
         return status_words(row.status)
     if row.pace.low is not None and row.pace.high is not None and is_wide(Ratio(1, 3, row.pace.low, row.pace.high)):
@@ -59,7 +59,6 @@ def pace(row: Row) -> str:
 
 
 def _pace(first: Row) -> Column[Row]:
-    """The column of the metric that ranks."""
     metric = first.ranking
     return Column(
         metric.heading,
@@ -75,12 +74,10 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def _first_of(reasons: str) -> str:
-    """The first of several reasons, which is the largest: `benchmarker explain` names them all."""
     return re.split(" and | or ", reasons)[0]
 
 
 def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return how to read the table."""
     if not rows:
         return ()
     notes = [*reference_note(rows)]
@@ -93,15 +90,15 @@ def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 MOST_CELLS = 12
-"""More would hide the first table; `--all` has them."""
+"""Largest number of other cells in the table. `--all` prints more."""
 MOST_NAMES = 3
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
-    """A table of the other cells; None where there are none, or too many.
+    """Return the table of the other cells; None if there are none or too many.
 
     Args:
-        shown: The cell of the first table.
+        shown: Cell of the first table.
     """
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
@@ -138,14 +135,12 @@ def _leader(ranking: Ranking) -> Row:
 
 
 def _as_good(ranking: Ranking) -> list[str]:
-    """Return the labels of the other rows that are as fast as the leader, or may be."""
     rows = [rival.row for rival in ranking.undecided or ranking.same]
     fastest = [ranking.fastest] if ranking.fastest else []
     return list(dict.fromkeys(row.label for row in (*fastest, *rows) if row is not _leader(ranking)))
 
 
 def _names(ranking: Ranking) -> str:
-    """Return `bnb4`, or `int8, gptq or 2 more` if several are equally good."""
     names = [_leader(ranking).label, *_as_good(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]

@@ -1,4 +1,4 @@
-"""The gate's answer as markdown, for a pull request: the verdict first, then the cells it rests on."""
+"""Blocks of the gate for a terminal or a pull request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gate_blocks(gate: Gate) -> list[Block]:
 
 
 def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
-    """One object a cell, for a program: null for what is not known."""
+    """Return one object per cell for JSON."""
     return [
         {
             "variant": change.variant,

@@ -1,4 +1,4 @@
-"""One variant's speed over the runs that were saved: a line a sweep, in a table a device and cell."""
+"""Speed of one variant over its saved runs: a line per sweep, a table per device and cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMIT_LENGTH = 7
 
 @dataclass(frozen=True)
 class Past:
-    """A variant in one sweep, at one cell."""
+    """A variant in one sweep and cell."""
 
     row: Row
     records: tuple[RunRecord, ...]
@@ -33,10 +33,10 @@ class Past:
 
 
 def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
-    """A table for each device and cell, the oldest run first.
+    """Return a table for each device and cell, the oldest run first.
 
     Raises:
-        ResultsError: No record is of that variant.
+        ResultsError: No record of that variant.
     """
     runs: dict[tuple[str, str], list[tuple[Path, RunRecord]]] = defaultdict(list)
     for path, record in collected.files:
@@ -56,7 +56,7 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
 
 
 def variants_sheet(collected: Collected) -> Sheet:
-    """Every variant that was measured, with how many runs there are of it and when the newest was."""
+    """Return every measured variant with the number of runs and the newest date."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
     for record in collected.records:
         dates = runs[record.variant.name]
@@ -75,7 +75,6 @@ def _minute(time: str) -> str:
 
 
 def _subject(record: RunRecord) -> str:
-    """Model, where there is one, and device: rates of others do not stand in one table."""
     model = getattr(getattr(record, "model", None), "id", "")
     return ", ".join(filter(None, (plain_line(model), plain_line(record.environment.device.name))))
 

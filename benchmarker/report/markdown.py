@@ -1,7 +1,6 @@
-"""The tables that a person reads, as markdown: first the answer at the largest cell, then every cell.
+"""Blocks of a comparison: the short form with the answer, and the long form of `--all`.
 
-A column appears where some row knows its value or, for what is mostly the same, where it varies. A failed cell says
-so in words; what was not measured is a dash.
+A failed cell contains its status in words, and a missing measurement is a dash.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from benchmarker.schema.registry import workload_of
 
 
 def to_markdown(results: Results) -> str:
-    """A whole comparison: what was measured, the tables, how to read them, and the caveats."""
+    """Return a whole comparison as markdown."""
     return tables.to_markdown(whole(results))
 
 
 def whole(results: Results) -> list[Block]:
-    """What `to_markdown` prints of a comparison, as blocks that are not rendered yet."""
-    rows, chosen, workload = results.rows, headline_rows(results.rows), workload_of(results.workload)
+    """Return the blocks of a whole comparison."""
+    rows, workload = results.rows, workload_of(results.workload)
     first, *others = sheets(results)
-    limits = workload.limit_sheet(workload.limit_rows(rows))
+    limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
         bullets([*forced(results), *workload.header(results.records)]),
         first,
@@ -43,21 +42,20 @@ def whole(results: Results) -> list[Block]:
     blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
-    closing = workload.closing(chosen, results.baseline)
-    return [*blocks, bullets([*workload.caveats(results.records, rows), *closing, *left_out(results)])]
+    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
 
 
 def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
-    """What a notebook shows of one run: a row per cell.
+    """Return one run as markdown, a row per cell.
 
     Args:
-        bounds: What each variant is bound by, as `comparison.rows.with_bound` takes it.
+        bounds: Bound of each variant, for `comparison.rows.with_bound`.
     """
     return tables.to_markdown(summary_blocks(record, bounds=bounds))
 
 
 def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> list[Block]:
-    """What is printed at the end of one run, as blocks. Otherwise as `summary`."""
+    """Return the blocks at the end of one run. Otherwise as `summary`."""
     cells = sorted(keys_of(record))
     keys: list[CellKey | None] = [*cells] or [None]
     rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
@@ -65,7 +63,7 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
     return [
-        bullets(workload.run_header(record)),
+        bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
         workload.caption(results),
@@ -74,7 +72,7 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """The answer at the largest cell first; then every cell, and what else the workload has."""
+    """Return the tables: the first table's cell with all columns, every cell, and those of the workload."""
     rows, chosen = results.rows, headline_rows(results.rows)
     workload = workload_of(results.workload)
     cell = chosen[0].cell if chosen else None
@@ -96,22 +94,21 @@ def sheets(results: Results) -> list[Sheet]:
             *speed_up(rows),
             *against_named(rows, results.named),
             *whole_call(rows, results.baseline),
-            *memory(rows),
-            *workload.more_columns(rows),
+            *workload.cost_columns(rows, whole=True),
         ]
         tables.append(Sheet("Every cell", columns, rows))
     return [*tables, *workload.detail_sheets(chosen)]
 
 
 def where(results: Results) -> str:
-    """Model, device and how often, in a line or two."""
+    """Return model, device and number of processes in a line or two."""
     lines = workload_of(results.workload).header(results.records)
     chosen = [line for line in lines if not line.startswith("versions:")]
     return ". ".join(line.split(": ", 1)[1] for line in chosen) + "."
 
 
 def forced(results: Results) -> list[str]:
-    """What differs although it should not, and was compared all the same."""
+    """Return the differences between records that `--force` compared."""
     if not results.differences:
         return []
     differences = (escaped(difference, longest=300) for difference in results.differences)
@@ -119,20 +116,20 @@ def forced(results: Results) -> list[str]:
 
 
 def left_out(results: Results) -> list[str]:
-    """The files that could not be read."""
+    """Return the files that could not be read."""
     return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
 
 
 MOST_CAVEATS = 4
-"""The most important ones come first; the rest is only counted."""
+"""Number of printed caveats, the most important ones. The others are counted."""
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
-    """The answer, the table, and where everything else is.
+    """Return the answer, the first table, and a hint at the rest.
 
     Args:
-        recommendation: The answer to a budget, in place of the general one.
-        sheet: A table in place of the first one.
+        recommendation: Answer to a budget, which replaces the general one.
+        sheet: Table that replaces the first one.
     """
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
@@ -146,17 +143,17 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     if recommendation:
         blocks.append(bullets(budget_lines(recommendation)))
     workload = workload_of(results.workload)
-    blocks.append(bullets(workload.first_remarks(results.rows)))
+    blocks.append(bullets(workload.remarks(results.rows, results.baseline, brief=True)))
     caveats = workload.caveats(results.records, results.rows)
     hidden = max(0, len(caveats) - MOST_CAVEATS)
     return [*blocks, bullets([*caveats[:MOST_CAVEATS], *left_out(results)]), _rest(results, hidden)]
 
 
 def _rest(results: Results, hidden: int) -> str:
-    """What `--all` adds.
+    """Return the parts that `--all` adds.
 
     Args:
-        hidden: Caveats that were not printed.
+        hidden: Number of caveats that were not printed.
     """
     cells = len({row.cell for row in results.rows}) - 1
     parts = [

@@ -1,4 +1,4 @@
-"""A recommendation for a reader, and for a program."""
+"""Recommendations as sentences and for JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from benchmarker.core.formatting import decimal, percent, times
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import Block, bullets, code, escaped, plain_line, unmarked
 from benchmarker.report.answer import rest_of_answer
-from benchmarker.schema.registry import workload_of
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
-    """The answer in at most three lines: which variant of those that fit, what it costs, how to run it."""
+    """Return at most three lines: the variant within the budget, its costs, its command."""
     budget = plain_line(recommendation.budget)
     first = f"For the budget {code(budget)}, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
     rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
@@ -23,26 +22,24 @@ def recommendation_lines(results: Results, recommendation: Recommendation) -> tu
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
-    """Every variant against the budget, the fastest first."""
+    """Return every variant with its margins, the fastest first."""
     candidates = sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed)
     return [_against_budget(candidate) for candidate in candidates]
 
 
 def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
-    """The answer, then every variant against the budget."""
     first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.cell)}"
     answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
     return [f"{first}: {answer}", bullets(budget_lines(recommendation))]
 
 
 def _meanings(recommendation: Recommendation) -> list[str]:
-    """What has to be known of a metric that the budget limits, once each."""
     checks = recommendation.candidates[0].checks if recommendation.candidates else ()
     return list(filter(None, dict.fromkeys(check.limit.what.meaning for check in checks)))
 
 
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
-    """Plain values; `variant` is null where nothing is recommended, and `why` says why."""
+    """Return plain values. `variant` is null if nothing is recommended, and `why` contains the reason."""
     chosen = recommendation.chosen.row if recommendation.chosen else None
     nearest = recommendation.nearest if chosen is None else None
     has_engines = any("engine" in candidate.row.form for candidate in recommendation.candidates)
@@ -90,7 +87,6 @@ def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
 
 
 def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
-    """The one that leads, beside the next: never a list of all that fit."""
     second, others = undecided[0], len(undecided) - 1
     more = f" and {others} more that fit" if others else ""
     return (
@@ -100,7 +96,6 @@ def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
 
 
 def _unsure(candidates: Sequence[Candidate]) -> str:
-    """Of those that may fit: the fastest that does by its measured values, and how many others do."""
     inside = [candidate for candidate in candidates if _is_inside(candidate)]
     if not inside:
         names = listed(candidate.row.variant for candidate in candidates) or "no variant"
@@ -114,7 +109,6 @@ def _unsure(candidates: Sequence[Candidate]) -> str:
 
 
 def _is_inside(candidate: Candidate) -> bool:
-    """Whether its measured values keep to every limit, whatever their intervals."""
     return all(check.value is not None and check.limit.allows(check.value) for check in candidate.checks)
 
 
@@ -130,12 +124,10 @@ def _against_budget(candidate: Candidate) -> str:
 
 
 def _margins(candidate: Candidate, *, opening: str = "") -> str:
-    """Each limit with how far it is kept; nothing for a budget without numbers."""
     return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
 def _margin(check: Check) -> str:
-    """`memory 4.10 GiB (32 % below the limit)`."""
     limit = check.limit
     if check.value is None:
         return f"{limit.metric} not measured"
@@ -146,4 +138,4 @@ def _margin(check: Check) -> str:
 
 
 def _form(candidate: Candidate) -> str:
-    return workload_of(candidate.row.workload).form_text(candidate.row)
+    return candidate.row.variant_text

@@ -40,7 +40,6 @@ from benchmarker.report.first_table import first_table
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import parse_json, read_bytes
-from benchmarker.schema.registry import workload_of
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""
@@ -181,7 +180,6 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
 
 
 def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
-    """Return the cell of that key in the files that measured it."""
     pairs = [
         (raw, cell)
         for record, raw in members
@@ -199,14 +197,10 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
     names = list(dict.fromkeys(row.variant for row in results.rows))
     if results.has_named_baseline:
         return dict.fromkeys(names, results.baseline), results.baseline
-    workload, cell = workload_of(results.workload), headline(results.rows)
-    plain = [
-        row
-        for row in results.rows
-        if row.cell and expected.seconds.get((row.variant, row.cell)) and workload.is_plain(row)
-    ]
+    cell = headline(results.rows)
+    plain = [row for row in results.rows if row.cell and expected.seconds.get((row.variant, row.cell)) and row.is_plain]
     plain.sort(key=lambda row: (row.cell != cell, -expected.rate((row.variant, row.cell))))  # type: ignore[arg-type]
-    engines = {row.variant: workload.surroundings(row) for row in results.rows}
+    engines = {row.variant: row.surroundings for row in results.rows}
     chosen: dict[str, str | None] = {}
     for name in names:
         candidates = [row.variant for row in plain if engines[row.variant] == engines[name]]
@@ -240,14 +234,12 @@ def _no_ratio() -> dict[str, None]:
 
 
 def _reference(row: Row, expected: _Expected) -> str | None:
-    """Return the expected reference of a row; None if the reference has no number in the row's cell."""
     name = expected.references[row.variant]
     assert row.cell is not None
     return name if name and expected.seconds.get((name, row.cell)) and row.pace else None
 
 
 def _stated(row: Row) -> dict[str, Any]:
-    """Return all numbers of a row under the names that they have in `_comparison_checks`."""
     stated: dict[str, Any] = {
         "peak_memory_bytes": row.peak_memory_bytes,
         "rounds": row.rounds,
@@ -348,14 +340,12 @@ def _printed_checks(
 
 
 def _rate_of(row: Row, expected: _Expected) -> float:
-    """Return the ranking metric of a row in base units."""
     assert row.cell is not None
     rate = expected.rate((row.variant, row.cell))
     return rate if row.ranking.better == "higher" else 1 / rate
 
 
 def _interval_check(where: str, text: str, numbers: Mapping[str, Any]) -> Check:
-    """Check interval and verdict of a printed speed-up."""
     match = re.search(rf"\[{NUMBER}, {NUMBER}\] (\w+)", text)
     ends = (numbers["ratio_low"], numbers["ratio_high"])
     if match is None:
@@ -371,7 +361,6 @@ def _interval_check(where: str, text: str, numbers: Mapping[str, Any]) -> Check:
 
 
 def _printed(where: str, name: str, text: str, value: float) -> Check:
-    """Check that a text starts with a number, rounded to its digits."""
     match = re.match(NUMBER, text)
     return Check(
         where, f"{name} as printed", text, value, holds=bool(match) and _shows(match[1] if match else "", value)
@@ -379,7 +368,6 @@ def _printed(where: str, name: str, text: str, value: float) -> Check:
 
 
 def _shows(text: str, value: float | None) -> bool:
-    """Return whether a text shows a value to its last digit."""
     if value is None:
         return False
     decimals = len(text.partition(".")[2])

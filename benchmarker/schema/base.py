@@ -1,7 +1,7 @@
-"""Plain frozen values: the base of everything that is read from or written to a file.
+"""Base class and number types of everything that is read from or written to a file.
 
-Strict: a number in quotes is not a number, and a key that nobody knows is an error with the near miss, because a
-misspelt option that is silently ignored makes a wrong measurement.
+Validation is strict: a number in quotes is not a number, and an unknown key is an error with its near miss. A misspelt
+option that is ignored would make a wrong measurement.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from pydantic_core import ValidationError
 from benchmarker.core.errors import did_you_mean
 
 DType = Literal["float16", "bfloat16", "float32"]
-"""Types that a model's weights can have where they are not quantized, as torch names them."""
+"""Types of unquantized weights, by torch's names."""
 Split = Literal["tensors", "layers"]
-"""How several GPUs share a model."""
+"""Ways in which several GPUs share a model."""
 Scalar = str | int | float | bool | None
-"""A value that can be given as `--option key=value`."""
+"""Value of `--option key=value`."""
 SHOWN_LENGTH = 60
-"""A longer value is not repeated in a message."""
+"""Length of the longest value that a message repeats."""
 
 Number = Annotated[float, Field(ge=-1e30, le=1e30)]
-"""What can be measured: beyond that a number was edited, and products of such numbers are no longer finite."""
+"""Measured number. The bounds keep products of two such numbers finite."""
 Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
-"""A number of something, or a size in bytes."""
+"""Whole number or size in bytes."""
 Count = Annotated[int, Field(ge=0, le=10**18)]
-"""The same, never below nothing."""
+"""Whole number, 0 or more."""
 Positive = Annotated[int, Field(ge=1, le=10**18)]
-"""The same, never nothing."""
+"""Whole number, 1 or more."""
 Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
-"""A time that something took: never nothing, and less than thirty years."""
+"""Measured time, more than 0 and less than thirty years."""
 Spent = Annotated[float, Field(ge=0, le=1e9)]
-"""Seconds that may add up to nothing."""
+"""Sum of times in seconds, 0 or more."""
 Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
-"""What work took: never nothing."""
+"""Measured energy, more than 0."""
 Rate = Annotated[float, Field(ge=1, le=1e30)]
-"""What is done in a second: bytes, or operations."""
+"""Bytes or operations per second."""
 
 
 class Plain(BaseModel):
-    """A frozen value that refuses unknown keys and converts nothing."""
+    """Frozen value that refuses unknown keys and converts nothing."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
@@ -50,14 +50,14 @@ class Plain(BaseModel):
 
 
 _IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "list_type": "must be a list"}
-"""What pydantic says of JSON, in the words of YAML."""
+"""Pydantic's messages about JSON, in terms of YAML."""
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """The first thing wrong, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
+    """Return the first error, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
 
     Args:
-        kind: What was being validated.
+        kind: Class that was validated.
     """
     problem = error.errors()[0]
     place = list(problem["loc"])
@@ -81,7 +81,6 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
 
 
 def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
-    """How the value is written, where somebody wrote it in the way that comes to mind first."""
     if error_type == "model_type" and isinstance(value, str) and place:
         if isinstance(place[-1], int):
             return f"; write - {{name: {value}, quant: {value}}}" if place[0] == "variants" else ""
@@ -94,7 +93,6 @@ def _instead(error_type: str, place: Sequence[int | str], value: object) -> str:
 
 
 def _keys_at(kind: type[Plain], place: Sequence[int | str]) -> list[str]:
-    """The keys that the value at this place may have."""
     model: type[BaseModel] | None = kind
     for part in place:
         if model is not None and isinstance(part, str) and part in model.model_fields:
@@ -110,7 +108,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def changed_fields(before: Plain, after: Plain) -> list[str]:
-    """Fields whose values differ, as `packages.torch: 2.12.0, then 2.13.0`."""
+    """Return the fields that differ, as `packages.torch: 2.12.0, then 2.13.0`."""
     old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
     return [
         f"{place}: {old.get(place, 'nothing')}, then {new.get(place, 'nothing')}"
@@ -120,7 +118,6 @@ def changed_fields(before: Plain, after: Plain) -> list[str]:
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

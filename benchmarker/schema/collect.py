@@ -29,14 +29,14 @@ Kind = TypeVar("Kind", bound=RunRecord)
 
 @dataclass(frozen=True)
 class Collected:
-    """What was found below some paths."""
+    """Records below some paths."""
 
     files: tuple[tuple[Path, RunRecord], ...]
     """Every record once, in the order of their names."""
     problems: tuple[str, ...]
     """One line for each file that should be a record and is not."""
     baseline: str | None = None
-    """The variant that all sweeps among them were compared with. None where they differ, or say nothing."""
+    """Variant with which all sweeps among them compared. None if they differ or have none."""
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -87,7 +87,6 @@ def collect(paths: Sequence[str | Path]) -> Collected:
 
 
 def _baseline(folder: Path) -> str | None:
-    """What the sweep in that folder compares with; a damaged file is the sweep's own trouble, not a reader's."""
     try:
         baseline = json.loads((folder / SWEEP_FILE).read_bytes()).get("baseline")
     except (OSError, ValueError, AttributeError):
@@ -96,7 +95,6 @@ def _baseline(folder: Path) -> str | None:
 
 
 def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
-    """Each file once, and whether it was named outright."""
     visited: set[Path] = set()
     for argument in map(Path, paths):
         if not argument.exists():
@@ -115,7 +113,6 @@ def _json_files(folder: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, *, is_named: bool) -> RunRecord | None:
-    """The record, or None for JSON that never claimed to be one."""
     text = read_bytes(path)
     if not is_named and not _claims_to_be_a_record(text):
         return None
@@ -123,7 +120,6 @@ def _read(path: Path, *, is_named: bool) -> RunRecord | None:
 
 
 def _claims_to_be_a_record(text: bytes) -> bool:
-    """Whether `schema_version` is one of its keys, or would have been if it were not cut short."""
     if b'"schema_version"' not in text:
         return False
     if RECORD_BEGINS.match(text):

@@ -1,4 +1,4 @@
-"""What is asked for, as people write it: a YAML file, or `key=value` on the command line."""
+"""Config files in YAML, and `key=value` of the command line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Yaml(yaml.SafeLoader):
-    """Safe YAML in which a duplicate key is an error, `1e6` is a number, and a date is text."""
+    """Safe YAML with errors for duplicate keys, `1e6` as a number, and dates as text."""
 
 
 _Yaml.yaml_implicit_resolvers = {
@@ -104,11 +104,6 @@ def parse_experiment(content: bytes, path: Path) -> Any:
 
 
 def _mapping(content: bytes, path: Path) -> dict[str, Any]:
-    """The content as YAML.
-
-    Raises:
-        SpecError: It is none, or no mapping.
-    """
     try:
         data = yaml.load(content.decode("utf-8"), Loader=_Yaml)
     except SpecError as error:
@@ -121,7 +116,7 @@ def _mapping(content: bytes, path: Path) -> dict[str, Any]:
 
 
 def workload_in(path: Path) -> str | None:
-    """The workload that a config names; None where it names none, or cannot be read, which is said later."""
+    """Return the workload that a config names; None if it names none or cannot be read."""
     with contextlib.suppress(SpecError):
         name = _mapping(read_config_bytes(path), path).get("workload")
         return name if isinstance(name, str) and name in WORKLOADS else None
@@ -129,11 +124,6 @@ def workload_in(path: Path) -> str | None:
 
 
 def _resolved(experiment: ExperimentBase, workload: Workload, path: Path) -> ExperimentBase:
-    """The experiment with each name of a variant looked up in its registry.
-
-    Raises:
-        SpecError: There is no such name.
-    """
     variants = tuple(
         resolved(workload, variant, where=f"{path}: variants[{position}]", joint=".")
         for position, variant in enumerate(experiment.variants)
@@ -202,7 +192,7 @@ FOLDER = Path(str(files("benchmarker") / "configs"))
 
 
 def shipped_configs() -> tuple[str, ...]:
-    """Their names, without the ending."""
+    """Return the names of the shipped configs, without the ending."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 

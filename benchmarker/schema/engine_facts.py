@@ -1,4 +1,4 @@
-"""What a record says of an engine: proof of how its tokens were produced."""
+"""An engine in a record: proof of how its tokens were produced."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from pydantic import Field
 from benchmarker.schema.base import Number, Plain, Whole
 
 DISAGREEMENT = 0.02
-"""Share by which an engine's own times may differ from our clock's before the row is flagged."""
+"""Largest relative difference between an engine's own times and our clock's without a flag."""
 
 
 class ExternalFacts(Plain):
-    """Build, settings and proof of what ran. None where the engine does not tell."""
+    """Build, settings and proof of an external engine. None if the engine does not report a value."""
 
     environment: str
-    """Name of the environment; its pins are known by it and by `version`."""
+    """Name of the environment; it and `version` identify the pinned packages."""
     version: str
     python: str
     commit: str | None = None
     library_sha256: str | None = None
-    """Of llama.cpp's library: which build it was, where no commit is known."""
+    """SHA-256 of llama.cpp's library if its commit is unknown."""
     build: str | None = None
-    """What the engine says of its build: backends and instruction sets."""
+    """Backends and instruction sets of the build."""
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
-    """What it was opened with."""
+    """Settings with which it was opened."""
     weight_bytes: int | None = None
     weight_bytes_by_type: dict[str, int] = Field(default_factory=dict)
     tensors_by_type: dict[str, int] = Field(default_factory=dict)
     parameters: int | None = None
-    """Of a GGUF file's tensors, as the next three."""
+    """Number of parameters in the tensors of a GGUF file."""
     packed_parameters: int | None = None
-    """In fewer than 16 bits."""
+    """Number of parameters in fewer than 16 bits."""
     output_type: str | None = None
-    """Of the output layer, which may differ from the form's name: llama.cpp's Q4_0 has it in Q6_K."""
+    """Type of the output layer. llama.cpp's Q4_0 stores it in Q6_K."""
     is_tied: bool | None = None
-    """Whether the embedding is the output layer too."""
+    """Whether the embedding is also the output layer."""
     linear_methods: dict[str, int] = Field(default_factory=dict)
-    """vLLM's class of each layer's way of multiplying, with how many layers have it."""
+    """Number of layers by vLLM's class of linear method."""
     attention: tuple[str, ...] = ()
     kv_cache_bytes: int | None = None
-    """Reserved at the start for all requests that may come: not what one generation needs."""
+    """KV cache reserved at the start, bytes; more than one generation needs."""
     peak_bytes: int | None = None
-    """Most host memory that the engine's process held."""
+    """Peak host memory of the engine's process, bytes."""
     fallback: str | None = None
-    """Tensors that the form's name does not cover."""
+    """Tensors that the quantization's name does not cover."""
     choosing_share: float | None = None
-    """Share of the decode time that went into choosing tokens on the host, in the last generation."""
+    """Share of the decode time of the last generation for choosing tokens on the host."""
     step_s: float | None = None
-    """Median seconds of a step of the last generation without choosing the token: what llama-bench times."""
+    """Median time of a step of the last generation without choosing the token, s, as llama-bench times it."""
     disagreement: float | None = None
-    """Share by which the engine's own TTFT or seconds a token, whichever is worse, differ from our clock's: the median
-    over all generations. None where it gives no times of its own."""
+    """Larger relative difference between the engine's own TTFT or seconds per token and our clock's, median over
+    generations. None without own times."""
     ttft_disagreement: float | None = None
-    """Relative difference between the engine's own TTFT and our clock's, median over all generations. None in records
-    that have only `disagreement`."""
+    """Relative difference between the engine's own TTFT and our clock's, median over generations. None in older
+    records."""
     tpot_disagreement: float | None = None
-    """Relative difference between the engine's own seconds per token and our clock's, median over all generations."""
+    """Relative difference between the engine's own seconds per token and our clock's, median over generations."""
 
     @property
     def times_disagree(self) -> bool:
@@ -68,27 +68,27 @@ class ExternalFacts(Plain):
 Purpose = Literal["linear", "packed_rows", "joined_linears", "swiglu", "attention", "layer"]
 Origin = Literal["library", "inductor", "benchmarker"]
 OWN_ATTENTION = "one kernel, reads the filled part"
-"""What a record says of this program's attention to the cache; of others, whose they are stands before the comma."""
+"""`EngineFacts.attention` of this program's decode attention. Other values begin with the owner and a comma."""
 
 
 class KernelUse(Plain):
     """One kernel, or one kind of layer, that a decode step uses."""
 
     purpose: Purpose
-    """`packed_rows` is the product of packed weights with several rows, `linear` that with one; `joined_linears` are
-    several linears of one input as one; `swiglu` is an MLP's activation inside its product; `layer` is a whole decoder
-    layer made of few kernels."""
+    """`linear`: W4A16 or dense product with one row; `packed_rows`: with several rows; `joined_linears`: several
+    linears of one input in one product; `swiglu`: an MLP's activation inside its product; `layer`: fused decode layer.
+    """
     origin: Origin
-    """Whose kernel it is: the library's that brought the layer, written by torch's compiler, or this program's."""
+    """Owner of the kernel: the layer's library, torch's compiler, or this program."""
     name: str
-    """The kernel's name, or the library's class of layer."""
+    """Name of the kernel, or the library's class of layer."""
     covered: int | None = None
-    """Linears that it multiplies by. None where it is not about linears, and where all that could be are."""
+    """Number of linears that it multiplies. None if it concerns no linears, or all of them."""
     total: int | None = None
-    """Linears of the model."""
+    """Number of linears of the model."""
 
     def words(self) -> str:
-        """`gemv_gptq, benchmarker's own kernel: 252 of 253 linears`."""
+        """Return a sentence: `gemv_gptq, benchmarker's own kernel: 252 of 253 linears`."""
         owner = {
             "library": "the library's",
             "inductor": "torch's compiler's",
@@ -107,22 +107,21 @@ class KernelUse(Plain):
 
 
 class ProductChoice(Plain):
-    """How the products of one shape are made in a step of several sequences, and the measurement that chose it: of this
-    process, or of the first on this machine."""
+    """Kernel of one matrix shape in a step of several sequences, with the measurement that chose it."""
 
     form: str
-    """Form of the weights, in the words of `kernels/packed_matmul.py`."""
+    """Storage of the weights, as in the GEMM kernels."""
     rows: Whole
-    """Sequences of the step."""
+    """Number of sequences of the step."""
     inputs: Whole
     outputs: Whole
     way: str
-    """The fastest candidate, by its name in `us`."""
+    """Name of the fastest candidate in `us`."""
     us: dict[str, Number]
-    """What each candidate took alone, in microseconds, with its weights out of the last cache."""
+    """Time of each candidate alone, microseconds, with cold weights."""
 
     def words(self) -> str:
-        """`nf4, 2560 inputs to 6144 outputs, 8 rows: 9.1 us by 64 outputs, ... (of 5 ...)`."""
+        """Return a sentence: `nf4, 2560 inputs to 6144 outputs, 8 rows: 9.1 us by 64 outputs, ... (of 5 ...)`."""
         slowest = max(self.us.values(), default=0.0)
         return (
             f"{self.form}, {self.inputs} inputs to {self.outputs} outputs, {self.rows} rows: "
@@ -153,20 +152,20 @@ def _own(purpose: Purpose, name: str) -> KernelUse:
 
 
 def multiplies_all_packed(uses: tuple[KernelUse, ...]) -> bool:
-    """Whether all of GPTQ's linears are multiplied by this program's kernel, and none by the library's."""
+    """Return whether this program's kernel multiplies all of GPTQ's linears."""
     has_own = any(use.name == "gemv_gptq" for use in uses)
     return has_own and not any(use.purpose == "linear" and use.origin == "library" for use in uses)
 
 
 class StepFacts(Plain):
-    """The decode step that a runtime with a static cache had ready for the shape of one cell."""
+    """Decode step of an engine with a static KV cache for one cell's shape."""
 
     graph_kernels: Whole | None = None
-    """Kernels, copies and fills in its graph, by the driver's own count. None where none is captured."""
+    """Number of kernels, copies and fills in its graph by the driver's count. None without a graph."""
     attention: str | None = None
-    """How it attends to the cache, and whether it reads all of it."""
+    """Attention kernel, and whether it reads the whole cache."""
     products: tuple[ProductChoice, ...] = ()
-    """How native's products with several rows are made, where that was measured at set-up; by shape of the matrix."""
+    """Measured choices of native's products with several rows, by matrix shape."""
 
 
 class EngineFacts(Plain):
@@ -174,43 +173,41 @@ class EngineFacts(Plain):
 
     name: str
     tokens_read: Literal["each", "end"]
-    """Whether the host reads every token as it is made, as `generate` does, or all of them at the end."""
+    """`each`: the host reads every token as it is made; `end`: all tokens at the end."""
     kv_cache: Literal["dynamic", "static", "paged", "quantized"]
     kv_cache_stored: str | None = None
-    """How a quantized one stores keys and values; None for the others, which have the activations' type."""
+    """Storage of keys and values in a quantized cache; None for other caches."""
     setup_s: Number | None = None
-    """Time of the first generation at a new shape, with compilation or capture in it, and without filling the cache to
-    a depth; the longest where there were several. None where nothing is set up."""
+    """Time of the first generation at a new shape, s, with compilation or capture; the longest of several. None without
+    set-up."""
     setup_cache: Literal["cold", "warm"] | None = None
-    """`warm` where every graph came out of the compiler's cache on disk. None where nothing is compiled."""
+    """`warm` if every graph came from the compiler's cache on disk. None without compilation."""
     compiled: Literal["layer", "step"] | None = None
-    """What one compilation covers: a decoder layer, which all layers run, or the whole step."""
+    """Unit of one compilation: a decoder layer, which all layers run, or the whole step."""
     frames_compiled: Whole | None = None
-    """Graphs that the compiler made, over all shapes."""
+    """Number of graphs of the compiler, over all shapes."""
     graph_breaks: Whole | None = None
-    """None where nothing was compiled; else 0, since a break is an error before anything is timed."""
+    """None without compilation; else 0, because a break is an error before timing."""
     recompilations: Whole | None = None
-    """While timing: one makes the cell `unsupported`."""
+    """Number of recompilations while timing. One makes the cell `unsupported`."""
     graphs_captured: Whole | None = None
-    """CUDA or HIP graphs of a decode step, over all shapes. None where none is asked for."""
+    """Number of CUDA or HIP graphs of a decode step, over all shapes. None without graphs."""
     graph_replays: Whole | None = None
-    """Decode steps in timed runs that were a replay of such a graph."""
+    """Number of decode steps in timed runs that were a replay of a graph."""
     graph_kernels: Whole | None = None
-    """Kernels, copies and fills in the graph that ran last, by the driver's own count: a step that runs more of them
-    when it is not replayed was not recorded whole, and its cells are invalid."""
+    """Number of kernels, copies and fills in the last graph by the driver's count. A step that runs more of them
+    without replay was not captured completely, and its cells are invalid."""
     attention: str | None = None
-    """How the decode step that ran last attends to its static cache. None for `generate`'s own way."""
+    """Attention of the last decode step to its static cache. None for `generate`."""
     prefill: Literal["captured", "plain"] | None = None
-    """Where a captured prefill was asked for: whether it was captured, or launched kernel by kernel. None where it was
-    not asked for: launched as the model does it."""
+    """Whether a requested captured prefill was captured, or launched kernel by kernel. None if not requested."""
     prefill_reason: str | None = None
-    """Why a prefill that was to be captured is plain."""
+    """Reason why a requested captured prefill is plain."""
     kernels_used: tuple[KernelUse, ...] = ()
-    """Whose kernels a decode step uses. In records of schema 1 this program's own, and those that attend."""
+    """Kernels of a decode step."""
     engine_version: str | None = None
-    """Of an engine that is a program of its own. None where the versions of the environment tell it."""
+    """Version of an external engine. None if the environment's packages contain it."""
     external: ExternalFacts | None = None
-    """Build, settings and proof of an engine that runs in a process of its own."""
+    """Build, settings and proof of an external engine."""
     kernels_per_token: Number | None = None
-    """Kernels that one decode step runs on the device, counted by the profiler at the last cell that ran. None on CPU
-    and without a profile."""
+    """Number of kernels of one decode step by the profiler, at the last cell. None on CPU and without a profile."""

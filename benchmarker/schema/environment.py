@@ -1,4 +1,4 @@
-"""What a record says of the machine: the device, everything around it, and how the device was during a cell."""
+"""The machine in a record: the device, its surroundings, and the device's state during a cell."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from benchmarker.schema.base import Number, Plain, Whole
 
 
 class DeviceFacts(Plain):
-    """The device that was measured."""
+    """Device that was measured."""
 
     kind: Literal["cuda", "rocm", "cpu"] | None
-    """None where an imported log does not say."""
+    """None if an imported log does not contain it."""
     name: str
     index: Whole | None = None
     uuid: str | None = None
@@ -20,63 +20,61 @@ class DeviceFacts(Plain):
     """Compute capability as `9.0`, or the gfx architecture on ROCm."""
     driver: str | None = None
     runtime: str | None = None
-    """CUDA or HIP version that torch was built for."""
+    """CUDA or HIP version of the torch build."""
     power_limit_w: Number | None = None
-    """Power cap of the board. None on CPU, where its driver does not say, and in records from before it was kept."""
+    """Power cap of the board, W. None on CPU or if the driver does not report it."""
 
 
 class Environment(Plain):
-    """Everything around the measurement that can change it. None only where a log that was imported does not say."""
+    """Surroundings that can change a measurement. None only in imported logs."""
 
     device: DeviceFacts
     cpu: str | None
     cores: Whole | None
-    """Logical processors this process may use."""
+    """Logical processors available to this process."""
     threads: Whole | None
     """torch's intra-operator threads."""
     memory_bytes: Whole | None
     system: str | None
     python: str | None
     packages: dict[str, str]
-    """Versions of torch, transformers and the quantization libraries, where installed."""
+    """Versions of torch, transformers and the installed quantization libraries."""
     variables: dict[str, str]
-    """Environment variables that change behaviour, by an allow-list; never a token."""
+    """Environment variables that change behaviour, by an allow-list that excludes tokens."""
     governor: str | None = None
-    """What chooses the processor's clock, as `performance`. None where the system does not say, and in records from
-    before it was kept."""
+    """Frequency governor of the processor, as `performance`. None if the system does not report it."""
     commit: str | None = None
-    """git commit of benchmarker, with `+changes` where the tree was not clean."""
+    """git commit of benchmarker, with `+changes` if the tree was modified."""
 
 
 class HostLoad(Plain):
-    """What else ran on this process's cores while one cell's repeats were timed, by the kernel's counters."""
+    """Other load on this process's cores while a cell was timed, from the kernel's counters."""
 
     seconds: Number
-    """Between the two readings, which are next to the cell's beginning and end."""
+    """Time between the two readings, s."""
     cores: Whole
-    """That the process may run on."""
+    """Cores available to the process."""
     steal_share: Number
-    """Of these cores' time, what a hypervisor gave to others."""
+    """Share of core time that a hypervisor gave to other machines."""
     others_share: Number
-    """Of these cores' time, what programs took that are neither the measured one nor the one that watches it."""
+    """Share of core time of programs other than the measured process and its watcher."""
     involuntary_switches_per_s: Number
-    """How often the measured process was put aside for another."""
+    """Involuntary context switches of the measured process per second."""
 
 
 class Conditions(Plain):
-    """The board while one cell's repeats were timed, sampled by another process through the driver."""
+    """State of the board while a cell was timed, sampled by another process through the driver."""
 
     samples: Whole
     sm_clock_mhz: Whole | None = None
-    """Median clock of the compute units."""
+    """Median clock of the compute units, MHz."""
     sm_clock_full_mhz: Whole | None = None
-    """The clock that the board runs at by default when nothing holds it back."""
+    """Default clock of the board without throttling, MHz."""
     temperature_c: Number | None = None
-    """The highest."""
+    """Highest temperature, degrees Celsius."""
     power_w: Number | None = None
-    """Mean of the board's own readings, which it averages over up to a second."""
+    """Mean of the board's power readings, W. The board averages each over up to a second."""
     throttled_by: tuple[str, ...] | None = ()
-    """What held the clocks down at any time, such as `power_cap` or `hardware_thermal`. None where the driver does not
-    say."""
+    """Reasons for reduced clocks, such as `power_cap`. None if the driver does not report them."""
     processes: Whole | None = None
-    """Most that computed on the board at once: 1 is the measured one alone. None where the driver does not say."""
+    """Maximum number of processes that computed on the board at once. None if the driver does not report it."""

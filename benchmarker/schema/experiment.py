@@ -1,7 +1,7 @@
-"""What is asked for: what is measured, in which variants, over which grid, measured how. The parts of every workload.
+"""Values of a config file: variants, grid and procedure, which every workload has.
 
-Frozen values, checked when they are made, before torch is imported or a byte is downloaded. A workload's own parts are
-subclasses of these, in `workloads/<name>/spec.py`.
+They are checked before torch is imported or a byte is downloaded. A workload's own parts are subclasses in
+`workloads/NAME/spec.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class VariantBase(Plain):
-    """One of the things that are compared."""
+    """One variant of a comparison."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
-    """What the tables call it."""
+    """Name in the tables."""
 
     @model_validator(mode="before")
     @classmethod
     def _name_after_values(cls, data: Any) -> Any:
-        """One that nobody named is called after its values, in the order of the fields: `flash float32`."""
         if not isinstance(data, dict) or "name" in data:
             return data
         places = {name: place for place, name in enumerate(cls.model_fields)}
@@ -37,10 +36,11 @@ class VariantBase(Plain):
 
 
 class GridBase(Plain):
-    """Which cells are measured: a field for each axis."""
+    """Cells to measure: a field for each axis."""
 
     def points(self) -> Sequence[Any]:
-        """Every cell as a named tuple, smallest first, so that running out of memory costs only the larger ones."""
+        """Return every cell as a named tuple, the smallest first, so that running out of memory costs only larger
+        cells."""
         raise NotImplementedError
 
 
@@ -50,31 +50,31 @@ class Procedure(Plain):
     warmup: Annotated[int, Field(gt=0, le=100)] = 3
     """Untimed generations at the cell's exact shape. More follow until the last three agree within 2 %."""
     warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
-    """How many untimed generations there are at most, unless `warmup` asks for more."""
+    """Maximum number of untimed generations, unless `warmup` is larger."""
     runs: Positive = 5
     """Timed generations."""
     rounds: Positive = 5
-    """Times that a sweep runs every variant, each time in a fresh process: what the intervals rest on."""
+    """Number of times that a sweep runs every variant, each time in a new process. Intervals are over rounds."""
     profile: bool = True
     """Record one more generation under torch.profiler, after the timing."""
     profile_tokens: Positive = 32
-    """Length of that generation at most: a trace grows by megabytes a token."""
+    """Maximum number of tokens of the profiled generation. A trace grows by megabytes per token."""
     energy: bool = False
-    """Count the energy of the largest cell, after the timing: a good minute on a GPU whose driver has a counter."""
+    """Count the energy of the largest cell, after the timing. Takes about a minute on a GPU with an energy counter."""
     limits: bool = True
-    """Measure the device's bandwidth and matmul rate first, which takes a second or two."""
+    """Measure the device's bandwidth and matmul rate first, which takes one or two seconds."""
 
 
 class ExperimentBase(Plain):
-    """A whole comparison, as a config file holds it. A subclass adds `subject`, or what takes its place."""
+    """A whole comparison, as in a config file. A subclass adds `subject`."""
 
     workload: str
-    """What is measured."""
+    """Name of the workload."""
     grid: GridBase
     procedure: Procedure = Procedure()
     variants: Annotated[tuple[VariantBase, ...], Field(min_length=1)]
     baseline: str | None = None
-    """Name of the variant that speed-ups are against; the first one if not said."""
+    """Name of the variant to which speed-ups are relative. The first variant by default."""
 
     @model_validator(mode="after")
     def _names_make_sense(self) -> Self:
@@ -87,6 +87,6 @@ class ExperimentBase(Plain):
         return self
 
     def subject_values(self) -> dict[str, Any]:
-        """Fields of the job's subject, as JSON has them."""
+        """Return the fields of the job's subject as JSON values."""
         subject: Plain = getattr(self, "subject")  # noqa: B009
         return subject.model_dump(mode="json")

@@ -1,7 +1,6 @@
-"""Everything that one run is told: what to measure, where, and what a sweep wants of it.
+"""One run as a value: what to measure, where, and for which part of a sweep.
 
-A workload's job is a subclass with the types of its own subject, variant and grid. As JSON it is what `run --job`
-reads.
+A workload's job is a subclass with the types of its subject, variant and grid. `run --job` reads it as JSON.
 """
 
 from __future__ import annotations
@@ -14,79 +13,84 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.experiment import GridBase, Procedure, VariantBase
 
 PROGRAM = "python -m benchmarker.run"
-"""What a record says that makes it again, before its arguments."""
+"""Beginning of the command that repeats a record."""
 
 
 class Part(Plain):
-    """The share of a sweep that one process measures."""
+    """Share of a sweep that one process measures."""
 
     record: Path
-    """File that the sweep expects the record in."""
+    """Path of the record that the sweep expects."""
     sweep: str
-    """When it began."""
+    """Time at which the sweep began."""
     round: int = 0
     cells: tuple[int, ...] = ()
     """Positions in the grid's points."""
     only: Literal["timing", "quality"]
-    """A sweep has a process for each."""
+    """Timing and quality have a process each."""
     profile: bool = False
-    """Whether this process makes the profile that the job asks for, and checks the step: one of a variant is enough."""
+    """Whether this process profiles and checks the step; one process of a variant does."""
     place: str | None = None
-    """Which of a sweep's places it is, as `local:1`. None for a sweep that has one."""
+    """Worker of the sweep, as `local:1`. None if the sweep has one worker."""
 
 
 class Origin(Plain):
-    """What a sweep knew when it wrote a job. Its processes stop where that is no longer so."""
+    """State of the machine and the files when a sweep wrote the job. A process stops if it differs."""
 
     config: str
-    """Config file that the job was made from. It is not read again."""
+    """Config file of the job. It is not read again."""
     config_sha256: str
-    """Of its content then."""
+    """SHA-256 of the config file."""
     benchmarker: str
     """Version of this program."""
     environment: Environment
     keys: tuple[str, ...]
     """`key` of each cell, by position in the grid."""
     inputs: dict[str, str]
-    """Fingerprints of the files that the job reads, by what they are: see `benchmarker.core.fingerprint`."""
+    """Fingerprints of the files that the job reads, by description."""
     commit: str | None = None
-    """Hub commit of the model's files. None for a folder, where the hub did not say, and where there is no model."""
+    """Hub commit of the model's files. None for a folder, or if the hub did not return one."""
 
 
 class Job(Plain):
-    """Everything that one run is told."""
+    """Everything that one run needs."""
 
     job_version: Literal[2] = 2
-    """1: generation alone."""
+    """Version of the format."""
     workload: str
-    """What is measured."""
+    """Name of the workload."""
     subject: Plain
-    """What is common to all variants."""
+    """Values that all variants share."""
     variant: VariantBase
     grid: GridBase
     procedure: Procedure
     device: str
     reproduce: str
-    """The command line, for the record."""
+    """Command line, for the record."""
     output: Path | None = None
     """Folder for the record; None for `results/<device>/<subject>`."""
     part: Part | None = None
-    """None for a run by itself, which measures the whole grid."""
+    """None for a single run, which measures the whole grid."""
     origin: Origin | None = None
     """None for a job that no sweep wrote."""
 
     @property
     def is_timed(self) -> bool:
-        """Whether anything is timed in this process."""
+        """Whether this process times anything."""
         return self.part is None or self.part.only == "timing"
 
     @property
+    def source(self) -> Plain:
+        """Part of the job that decides which files a look-up finds."""
+        return self.subject
+
+    @property
     def gpus(self) -> int:
-        """GPUs that one process of a sweep uses at once."""
+        """Number of GPUs that one process uses."""
         return 1
 
     def in_part(self, part: Part) -> Self:
-        """The job of one process of a sweep."""
+        """Return the job of one process of a sweep."""
         if part.profile or not self.procedure.profile:
             return self.model_copy(update={"part": part})
         procedure = self.procedure.model_copy(update={"profile": False})
@@ -94,6 +98,6 @@ class Job(Plain):
         return self.model_copy(update={"part": part, "procedure": procedure, "reproduce": reproduce})
 
     def points(self) -> list[Any]:
-        """The cells to measure, smallest first."""
+        """Return the cells to measure, the smallest first."""
         points = list(self.grid.points())
         return [points[position] for position in self.part.cells] if self.part else points

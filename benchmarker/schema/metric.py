@@ -1,4 +1,4 @@
-"""Axes of a grid and metrics of its cells, as every workload declares them."""
+"""Axes of a grid and metrics of its cells."""
 
 from __future__ import annotations
 
@@ -9,56 +9,55 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Axis:
-    """One field of the point of a grid, and of its cell."""
+    """One field of a grid's point and of its cell."""
 
     name: str
     """`seq_len`."""
     heading: str
-    """Of its column: `S`."""
+    """Heading of its column: `S`."""
     words: Callable[[Any], str]
-    """The value in a sentence."""
+    """Returns a value in a sentence."""
     is_size: bool = True
-    """Whether a larger value never needs less memory. Cells with another value of an axis that is no size are not
-    compared: what did not fit says nothing of them."""
+    """Whether a larger value never needs less memory. Only cells with equal values of the other axes are comparable in
+    memory."""
     size: Callable[[Any], float] | None = None
-    """The size of a point on this axis, where the field of the point is not it."""
+    """Returns the size of a point if it differs from the point's field."""
 
     def size_at(self, point: Any) -> float:
-        """How large a point is on this axis."""
+        """Return the size of a point on this axis."""
         return float(getattr(point, self.name)) if self.size is None else self.size(point)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a cell, as tables, verdicts, gate and budget have it. It is declared by one of the three `of_`."""
+    """One number of a cell. Exactly one of the `of_` functions computes it."""
 
     name: str
-    """Stem of its JSON keys, and its word in --budget: `ttft`."""
+    """Stem of its JSON keys, and its name in --budget: `ttft`."""
     heading: str
-    """Of its column: `TTFT ms`."""
+    """Heading of its column: `TTFT ms`."""
     unit: str
     """`s`, `B`, `1/s`, `FLOP/s`; empty for a share or a count."""
     scale: float
-    """What is shown is the value times this."""
+    """Factor from the value to the shown number."""
     better: Literal["higher", "lower"]
     formula: str
-    """In words with units, for the documents and --help."""
+    """Definition with units, for the documents and --help."""
     of_sample: Callable[[Any, Any], float | None] | None = None
-    """From a cell and one of its samples: the median of a process counts."""
+    """Returns the value of a cell's sample; the median of a process counts."""
     of_latency: Callable[[Any, float], float | None] | None = None
-    """From a cell and a latency: a rate. It is taken from the median time, never a mean of rates: half the work fast
-    and half slow takes longer than that says."""
+    """Returns a rate from a cell and its median time. A mean of rates would hide slow repeats."""
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
-    """Of a cell and one of its samples: what `of_latency` is given, where that is not the whole latency."""
+    """Returns the time that `of_latency` receives; the latency by default."""
     of_cell: Callable[[Any, Any], float | None] | None = None
-    """From a record and one of its cells: a fact of the process."""
+    """Returns a fact of the process from a record and one of its cells."""
     combine: Literal["median", "max", "geometric_mean"] = "median"
-    """How facts of several processes become one."""
+    """Combination of the facts of several processes."""
     is_quality: bool = False
-    """Whether it says what a variant costs in exactness: it stands in the first table."""
+    """Whether it measures exactness, so that the first table has it."""
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
-        """The value of one repeat; None for a fact of the process."""
+        """Return the value of one repeat; None for a fact of the process."""
         if self.of_sample:
             return self.of_sample(cell, sample)
         time_s = self.time(cell, sample) if self.of_latency else None
@@ -66,5 +65,5 @@ class Metric:
 
     @property
     def shown_unit(self) -> str:
-        """What follows the shown number in a sentence: the last word of the heading."""
+        """Unit behind a number in a sentence: the last word of the heading."""
         return self.heading.split()[-1]

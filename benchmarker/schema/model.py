@@ -1,4 +1,4 @@
-"""A model, and in which quantization it is loaded: what every workload asks for that measures a whole model."""
+"""A model and its quantization, for every workload that measures a whole model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarker.schema.base import DType, Number, Plain, Positive, Scalar, Whol
 
 
 class ModelSpec(Plain):
-    """Where the weights come from."""
+    """Source of the weights."""
 
     id: Annotated[str, Field(min_length=1)] = "Qwen/Qwen3-4B"
     """A hub id, a folder, or a shape that ships with benchmarker (with load_format dummy)."""
@@ -20,9 +20,9 @@ class ModelSpec(Plain):
     load_format: Literal["auto", "dummy"] = "auto"
     """`dummy` measures random weights in the model's exact shapes: right for time and memory, meaningless as text."""
     dtype: DType = "float16"
-    """Type of what is not quantized."""
+    """Type of unquantized weights."""
     trust_remote_code: bool = False
-    """Run Python from the model's repository. Needs a revision of 40 hex digits: code that cannot change underneath."""
+    """Run Python from the model's repository. Requires a revision of 40 hex digits, so that the code cannot change."""
     chat_template: bool = False
     """Wrap text prompts in the model's own chat template."""
 
@@ -36,77 +36,74 @@ class ModelSpec(Plain):
 
 
 class QuantSpec(Plain):
-    """A quantization by its name, and its options. The registry of quantizations says whether there are such."""
+    """Name and options of a quantization."""
 
     quant: str
     """Quantization of the weights."""
     options: dict[str, Scalar] = Field(default_factory=dict)
-    """The quantization's own."""
+    """Options of the quantization."""
 
 
 class ModelFacts(Plain):
-    """Which model was measured."""
+    """Model that was measured."""
 
     id: str
-    """As the user gave it."""
+    """Name as the user gave it."""
     revision: str | None = None
-    """The hub commit that the files came from; None for a folder or a dummy."""
+    """Hub commit of the files; None for a folder or random weights."""
     config_sha256: str | None = None
-    """Of the model's shapes, so that equal names with different shapes do not pass as equal."""
+    """SHA-256 of the model's shapes. It distinguishes models of equal names."""
     files_sha256: str | None = None
-    """Fingerprint of the files, where the model is a folder or a file: the same by any path. None for a model from the
-    hub, and in older records."""
+    """Fingerprint of a folder's files, equal for any path. None for a model from the hub and in older records."""
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
-    """The 16- or 32-bit type of what is not quantized."""
+    """16- or 32-bit type of unquantized weights."""
     parameters: Whole | None = None
-    """Each shared tensor counted once."""
+    """Number of parameters; shared tensors count once."""
     trust_remote_code: bool = False
     chat_template: bool = False
 
 
 class TensorTypes(Plain):
-    """How the tensors of a GGUF file are stored."""
+    """Storage types of the tensors of a GGUF file."""
 
     tensors_by_type: dict[str, Whole]
-    """How many there are of each type: `{"Q8_0": 29, "F32": 17}`."""
+    """Number of tensors by type: `{"Q8_0": 29, "F32": 17}`."""
     weight_bytes_by_type: dict[str, Whole]
     output_type: str
-    """Of the output layer."""
+    """Type of the output layer."""
     is_tied: bool
-    """Whether the embedding is the output layer too."""
+    """Whether the embedding is also the output layer."""
 
 
 class LoadFacts(Plain):
-    """What loading cost, and what it made."""
+    """Cost and result of loading."""
 
     load_s: Number
-    """From the call until the model is on the device, ready to generate. Reading from disk is in it."""
+    """Time until the model is ready on the device, s, including reading from disk."""
     quantize_s: Number | None = None
-    """How long quantizing the checkpoint took when that was done here, now or in an earlier run; it is not in
-    `load_s`. None where the checkpoint was found quantized, or is quantized while loading."""
+    """Time of quantizing the checkpoint, now or in an earlier run, s; excluded from `load_s`. None if the checkpoint
+    was quantized already, or is quantized while loading."""
     peak_bytes: Whole | None = None
-    """Most bytes while loading: live tensors on a GPU, growth of the resident memory on CPU. Older records have all of
-    the process's resident memory there."""
+    """Peak memory while loading, bytes: live tensors on a GPU, growth of resident memory on CPU."""
     weight_bytes: Positive
-    """Unique storages of all parameters and buffers, with the scales that quantization adds."""
+    """Bytes of the unique storages of all parameters and buffers, quantization scales included."""
     parameters: Positive
-    """Of the architecture: a packed weight counts as what it was packed from, a shared one once."""
+    """Number of parameters of the architecture; shared ones count once."""
     bits_per_weight: Number
-    """8 * weight_bytes / parameters: the effective width, unquantized parts and scales included."""
+    """8 * weight_bytes / parameters: effective bits, unquantized parts and scales included."""
     quantized_fraction: Number
     """Share of the parameters that is stored in fewer than 16 bits."""
     linear_classes: dict[str, Whole]
-    """Class of each linear layer, with how many there are."""
+    """Number of linear layers by class."""
     weight_classes: dict[str, Whole]
-    """Class of each linear layer's weight tensor: torchao's linears are plain `Linear`, their weights are not."""
+    """Number of weight tensors by class. torchao's layers are plain `Linear`; their weights are not."""
     lm_head_dtype: str
     lm_head_tied: bool
     """Whether the output layer shares its storage with the input embedding."""
     file_types: TensorTypes | None = None
-    """Of the GGUF file that the model was read from; the fields above are of what loading made of it. None for a
-    folder."""
+    """Tensor types of the GGUF file from which the model was read. None for a folder."""
     per_gpu_bytes: tuple[Whole, ...] = ()
-    """Of `weight_bytes`, what each of several GPUs that share the model holds. Empty for one."""
+    """`weight_bytes` of each GPU that shares the model. Empty for one GPU."""
     notes: tuple[str, ...] = ()
-    """What the loader wants read, such as a checkpoint's own config that won over an option."""
+    """Notes of the loader for the reader, such as a config of the checkpoint that replaced an option."""

@@ -1,4 +1,4 @@
-"""One option of `benchmarker run`: what the command line knows of it before any workload is imported."""
+"""One option of `benchmarker run`, known to the command line before any workload is imported."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Option:
 
     flag: str
     place: str
-    """Field of the job that it fills."""
+    """Field of the job that it sets."""
     kind: Kind
     help: str
     panel: str
     default: str | None = None
-    """In words, for --help. None where there is nothing to say."""
+    """Default value for --help."""
     value: Any = None
-    """What it fills in, where it takes no value."""
+    """Value that it sets if it takes none."""
     key: str | None = None
-    """Where its value is one of a mapping."""
+    """Key of a mapping if it sets one value of the mapping."""
 
     @property
     def takes_value(self) -> bool:

@@ -1,7 +1,6 @@
-"""The options of a run, made from the fields of a workload's job: names, help and defaults are those of the fields.
+"""The options of a run, made from the fields of a workload's job with their names, help and defaults.
 
-An option fills a place in the job, such as `grid.new_tokens`. How it is parsed is the command line's matter; a sweep,
-which hands options on, has to know their names alone.
+An option sets one field of the job, such as `grid.new_tokens`. The command line parses it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
-"""Headings where a workload has no others."""
+"""Default headings of the groups."""
 HIDDEN = ("procedure.rounds", "variant.variant")
-"""The first is the sweep's. The second is `--variant`, which every run has."""
+"""Fields without an option: `rounds` is of a sweep, and every run has `--variant`."""
 COMMON = {
     "--config": True,
     "--job": True,
@@ -34,7 +33,7 @@ COMMON = {
     "--quiet": False,
     "--verbose": False,
 }
-"""Options that fill no field of a workload, and whether each takes a value."""
+"""Options that set no field of a job, and whether each takes a value."""
 
 
 def field_options(
@@ -77,7 +76,6 @@ def flags_of(options: Sequence[Option]) -> dict[str, str]:
 
 
 def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:
-    """The fields of a group of the job, each with its place. A group within it has options of its own."""
     kind: Any = job
     for name in group.split("."):
         kind = kind.model_fields[name].annotation
@@ -88,7 +86,7 @@ def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def is_group(annotation: Any) -> bool:
-    """Whether a field has fields of its own."""
+    """Return whether a field has fields of its own."""
     return isinstance(annotation, type) and issubclass(annotation, Plain)
 
 
@@ -108,7 +106,7 @@ def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str
 
 
 def kind_of(annotation: Any) -> Kind:
-    """How values of a type are typed."""
+    """Return the kind of option for values of a type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return kind_of(next(part for part in arguments if part is not type(None)))
@@ -130,13 +128,12 @@ def _default(info: FieldInfo, kind: Kind) -> str | None:
 
 
 def _turned_off(info: FieldInfo) -> str:
-    """Of an option that turns off what the field's docstring says to do."""
     sentence = _first_sentence(info)
     return f"Do not {sentence[0].lower()}{sentence[1:]}"
 
 
 def _first_sentence(info: FieldInfo) -> str:
-    """Of the field's docstring: help has a line or two for each option. Words that can be chosen stand behind it."""
+    """Return the first sentence of a field's docstring, with the choices of a Literal."""
     first = " ".join((info.description or "").split()).partition(". ")[0].removesuffix(".")
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     return f"{first}: {', '.join(choices[:-1])} or {choices[-1]}." if choices else f"{first}."

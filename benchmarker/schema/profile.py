@@ -1,7 +1,7 @@
-"""What a record says of the profiled repeat: kernels with their times, and how they lie in time.
+"""Kernels of the profiled repeat with their times.
 
-A workload may cut the repeat into named sections, such as `prefill` and `decode`, each of which ends where the next one
-begins.
+A workload may divide the repeat into named sections, such as `prefill` and `decode`; each ends at the start of the
+next.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ from benchmarker.schema.base import Count, Plain, Positive, Seconds, Spent, Whol
 
 
 class KernelTime(Plain):
-    """One kernel's launches in one section."""
+    """Launches of one kernel in one section."""
 
     calls: Positive
     total_s: Spent
     alone_s: Spent | None = None
-    """What of `total_s` no kernel that had started before was still running: of two that overlap, the earlier has the
-    time of both, so that these add up to the section's `busy_s`. A kernel that is launched while the one before it ends
-    (programmatic dependent launch) first waits for it. None on CPU, and in records from before it was kept."""
+    """Part of `total_s` during which no earlier kernel was running, s. Overlap counts for the earlier kernel, so that
+    the times add up to `busy_s`. None on CPU and in older records."""
 
 
 class Kernel(Plain):
-    """All launches of one kernel (or, on CPU, all calls of one operator) in the profiled repeat."""
+    """All launches of one kernel (on CPU: calls of one operator) in the profiled repeat."""
 
     name: str
     calls: Positive
     total_s: Spent
-    """Summed device time; on CPU the operator's self time."""
+    """Sum of device times, s; on CPU the operator's self time."""
     sections: dict[str, KernelTime] = Field(default_factory=dict)
-    """What of it is in each section, by the section's name; a section in which it did not run is left out. Empty where
-    the sections are not told apart."""
+    """Times by section. Empty if the repeat has no sections."""
 
 
 class Section(Plain):
-    """A part of the profiled repeat."""
+    """One section of the profiled repeat."""
 
     busy_s: Spent
-    """Union of the intervals of the kernels that started in it. On CPU the sum of the operators' self times."""
+    """Union of the intervals of the kernels that started in it, s. On CPU the sum of self times."""
     span_s: Spent | None = None
-    """From the first of those kernels' start to the last one's end. None in records from before it was kept."""
+    """Time from the first kernel's start to the last kernel's end, s. None in older records."""
     launches: Count | None = None
-    """Times that the host gave the device work in it: a replayed graph is one, with all its kernels. None on CPU, where
-    the tracer does not say which launch a kernel is from, and in records from before it was kept."""
+    """Number of launches by the host; a replayed graph is one. None on CPU and in older records."""
 
 
 class Profile(Plain):
-    """One repeat under torch.profiler, after the timing and in no statistic."""
+    """One repeat under torch.profiler, after the timing and excluded from statistics."""
 
     by: Literal["device", "cpu"]
     latency_s: Seconds
-    """With the profiler on: never to be quoted as a speed."""
+    """Latency with the profiler on, s. Not a speed."""
     kernel_s: Spent
-    """Sum of all kernels' time: what the percentages are of."""
+    """Sum of all kernel times, s. Percentages are relative to it."""
     busy_s: Spent
-    """Union of the kernels' intervals over all streams. On CPU the same as `kernel_s`."""
+    """Union of the kernels' intervals over all streams, s. On CPU equal to `kernel_s`."""
     span_s: Spent
-    """From the first kernel's start to the last one's end."""
+    """Time from the first kernel's start to the last kernel's end, s."""
     kernels: tuple[Kernel, ...]
-    """Every kernel, longest total first."""
+    """All kernels, the longest total first."""
     sections: dict[str, Section] = Field(default_factory=dict)
-    """By name, in the order of time. Empty where they are not told apart."""
+    """Sections by name, in order of time. Empty if the repeat has none."""
     peak_allocated_bytes: Whole | None = None
     trace: str | None = None
     """Name of the gzipped Chrome trace beside the record."""
+
+    @property
+    def subject(self) -> str:
+        """Name of what was profiled."""
+        return "one call"

@@ -1,7 +1,7 @@
-"""What quantization cost in quality, as a record holds it.
+"""Quality cost of quantization in a record.
 
-All in nats (natural logarithms) per token. Standard errors are over the windows, not over the tokens: tokens of one
-window share their subject, so that treating them as independent would understate the error.
+Values are in nats per token. Standard errors are over windows, not tokens: tokens of one window share their subject,
+and treating them as independent would understate the error.
 """
 
 from __future__ import annotations
@@ -15,77 +15,72 @@ from benchmarker.core.formatting import decimal, percent, significant
 from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 QualitySize = Literal["quick", "full"]
-"""How much of a text is scored."""
+"""Amount of text that is scored."""
 WINDOW_TOKENS: dict[QualitySize, int] = {"quick": 289, "full": 512}
-"""Tokens of a window. The first 256 are only read, and the last has no next one to predict: `quick` scores 32 of a
-window, `full` 255."""
+"""Tokens of a window. The first 256 are context and the last has no successor: `quick` scores 32 of a window, `full`
+255."""
 
 
 class Divergence(Plain):
-    """How far one model's predictions are from the baseline's, over all scored tokens."""
+    """Difference of a model's predictions from the baseline's, over all scored tokens."""
 
     ln_ratio: Number
-    """ln(perplexity / baseline's perplexity), token by token on the same text: 0 where nothing was lost."""
+    """ln(perplexity / baseline's perplexity), token by token on the same text. 0 means no loss."""
     ln_ratio_error: Number | None
-    """Its standard error. Of the paired difference, which is many times smaller than either perplexity's own. None for
-    a single window, as all standard errors here."""
+    """Standard error of the paired difference. None for a single window, as for all standard errors here."""
     kl_mean: Number
-    """Kullback-Leibler divergence: what is lost by predicting with this model where the baseline is right."""
+    """Kullback-Leibler divergence from the baseline, nats."""
     kl_mean_error: Number | None
     kl_median: Number
     kl_90: Number
     """90th percentile over the tokens."""
     kl_99: Number
     kl_999: Number | None = None
-    """99.9th percentile. None where fewer than 5 tokens lie beyond it, and in older records, as the next two."""
+    """99.9th percentile. None if fewer than 5 tokens lie beyond it, and in older records, as the next two."""
     kl_max: Number
     change_low: Number | None = None
-    """0.1st percentile of the change of the probability that the text's own token was given: the tokens that lost
-    most."""
+    """0.1st percentile of the change of the probability of the text's own token."""
     change_high: Number | None = None
-    """99.9th percentile: those that won most."""
+    """99.9th percentile of that change."""
     same_top: Number
-    """Share of the tokens at which both models think the same next token likeliest."""
+    """Share of tokens with the same most likely next token."""
     same_top_error: Number | None
     probability_rms: Number
-    """Root mean square of the change of the probability that the text's own token was given."""
+    """Root mean square of the change of the probability of the text's own token."""
 
 
 class StepDivergence(Plain):
-    """How far the decode step that was timed is from the same form's own forward, which takes the whole text at once.
+    """Difference of the timed decode step from the same variant's forward pass over the whole text.
 
-    The step is given the text's tokens, whatever it likes best itself. Random weights do as well as others.
+    The step receives the text's tokens. Random weights are as good as trained ones.
     """
 
     steps: Positive
-    """Decode steps that were compared."""
+    """Number of decode steps that were compared."""
     text_tokens: Positive
-    """Length of each text, prompt of one token included: no longer than what was timed, so that the step is that of the
-    timed shape."""
+    """Length of each text, tokens, with a prompt of one token; no longer than the timed shape."""
     kl_mean: Number
-    """Kullback-Leibler divergence of the step from the forward, mean over the steps, in nats."""
+    """Mean Kullback-Leibler divergence of the step from the forward pass, nats."""
     kl_max: Number
     same_top: Number
-    """Share of the steps at which both think the same token likeliest."""
+    """Share of steps with the same most likely token."""
     plain_kl_mean: Number | None = None
-    """The same of the libraries' own step, with nothing captured or compiled: the ordinary rounding of this form. It
-    is `kl_mean` where that step is what was timed (`eager`), and None where the libraries' kernels are not there any
-    more. Records from before had None for `eager` too, and are read as if they had `kl_mean`."""
+    """Mean divergence of the library's own step, without capture or compilation, nats: ordinary rounding. Equal to
+    `kl_mean` for `eager`. None if the library's kernels were replaced."""
     of_engine: bool = False
-    """Whether step and forward are those of an engine in a process of its own: its prompts may go through other kernels
-    than its steps, which round otherwise."""
+    """Whether step and forward pass are of an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False
-    """Whether the KV cache is quantized: `kl_mean` is then what that costs, and `plain_kl_mean` of a cache that is not.
-    Half of each text is in the cache before the first step."""
+    """Whether the KV cache is quantized. `kl_mean` is then its cost, and `plain_kl_mean` that of an unquantized cache.
+    """
 
     @property
     def expected(self) -> float:
-        """Up to here a divergence is rounding."""
+        """Largest divergence that is rounding, nats."""
         return max(STEP_ROUNDING, STEP_FACTOR * (self.plain_kl_mean or 0.0))
 
     @property
     def verdict(self) -> Literal["equal", "differs", "wrong", "cache"]:
-        """`wrong`: what was timed is another computation. `cache`: what a quantized cache costs, large or small."""
+        """`wrong`: the step computes something else. `cache`: cost of a quantized cache."""
         if self.of_cache:
             return "cache"
         if self.kl_mean > (ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
@@ -94,14 +89,14 @@ class StepDivergence(Plain):
 
 
 STEP_ROUNDING = 0.001
-"""Nats. Rounding gave 0.0002 for four forms of the small model on a CPU."""
+"""Nats. Rounding gave 0.0002 for four quantizations of the small model on a CPU."""
 STEP_FACTOR = 5
-"""A step may differ by so many times as much as the libraries' own."""
+"""Largest ratio of a step's divergence to that of the library's own step."""
 STEP_WRONG = 0.01
-"""Nats: about what 4 bit costs in all."""
+"""Nats, about the whole cost of 4 bits."""
 ENGINE_STEP_WRONG = 0.1
 """Nats. llama.cpp's step gave 0.0002 in F16, 0.0017 in Q8_0, 0.0071 in Q4_K_M and 0.0116 in Q4_0 (random weights of
-Qwen3-4B, H200): it rounds the activations of a quantized form to 8 bit, and its prompts do so otherwise."""
+Qwen3-4B, H200): it rounds activations to 8 bits, and differently in prompts."""
 
 
 class TaskResult(Plain):
@@ -109,20 +104,19 @@ class TaskResult(Plain):
 
     task: str
     version: str
-    """Of the task, as the harness states it."""
+    """Version of the task."""
     harness: str
     """Version of the harness."""
     metric: str
-    """What counts as right: `acc_norm` chooses the answer by its likelihood per byte, `acc` by its likelihood.
-    With the filter that cut the answer out of a longer text, where one did: `exact_match (strict-match)`."""
+    """Metric of the harness with its filter, as `acc_norm` or `exact_match (strict-match)`."""
     few_shots: Whole
-    """Examples before each question."""
+    """Number of examples before each question."""
     asked: tuple[str, ...] = ()
-    """All that --tasks asked for, as it was written: one name may stand for several tasks. Empty in older records."""
+    """All task names of --tasks; one name may stand for several tasks. Empty in older records."""
     limit: Whole | None = None
-    """Questions of each task that were asked for; None for all."""
+    """Number of questions of each task; None for all."""
     right: Annotated[tuple[bool, ...], Field(min_length=1)]
-    """Whether each question was answered rightly, in the order of the data set."""
+    """Whether each answer was right, in the order of the data set."""
 
     @property
     def accuracy(self) -> float:
@@ -130,10 +124,10 @@ class TaskResult(Plain):
 
 
 class WindowMeans(Plain):
-    """One window of the text: what every mean and every standard error can be computed from again."""
+    """Means of one window of the text, from which all means and standard errors follow."""
 
     nats: Number
-    """Mean surprise at the text's own tokens: -ln of the probability that they were given."""
+    """Mean surprise at the text's own tokens, nats."""
     baseline_nats: Number
     kl: Number
     same_top: Number
@@ -142,67 +136,65 @@ class WindowMeans(Plain):
 
 
 class GreedyText(Plain):
-    """What an engine makes of one prompt, by the likeliest token each time."""
+    """Greedy continuation of one prompt."""
 
     tokens: tuple[Whole, ...]
     gaps: tuple[Number, ...] = ()
-    """Between the log-probabilities of the two likeliest tokens at the place of each, in nats; empty where the engine
-    does not tell."""
+    """Difference of the log-probabilities of the two most likely tokens at each position, nats. Empty if the engine
+    does not report it."""
 
 
 class Quality(Plain):
-    """Perplexity, and the divergence from the unquantized model."""
+    """Perplexity, and divergence from the unquantized model."""
 
     size: QualitySize
     path: Literal["forward", "step", "prefill"] = "forward"
-    """Whose predictions they are: of the engine's decode `step`, which is what is timed; of its `prefill`, where it
-    tells no other; or, in older records, of the model's own `forward`, whatever the engine."""
+    """Source of the predictions: the engine's decode `step`, its `prefill`, or in older records the model's `forward`.
+    """
     text: str
-    """Name of the text: the shipped one's, the file's, or the data set's."""
+    """Name of the text: the shipped one, a file or a data set."""
     text_sha256: str
     text_asked: str | None = None
-    """As --eval-text gave it: a data set may be named without its split. None for the shipped one, and in older
-    records."""
+    """Value of --eval-text. None for the shipped text and in older records."""
     text_tokens: Whole
     window_tokens: Whole
     scored_from: Whole
-    """First position in a window whose next token is scored: what stands before it is context only."""
+    """First position in a window whose next token is scored."""
     begins_with: Whole | None
-    """Token put at the beginning of every window (BOS); None where the tokenizer puts none."""
+    """Token at the beginning of every window (BOS); None without one."""
     positions: Whole
-    """Tokens scored, over all windows."""
+    """Number of scored tokens over all windows."""
     top_k: Whole | None
-    """Tokens that each distribution was kept with; the others were lumped together, so that divergences are lower
-    bounds. None where all of them were kept."""
+    """Number of tokens kept of each distribution; divergences are then lower bounds. None if all were kept."""
     perplexity: Number
     perplexity_error: Number | None
-    """Standard error, for the text: another text of the same kind would differ by that much."""
+    """Standard error over texts of the same kind."""
     baseline: str
-    """The model that this one is held against."""
+    """Name of the unquantized model."""
     is_baseline: bool
-    """Whether it is that model itself. By its `forward` `against` is `noise`; by a step it is the engine's rounding."""
+    """Whether this is the unquantized model itself."""
     baseline_perplexity: Number
     against: Divergence
     noise: Divergence
-    """Of the baseline from itself, run twice: a divergence that is not larger is not the quantization's."""
+    """Divergence of the baseline from itself in a second run."""
     windows: tuple[WindowMeans, ...]
     greedy: tuple[GreedyText, ...] = ()
-    """What follows the first 32 tokens of eight windows. Empty in older records."""
+    """Continuations of the first 32 tokens of eight windows. Empty in older records."""
     seconds: Number
-    """For all of it, loading the baseline included."""
+    """Time of the whole judgement, s, loading the baseline included."""
     file_bytes: Whole
-    """Size of the temporary file that the distributions were kept in."""
+    """Size of the temporary file with the distributions, bytes."""
     extra_bytes: Whole | None
-    """Most bytes of live tensors beyond the model's own while it was scored. None on CPU."""
+    """Peak memory beyond the model's own while scoring, bytes. None on CPU."""
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the baseline's own forward, which cannot be far from itself."""
+        """Whether this is the baseline's own forward pass."""
         return self.is_baseline and self.path == "forward"
 
     @property
     def is_silent(self) -> bool:
-        """Whether the divergence is too small to say which of two forms is better."""
+        """Whether the divergence is too small to rank variants."""
         return self.against.kl_mean < SILENT_KL
 
     @property
@@ -212,7 +204,7 @@ class Quality(Plain):
 
     @property
     def measured_on(self) -> tuple[str | int | None, ...]:
-        """The same for two models that were asked the same: only then do their perplexities compare."""
+        """Text and windows; perplexities compare only if these are equal."""
         return (
             self.text_sha256,
             self.text_tokens,
@@ -224,37 +216,36 @@ class Quality(Plain):
 
 
 SILENT_KL = 0.01
-"""Nats a token. Below it a divergence does not rank forms: near the baseline its rank correlation with benchmark scores
-is 0.00 and -0.24 (arXiv 2606.19558, 28 forms of one model and 41 of another). Where "near" ends is our choice: above
-what 8 bit forms cost, 0.0014 in llama.cpp's table for Llama-3-8B, and below its 4 bit forms' 0.031."""
+"""Nats per token. Below it a divergence does not rank variants: near the baseline its rank correlation with benchmark
+scores is 0.00 and -0.24 (arXiv 2606.19558). The limit is our choice between llama.cpp's 8-bit 0.0014 and 4-bit 0.031
+for Llama-3-8B."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:
-    """What a record calls the unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
+    """Return the name of an unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
     return f"fp16 of {model_id} in {dtype}"
 
 
 class QualitySpec(Plain):
-    """Whether and how perplexity and divergence from the unquantized model are measured."""
+    """Requested measurement of perplexity and divergence."""
 
     size: Literal["off", "quick", "full"] = "off"
     """`quick` scores 2,048 tokens in 64 windows spread over the text, `full` all of it."""
     text: str | None = None
-    """A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT; the text that ships with benchmarker if not
-    said."""
+    """A file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT; the shipped text by default."""
     top_k: Annotated[int, Field(gt=0)] | None = None
-    """Keep only so many of the likeliest tokens: a small file, and divergences that are lower bounds."""
+    """Keep only this many of the most likely tokens: a small file, and divergences that are lower bounds."""
     baseline: Annotated[str, Field(min_length=1)] | None = None
-    """Hub id or folder of the unquantized model, where the checkpoint itself is quantized."""
+    """Hub id or folder of the unquantized model if the checkpoint itself is quantized."""
 
     tasks: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Tasks of lm-evaluation-harness whose questions are asked, by name."""
+    """Names of lm-evaluation-harness tasks."""
     task_limit: Positive | None = None
-    """Questions of each task; all of them if not said."""
+    """Number of questions of each task; all by default."""
 
     @property
     def is_asked(self) -> bool:
-        """Whether anything is to be judged."""
+        """Whether any quality is requested."""
         return self.size != "off" or bool(self.tasks)
 
     @field_validator("size", mode="before")
@@ -268,7 +259,7 @@ INDISTINGUISHABLE = "indistinguishable"
 
 
 def quality_line(quality: Quality) -> str:
-    """The whole of it in one line, for the end of a run."""
+    """Return the result in one line, for the end of a run."""
     against = quality.against
     sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
     if not quality.is_reference:
@@ -282,7 +273,7 @@ def quality_line(quality: Quality) -> str:
 
 
 def step_line(checked: StepDivergence) -> str:
-    """How far the timed step is from the form's own forward, in one line."""
+    """Return the divergence of the timed step in one line."""
     verdicts = {
         "equal": "rounding",
         "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
@@ -296,7 +287,7 @@ def step_line(checked: StepDivergence) -> str:
 
 
 def wrong_step_words(checked: StepDivergence) -> str:
-    """Why a cell whose step is wrong has no speed."""
+    """Return why a cell with a wrong step has no speed."""
     expected = significant(checked.expected, 2)
     return (
         "the timed step predicts something else than the form's own forward: "
@@ -306,7 +297,7 @@ def wrong_step_words(checked: StepDivergence) -> str:
 
 
 def change_text(quality: Quality) -> str:
-    """Of the perplexity, from the baseline's: `+1.2 ± 0.3 %`."""
+    """Return the change of perplexity from the baseline's: `+1.2 ± 0.3 %`."""
     against = quality.against
     ratio = math.exp(against.ln_ratio)
     error = "" if against.ln_ratio_error is None else f" ± {100 * ratio * against.ln_ratio_error:.2f}"
@@ -314,7 +305,7 @@ def change_text(quality: Quality) -> str:
 
 
 def kl_text(quality: Quality) -> str:
-    """Mean and standard error; a word where the baseline differs from itself by as much."""
+    """Return mean and standard error of the divergence, or `indistinguishable`."""
     against = quality.against
     if not quality.is_distinguishable:
         return INDISTINGUISHABLE

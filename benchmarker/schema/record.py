@@ -1,15 +1,14 @@
-"""What came out of a run: one self-describing JSON file per process. The parts that every workload's records have.
+"""Record of one process: one self-describing JSON file.
 
-Base units throughout (seconds, bytes, counts). Raw samples are kept, so that every number in every table can be
-computed again from the file alone. `null` means not measured; nothing is ever 0 for want of a value. Facts are values:
-sentences are made on reading, but for `reason`, which is an error's own.
-
-A workload's own record, cell and sample are subclasses of these, in `workloads/<name>/record.py`.
+Values are in base units (seconds, bytes, counts). Raw samples are kept, so that every number in a table can be computed
+from the file. `null` means not measured. A workload's own record, cell and sample are subclasses in
+`workloads/NAME/record.py`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Container, Mapping, Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -20,7 +19,7 @@ from benchmarker.schema.profile import Profile
 from benchmarker.schema.status import CellStatus
 
 SCHEMA_VERSION: Literal[2] = 2
-"""1: generation alone, with facts in sentences. 2: a record names its workload, and its facts are values."""
+"""Version of the format."""
 
 Flag = Literal[
     "unstable_warmup",
@@ -34,116 +33,114 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
-"""What a reader should know before believing a cell; the report has the words."""
+"""Warnings of a cell; the report has a sentence for each."""
 
 
 class EnergyWindow(Plain):
-    """Whole generations, back to back, for at least ten seconds."""
+    """Generations back to back for at least ten seconds."""
 
     seconds: Seconds
     energy_j: Joules
-    """Of the whole board, by its driver's counter, idle power included."""
+    """Energy of the whole board by its driver's counter, idle power included, J."""
     generations: Positive
     temperature_before_c: Number | None = None
     temperature_after_c: Number | None = None
 
 
 class Energy(Plain):
-    """What a cell's generations cost, counted apart from the timed repeats."""
+    """Energy of a cell's generations, counted apart from the timed repeats."""
 
     idle_power_w: Number | None = None
-    """Of the board with the model loaded and nothing to do, by the same counter."""
+    """Power of the board with the model loaded and idle, W."""
     generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
-    """At the cell's shape."""
+    """Windows at the cell's shape."""
     prefill: tuple[EnergyWindow, ...] = ()
-    """The same with one new token. Empty where the cell has no more."""
+    """Windows with one new token. Empty if the cell has one new token."""
 
 
 class Limits(Plain):
-    """What the device does at best, measured in this process before it loaded a model."""
+    """Limits of the device, measured in this process before a model was loaded."""
 
     read_bytes_per_s: Rate
-    """Summing an array."""
+    """Bandwidth of summing an array, B/s."""
     copy_bytes_per_s: Rate
-    """Copying one half of the array over the other: bytes read plus bytes written."""
+    """Bandwidth of copying one half of the array to the other, bytes read plus written, B/s."""
     array_bytes: Whole
-    """Size of that array: several times the cache, on a GPU 2 GiB."""
+    """Size of the array, bytes: several times the cache, 2 GiB on a GPU."""
     matmul_flops_per_s: Rate
-    """Of square matrices in the type that is measured, 2 * n^3 operations each. On a CPU of the fastest of some sizes,
-    in that type and in float32."""
+    """Rate of a product of square matrices, FLOP/s, with 2 * n^3 operations. On a CPU the fastest of several sizes, in
+    this type and in float32."""
     matmul_dtype: str
-    """Of those matrices."""
+    """Type of these matrices."""
     matmul_size: Whole
-    """n."""
+    """Size n of these matrices."""
     cache_bytes: Whole | None = None
-    """The device's last cache before its memory. None where nothing says."""
+    """Size of the last cache before memory, bytes. None if unknown."""
     launch_s: Number | None = None
-    """Host time to launch one empty kernel, many back to back, outside torch's operators. None on CPU."""
+    """Host time of one launch of an empty kernel in a series, without torch's operators, s. None on CPU."""
     operator_s: Number | None = None
-    """The same for torch's smallest operator, with Python and the dispatcher. None on CPU."""
+    """Host time of torch's smallest operator, with Python and the dispatcher, s. None on CPU."""
     graph_kernel_s: Number | None = None
-    """Time of one empty kernel inside a replayed graph: what is left of a launch there. None on CPU."""
+    """Time of one empty kernel in a replayed graph, s. None on CPU."""
 
     @property
     def bytes_per_s(self) -> float:
-        """The bandwidth: the higher of the two, as decoding reads much more than it writes."""
+        """Higher of the two bandwidths, B/s: decoding reads much more than it writes."""
         return max(self.read_bytes_per_s, self.copy_bytes_per_s)
 
 
 class Demand(Plain):
-    """What one call cannot do without, counted from its shapes and tensors."""
+    """Least work of one call, from its shapes and tensors."""
 
     flops: Count | None = None
-    """Floating-point operations. None in records from before it was kept."""
+    """Number of floating-point operations. None in older records."""
     bytes: Count | None = None
-    """Read from and written to the device's memory at least. None in records from before it was kept."""
+    """Least number of bytes read from and written to memory. None in older records."""
 
 
 class SampleBase(Plain):
     """One timed repeat."""
 
     latency_s: Seconds
-    """Of one call, from its beginning to the last of its results, with the device drained at both ends."""
+    """Time of one call until its last result, s, with the device drained at both ends."""
     calls: Positive = 1
-    """Calls that were timed together, where one alone is too short for the clock: `latency_s` is their mean."""
+    """Number of calls timed together if one is too short for the clock; `latency_s` is their mean."""
     parts_s: dict[str, Spent] = Field(default_factory=dict)
-    """Times of named parts of one call."""
+    """Times of named parts of one call, s."""
     peak_allocated_bytes: Whole | None = None
-    """Most bytes of live tensors during this repeat. None on CPU."""
+    """Peak bytes of live tensors during this repeat. None on CPU."""
 
 
 class Memory(Plain):
-    """Peaks over the timed repeats of one cell."""
+    """Peak memory over the timed repeats of one cell."""
 
     peak_allocated_bytes: Whole | None = None
-    """Most bytes of live tensors, as torch's allocator counts them. None on CPU."""
+    """Peak bytes of live tensors by torch's allocator. None on CPU."""
     peak_reserved_bytes: Whole | None = None
-    """Most bytes the allocator held from the driver. None on CPU."""
+    """Peak bytes that the allocator held from the driver. None on CPU."""
     device_used_bytes: Whole | None = None
-    """Growth of the whole device's memory in use since before this process touched it: with context and libraries."""
+    """Growth of the whole device's used memory since the start of the process, bytes, with context and libraries."""
     peak_resident_bytes: Whole | None = None
-    """Most resident memory of the process, Python and its libraries included. Given on CPU."""
+    """Peak resident memory of the process, bytes, Python and libraries included. On CPU only."""
     resident_growth_bytes: Whole | None = None
-    """Growth of the process's resident memory from just before the model was loaded, when the libraries were imported,
-    to the most in a timed repeat. Given on CPU, where it is the memory needed: the model, its KV cache, activations,
-    and some ten MiB of the libraries' code that the first run reads in. None in older records: the table has a dash."""
+    """Growth of resident memory from before loading the model to the peak in a timed repeat, bytes. On CPU only, where
+    it is the memory needed. None in older records."""
     graph_pool_bytes: Whole | None = None
-    """Kept from the allocator's other users for the captured graph's own tensors, which count as free between replays.
-    None where nothing is captured."""
+    """Memory of the captured graph's own tensors, bytes; the allocator counts it as free between replays. None without
+    a graph."""
     per_gpu_bytes: tuple[Whole, ...] = ()
-    """Peak of each of several GPUs that share the work, in their order: live tensors, as torch's allocator counts them;
-    of processes on a CPU the growth of each. Empty for one. `peak_allocated_bytes` is then the largest."""
+    """Peak of each of several GPUs that share the work, bytes. Empty for one. `peak_allocated_bytes` is the largest."""
 
 
 class Checked(Plain):
-    """What one call's results were held against before anything was timed."""
+    """Check of one call's result before timing."""
 
     against: str
-    """The reference, such as `the same in float64`."""
+    """Reference, such as `the same in float64`."""
     error: Spent
     """Largest difference, relative to the largest value of the reference."""
     tolerance: Spent
-    """The largest difference that passes."""
+    """Largest error that passes."""
 
 
 class CellBase(Plain):
@@ -151,112 +148,137 @@ class CellBase(Plain):
 
     status: CellStatus
     error_kind: ErrorKind | None = None
-    """Why it is not ok, for a program. None for a cell that is."""
+    """Kind of error. None for a cell with status ok."""
     reason: str | None = None
-    """The same in one sentence, for a reader."""
+    """Error in one sentence."""
     inputs_sha256: str | None = None
-    """Of what went in: the same for every variant of a comparison."""
+    """SHA-256 of the inputs, equal for every variant of a comparison."""
     warmup: tuple[SampleBase, ...] = ()
     samples: tuple[SampleBase, ...] = ()
     memory: Memory = Memory()
     flags: tuple[Flag, ...] = ()
-    """What a reader should know before believing the cell."""
+    """Warnings for the reader."""
     key: str | None = None
-    """SHA-256 of everything that determines the result: a sweep that goes on reuses cells of an equal key."""
+    """SHA-256 of everything that determines the result. A resumed sweep reuses cells with an equal key."""
     timed_at: tuple[Number, Number] | None = None
     """Unix times between which the repeats were timed."""
     energy: Energy | None = None
-    """None where it was not asked for (--energy takes the largest cell) or could not be counted."""
+    """None if not requested (--energy counts the largest cell) or impossible."""
     conditions: Conditions | None = None
-    """How the board was meanwhile. None for a run outside a sweep, and where no driver library answers."""
+    """State of the board. None for a run outside a sweep, or without a driver library."""
     host_load: HostLoad | None = None
-    """What else ran on the cores meanwhile. None for a run outside a sweep, and where the system does not count."""
+    """Other load on the cores. None for a run outside a sweep, or if the system does not count it."""
     demand: Demand | None = None
-    """What the cell's work cannot do without. None in records from before this was counted."""
+    """Least work of the cell. None in older records."""
     checked: Checked | None = None
-    """None for a workload whose results are not checked before timing."""
+    """None for a workload that checks no results before timing."""
 
 
 class VariantFacts(Plain):
-    """Which variant was measured."""
+    """Variant that was measured."""
 
     name: str
-    """As the tables show it."""
+    """Name in the tables."""
     options: dict[str, Scalar] = Field(default_factory=dict)
-    """All of its options, defaults included."""
+    """All options, defaults included."""
 
 
 class Missing(Plain):
-    """Why something that was asked for is not there."""
+    """Reason why a requested value is missing."""
 
     error_kind: ErrorKind
     reason: str
-    """One sentence."""
+    """Reason in one sentence."""
 
 
 class Imported(Plain):
-    """Where a record was read that another program's log holds."""
+    """Origin of a record that was read from another program's log."""
 
     source: str
-    """Name of the log, without its folder."""
+    """Name of the log without its folder."""
     line: Whole
-    """Where the run begins in it."""
+    """Line at which the run begins."""
     evidence: str
-    """What says which variant it is: a line of the log, or an option."""
+    """Line of the log, or option, that identifies the variant."""
     profiler_tables: tuple[str, ...] = ()
-    """As torch.profiler printed them after the run; `profiling.printed_table` reads them."""
+    """Tables that torch.profiler printed after the run."""
 
 
 Moment = tuple[str, int]
-"""A sweep, by when it began, and its round."""
+"""Start time of a sweep, and a round of it."""
 
 
 class RunRecord(Plain):
-    """One process, one variant."""
+    """One process of one variant."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
     workload: str
-    """What was measured, by its name in the registry of workloads."""
+    """Name of the workload in the registry."""
     benchmarker: str
     """Version of this program."""
     run_id: str
     started_at: str
-    """ISO 8601, UTC. Of an imported run the day, or `undated`."""
+    """ISO 8601, UTC. For an imported run the day, or `undated`."""
     status: Literal["running", "complete", "interrupted", "failed"]
-    """`running` in a file means that the process died before it could say more."""
+    """`running` in a file means that the process died."""
     error_kind: ErrorKind | None = None
-    """Why a run ended early, for a program. None for one that did not."""
+    """Kind of the error that ended the run early. None without an error."""
     reason: str | None = None
-    """The same in one sentence, for a reader."""
+    """Error in one sentence."""
     round: Count = 0
-    """Which round of a sweep; 0 for a single run."""
+    """Round of a sweep; 0 for a single run."""
     sweep: str | None = None
-    """When that sweep began: rounds of another one are other rounds. None for a single run."""
+    """Start time of the sweep. None for a single run."""
     place: str | None = None
-    """Where its round was measured, as `local:1` or `node3/0`. None outside a sweep over several places."""
+    """Worker that measured the round, as `local:1` or `node3/0`. None without --places."""
     forked: bool = False
-    """Whether its process was forked of one that had imported libraries and touched no device, and not started anew."""
+    """Whether the process is a fork of one that had imported the libraries and not used the device."""
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     opened_at: Number | None = None
-    """Unix time at which everything was loaded and the first cell began. None before that, and in older records."""
+    """Unix time at which the first cell began. None before that and in older records."""
     limits: Limits | None = None
-    """What the device does at best. None in records from before this was measured."""
+    """Limits of the device. None in older records."""
     cells: tuple[CellBase, ...] = ()
     profile: Profile | None = None
     no_profile: Missing | None = None
-    """Why there is none although one was asked for."""
+    """Reason why a requested profile is missing."""
     no_energy: Missing | None = None
-    """Why there is none although it was asked for."""
+    """Reason why requested energy is missing."""
     imported: Imported | None = None
-    """None where this program measured."""
+    """None for a run of this program."""
     reproduce: str
-    """The command that makes this record again."""
+    """Command that repeats the run."""
+
+    @property
+    def family_place(self) -> int:
+        """Position of the variant in its family if single runs are compared."""
+        return 0
+
+    @property
+    def knows_subject(self) -> bool:
+        """Whether the record has its subject's facts; a run that failed early has none."""
+        return bool(self.cells)
+
+    @property
+    def choices(self) -> Mapping[str, str | None]:
+        """Choices that a library made while it ran, such as a kernel; equal in all records that have them."""
+        return {}
+
+    @property
+    def libraries(self) -> Container[str] | None:
+        """Quantization libraries that the variant runs; None if unknown."""
+        return None
+
+    @classmethod
+    def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
+        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
+        return None
 
     @property
     def moment(self) -> Moment:
-        """What it was measured in turns with: the sweep and its round."""
+        """Sweep and round of the run."""
         return self.sweep or "", self.round
 
     @property

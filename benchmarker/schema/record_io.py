@@ -1,4 +1,4 @@
-"""Records on disk: written in one step, so that a file is whole or not there; read with any defect said in one line."""
+"""Records on disk: written in one step, so that a file is complete or absent, and read with one line for any defect."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 
 UNFINISHED = ".benchmarker.tmp"
-"""Ending of what is being written: a sweep that goes on removes such files, and no others."""
+"""Ending of a file that is being written. A resumed sweep removes such files only."""
 
 
 def write_record(record: RunRecord, path: Path) -> None:
-    """Replace the file at `path` in one step, so that a reader sees the old record or the new one, never half.
+    """Replace the file in one step, so that a reader never sees half a record.
 
     Raises:
-        ResultsError: The folder cannot be written to, or the disk is full. The old file is untouched.
+        ResultsError: The folder cannot be written to, or the disk is full. The old file is unchanged.
     """
     write_atomically(path, record.model_dump_json(indent=1) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside `path`, flush to the disk, and rename over it.
+    """Write a file beside `path`, flush it to the disk, and rename it.
 
     Raises:
         ResultsError: As for `write_record`.
@@ -58,7 +58,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable (a file system may keep a folder's entries in memory)."""
+    """Make the rename durable: a file system may keep a folder's entries in memory."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -67,20 +67,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one record, of the class that its workload has.
+    """Read one record of its workload's class.
 
     Raises:
-        ResultsError: Not a record, cut short, edited into something invalid, or from a newer benchmarker.
+        ResultsError: Not a record, truncated, edited into something invalid, or of another schema.
     """
     return parse_record(read_bytes(path), path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content.
-
-    Raises:
-        ResultsError: It cannot be read.
-    """
+    """Return the content of a file. Raises ResultsError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -88,11 +84,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_record(text: bytes, path: Path) -> RunRecord:
-    """The record in a file's content.
-
-    Raises:
-        ResultsError: As for `read_record`.
-    """
+    """Return the record in a file's content. Raises ResultsError, as `read_record`."""
     data = parse_json(text, path)
     kind = _class_of(data, path)
     try:
@@ -102,13 +94,9 @@ def parse_record(text: bytes, path: Path) -> RunRecord:
 
 
 def parse_json(text: bytes, path: Path) -> dict[str, Any]:
-    """The same as JSON, as the newest schema has it.
-
-    Raises:
-        ResultsError: It is not a record, was cut short, or is of another schema.
-    """
+    """Return a record's content as JSON. Raises ResultsError, as `read_record`."""
     try:
-        data = json.loads(text)
+        data: Any = json.loads(text)
     except ValueError as error:
         raise ResultsError(f"{path}: not valid JSON ({error}); it may have been cut short") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -122,7 +110,7 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
         )
     if version < SCHEMA_VERSION:
         raise ResultsError(f"{path}: schema {version} is not read any more; run the command again")
-    return data
+    return dict(data)
 
 
 def _class_of(data: dict[str, Any], path: Path) -> type[RunRecord]:

@@ -1,4 +1,4 @@
-"""Where each workload's package is. Rooms outside a workload's folder reach it only through here."""
+"""Module of each workload. Packages outside `workloads/` reach a workload only by this registry."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ WORKLOADS: dict[str, str] = {
     "finetune": "benchmarker.workloads.finetune.workload",
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
 }
-"""Packages whose `WORKLOAD` describes a workload, by the workload's name."""
+"""Modules with a `WORKLOAD`, by the workload's name."""
 DEFAULT_WORKLOAD = "generation"
-"""Of a config file, a command line or an old record that names none."""
+"""Workload of a config file or command line that names none."""
 
 
 def workload_of(name: str) -> Workload:
-    """The description of a workload.
+    """Return the workload of this name.
 
     Raises:
-        SpecError: There is none of this name.
+        SpecError: There is no such workload.
     """
     if name not in WORKLOADS:
         raise SpecError(f"no workload '{name}'{did_you_mean(name, WORKLOADS)}")

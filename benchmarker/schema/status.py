@@ -1,4 +1,4 @@
-"""The statuses of a cell, and which one each kind of error gives it."""
+"""Statuses of a cell, and the status of each kind of error."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ STATUSES: dict[ErrorKind, CellStatus] = {
     "disturbed": "invalid",
     "unwatched": "invalid",
 }
-"""The status of a cell that has no number for such a reason; `error` for the other kinds."""
+"""Status of a cell without a number, by kind of error; `error` for other kinds."""
 
 
 def status_of(kind: ErrorKind) -> CellStatus:
-    """What a table calls a cell without a number."""
+    """Return the status of a cell that failed with this kind of error."""
     return STATUSES.get(kind, "error")
 
 
@@ -47,5 +47,5 @@ STATUS_TEXTS = {
 
 
 def status_words(status: str) -> str:
-    """`out of GPU memory`."""
+    """Return a status in words: `out of GPU memory`."""
     return STATUS_TEXTS.get(status, escaped(status))

@@ -206,8 +206,7 @@ def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: st
 def _earlier_commit(request: SweepRequest) -> str | None:
     """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
     first = next(iter(request.jobs.values()))
-    is_same = workload_of(first.workload).is_same_subject
-    commits = [job.origin.commit for job in request.saved if job.origin and is_same(job, first)]
+    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
     return next((commit for commit in commits if commit), None)
 
 

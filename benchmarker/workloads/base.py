@@ -6,9 +6,9 @@ subclass is imported to read records and to parse a command line: methods import
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, final, get_args
 
 from typing_extensions import TypeVar
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.schema.experiment import ExperimentBase
-    from benchmarker.schema.profile import Profile
     from benchmarker.workloads.session import Bench, Judging, Session
 
 JobT = TypeVar("JobT", bound=Job, default=Job)
@@ -145,10 +144,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """
         return {}
 
-    def is_same_subject(self, first: JobT, second: JobT) -> bool:
-        """Whether two jobs read the same model, so that one look-up serves both."""
-        return first.subject == second.subject
-
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
         """Check before a sweep begins that the job's files exist; return their hub commit. Raises BenchmarkerError."""
         return None
@@ -213,49 +208,17 @@ class Workload(Generic[JobT, RecordT, RowT]):
         options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
         return {"options": options or "no options"}
 
-    def ran(self, record: RecordT) -> Mapping[str, str | None]:  # noqa: ARG002
-        """Return what a library chose while it ran, such as a kernel; equal in all records that have it."""
-        return {}
-
-    def libraries(self, record: RecordT) -> Container[str] | None:  # noqa: ARG002
-        """Return the quantization libraries that a variant runs; None if unknown."""
-        return None
-
     def family(self, record: RecordT) -> str:
         """Return the name that related variants share."""
         return record.variant.name
-
-    def place(self, record: RecordT) -> int:  # noqa: ARG002
-        """Return the position of a variant in its family when single runs are compared."""
-        return 0
 
     def plainness(self, record: RecordT) -> tuple[bool, ...]:  # noqa: ARG002
         """Return a rank: the variant with the largest is the baseline if nobody chose one."""
         return ()
 
-    def is_plain(self, row: RowT) -> bool:
-        """Whether a row is of the kind that the others are compared with, such as unquantized."""
-        return row.is_baseline
-
-    def surroundings(self, row: RowT) -> object:  # noqa: ARG002
-        """Return what a row shares with the row that it is compared with, such as the engine."""
-        return None
-
-    def circumstances(self) -> Mapping[str, Circumstance]:
+    def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         """Return what must be equal in all records beside device, driver and versions, by name."""
         return {}
-
-    def as_one(self, records: Sequence[RecordT]) -> Sequence[RecordT]:
-        """Return the records with one name for what is the same by two names."""
-        return records
-
-    def knows(self, record: RecordT) -> bool:
-        """Whether a record has its circumstances: a run that failed early has none."""
-        return bool(record.cells)
-
-    def void(self, records: Sequence[RecordT]) -> str | None:  # noqa: ARG002
-        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
-        return None
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
         """Return the row of a variant and cell.
@@ -273,25 +236,9 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Return the rows with values that follow from the baseline's row."""
         return tuple(rows)
 
-    def row_values(self, row: RowT) -> dict[str, Any]:
-        """Return plain values for a program: base units, None for unknown."""
-        from benchmarker.comparison.comparing import plain_row
-
-        return plain_row(row)
-
     def limitable(self) -> Mapping[str, Limitable]:
         """Return what a budget can limit beside memory and the metrics, by name."""
         return {}
-
-    def loss(self, row: RowT) -> float | None:  # noqa: ARG002
-        """Return what a variant costs beside time and memory (less is better); None if not measured."""
-        return 0.0
-
-    def form_text(self, row: RowT) -> str:
-        """Return a variant with its form, in a sentence."""
-        from benchmarker.core.tables import escaped
-
-        return escaped(row.variant)
 
     def checks(self, record: RecordT) -> Iterable[Check]:  # noqa: ARG002
         """Return checks of `verify` beyond those of every record."""
@@ -325,65 +272,52 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         return metric_columns(rows)
 
-    def cost_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        """Return the columns of memory and other costs in the table of the headline's cell."""
-        from benchmarker.report.columns import plain_costs
+    def cost_columns(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Column[Any]]:
+        """Return the columns of memory and other costs.
 
-        return plain_costs(rows)
+        Args:
+            whole: For the table of every cell, which has fewer.
+        """
+        from benchmarker.report.columns import memory, plain_costs
 
-    def brief_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        """Return the columns beside the ranking metric in the first table."""
-        from benchmarker.report.columns import latency_columns
+        return memory(rows) if whole else plain_costs(rows)
 
-        return latency_columns(rows)
+    def brief_columns(self, rows: Sequence[RowT]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
+        """Return the columns of the first table before the ranking metric, and those of exactness."""
+        from benchmarker.report.columns import latency_columns, quality_columns
 
-    def quality_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        """Return the columns of exactness in the first table."""
-        from benchmarker.report.columns import quality_columns
-
-        return quality_columns(rows)
-
-    def quality_text(self, row: RowT) -> str:
-        """Return the exactness of a row in a sentence; empty if the workload has no such metric."""
-        from benchmarker.report.columns import quality_text
-
-        return quality_text(row)
+        return latency_columns(rows), quality_columns(rows)
 
     def command(self, records: Sequence[RecordT]) -> str:  # noqa: ARG002
         """Return the command that runs a variant for use; empty if there is none."""
         return ""
 
-    def more_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:  # noqa: ARG002
-        """Return further columns of the table of every cell."""
-        return ()
-
     def detail_sheets(self, rows: Sequence[RowT]) -> Sequence[Sheet]:  # noqa: ARG002
         """Return further tables of the headline's cell."""
         return ()
 
-    def limit_sheet(self, rows: Sequence[RowT]) -> Sheet | None:
-        """Return the table of rows beside the limits of the device; None if these are unknown."""
+    def limit_sheet(self, rows: Sequence[RowT], *, whole: bool = False) -> Sheet | None:
+        """Return the table of rows beside the limits of the device; None if these are unknown.
+
+        Args:
+            whole: The rows are of all cells: choose those that belong in the table.
+        """
+        from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
 
-        return floors(rows)
+        return floors(headline_rows(rows) if whole else rows)
 
-    def limit_rows(self, rows: Sequence[RowT]) -> Sequence[RowT]:
-        """Return the rows that belong in the table of limits."""
-        from benchmarker.comparison.rows import headline_rows
+    def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
+        """Return the lines above the tables.
 
-        return headline_rows(rows)
-
-    def header(self, records: Sequence[RecordT]) -> Sequence[str]:
-        """Return the lines above the tables."""
+        Args:
+            is_run: Whether the table is of one run.
+        """
+        from benchmarker.core.tables import escaped
         from benchmarker.report.captions import plain_header
 
-        return plain_header(records)
-
-    def run_header(self, record: RecordT) -> Sequence[str]:
-        """Return the lines above the table of one run."""
-        from benchmarker.core.tables import escaped
-
-        return f"variant: {escaped(record.variant.name)}", *self.header([record])
+        variant = [f"variant: {escaped(records[0].variant.name)}"] if is_run else []
+        return *variant, *plain_header(records)
 
     def caption(self, results: Results) -> str:
         """Return the paragraph below the tables that explains how to read them."""
@@ -391,23 +325,29 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         return caption(results)
 
-    def remarks(self, rows: Sequence[RowT], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        """Return sentences on all rows together."""
+    def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        """Return sentences on all rows together.
+
+        Args:
+            brief: Only those that answer the workload's question, for the first table.
+        """
         return ()
 
-    def first_remarks(self, rows: Sequence[RowT]) -> Sequence[str]:  # noqa: ARG002
-        """Return the remarks that answer the workload's question; they are below the first table too."""
-        return ()
+    def caveats(
+        self,
+        records: Sequence[RecordT],
+        rows: Sequence[RowT],
+        *,
+        baseline: str | None = None,  # noqa: ARG002
+    ) -> Sequence[str]:
+        """Return what a reader must know before believing a number, the most important first.
 
-    def caveats(self, records: Sequence[RecordT], rows: Sequence[RowT]) -> Sequence[str]:
-        """Return what a reader must know before believing a number, the most important first."""
+        Args:
+            baseline: Variant with which the table compares; None for a short list.
+        """
         from benchmarker.report.caveats import plain_caveats
 
         return plain_caveats(records, rows)
-
-    def closing(self, rows: Sequence[RowT], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        """Return lines below the caveats."""
-        return ()
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         """Return the charts of a comparison."""
@@ -421,34 +361,30 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         return plain_title(results)
 
-    def has_random_weights(self, rows: Sequence[RowT]) -> bool:  # noqa: ARG002
-        """Whether a row is of random weights: its time and memory are real, its text and quality are not."""
-        return False
-
-    def profile_text(self, profile: Profile) -> str:  # noqa: ARG002
-        """Return what a profile is of."""
-        return "one call"
-
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
         """Return sentences on what was predicted and reached, and on when a variant has paid for its start."""
         return (), ()
 
     # For callers; not overridden
 
+    @final
     def metric(self, name: str) -> Metric:
         """Return the metric of this name."""
         return next(metric for metric in self.metrics if metric.name == name)
 
+    @final
     def ranking(self, names: Collection[str]) -> Metric:
         """Return the metric that ranks rows that have metrics of these names."""
         return self.metric(next((name for name in self.ranked_by if name in names), self.headline))
 
     @property
+    @final
     def cell_class(self) -> type[CellBase]:
         """Class of the cells of its records."""
         kind: type[CellBase] = get_args(self.record.model_fields["cells"].annotation)[0]
         return kind
 
+    @final
     def at_least(self, point: Any, smaller: Any) -> bool:
         """Whether a point needs no less memory than another: equal in every axis but sizes, and as large in these."""
         return all(
@@ -459,10 +395,12 @@ class Workload(Generic[JobT, RecordT, RowT]):
         )
 
     @property
+    @final
     def rate_unit(self) -> str:
         """Unit of the headline metric, as it is shown."""
         return self.metric(self.headline).shown_unit
 
+    @final
     def rate(self, cell: CellBase, sample: SampleBase) -> float | None:
         """Return the headline metric of one repeat, as it is shown."""
         metric = self.metric(self.headline)

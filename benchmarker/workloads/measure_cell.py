@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
-from benchmarker.distributed.rank_watch import RankError
+from benchmarker.distributed.ranks import RankError
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure

@@ -1,4 +1,4 @@
-"""What a model must beat to be worth anything: guessing, and knowing the last token only."""
+"""Baseline perplexity of a bigram model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Tokens = NDArray[np.int64]
 
 
 def bigram_perplexity(learned: Tokens, judged: Tokens, *, vocabulary: int) -> float:
-    """Of `judged`, each token predicted from the one before it.
+    """Return the perplexity of `judged`, each token predicted from the previous one.
 
-    Counts of pairs are mixed with counts of single tokens, and those with one for every token (Witten & Bell 1991:
-    a context hands on as much weight as it has been followed by different tokens), so that nothing is impossible.
+    Counts of pairs are mixed with counts of single tokens, and those with one for every token (Witten & Bell 1991: the
+    weight of a context is the number of different tokens that followed it), so that every token has a probability.
     """
     single = np.bincount(learned, minlength=vocabulary) + 1.0
     single /= single.sum()

@@ -1,12 +1,12 @@
-"""Text that any machine with benchmarker has: Python's help topics and library, and docstrings of what it depends on.
+"""Text that every machine with benchmarker has: Python's help topics and library, and docstrings of its dependencies.
 
-Prose is what a model is judged on: the help topics (`pydoc_data.topics`) and the docstrings of the library's modules.
-A quarter of the modules and of the topics is held out, chosen by a hash of the name, so that the choice is the same for
-every version of Python. Paragraphs of the held-out text are dropped wherever else they occur. The topics that
-`calibration.txt` was cut from are never held out: what GPTQ is calibrated on must not be what it is judged on.
+The prose is the help topics (`pydoc_data.topics`) and the docstrings of the library's modules. A quarter of the modules
+and of the topics is held out, chosen by a hash of the name, so that the choice is the same for every version of Python.
+Paragraphs of the held-out text are dropped from the training text. The topics of `calibration.txt` are never held out,
+because GPTQ must not be judged on its calibration text.
 
-Two megabytes of prose are soon known by heart, so there is more to learn from: the modules' whole sources, and the
-docstrings of numpy, scipy and torch.
+Two megabytes of prose are soon memorized, so the training text also has the modules' whole sources, and the docstrings
+of numpy, scipy and torch.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ EVALUATION = range(6)
 VALIDATION = range(7, 9)
 LAST_CALIBRATION_TOPIC = "formatstrings"
 LEFT_OUT = ("test", "tests", "idle_test", "site-packages", "encodings", "pydoc_data", "_bundled", "lib-dynload")
-"""Folders: tests (some systems leave them out), other people's packages, tables, and the topics' own source."""
+"""Excluded folders: tests (some systems leave them out), other packages, tables, and the topics' own source."""
 PRIVATE = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
-"""Beginnings of names of what belongs to the machine, not to Python."""
+"""Prefixes of names that belong to the machine, not to Python."""
 PACKAGES = ("numpy", "scipy", "torch")
-"""All under the BSD licence with three clauses."""
+"""Packages under the BSD licence with three clauses."""
 SHORT_PARAGRAPH = 40
-"""Characters below which a paragraph may stand in both halves ("Return self.")."""
+"""Characters below which a paragraph may be in both halves ("Return self.")."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The text, split. Each is one string of documents joined by blank lines."""
+    """Text in parts. Each part is one string of documents joined by blank lines."""
 
     prose: str
-    """To learn from: topics and docstrings."""
+    """Training text: topics and docstrings."""
     code: str
-    """To learn from too: whole sources of the same modules, comments and docstrings included."""
+    """Training text: whole sources of the same modules, comments and docstrings included."""
     packages: str
-    """And docstrings of packages."""
+    """Training text: docstrings of packages."""
     validation: str
-    """Prose that the learning rate and the checkpoint are chosen by."""
+    """Prose for choosing the learning rate and the checkpoint."""
     evaluation: str
-    """Prose that nothing is chosen by."""
+    """Prose for evaluation only."""
 
     @property
     def sha256(self) -> str:
-        """Of everything that is learned from."""
+        """SHA-256 of all training text."""
         return hashlib.sha256("\0".join((self.prose, self.code, self.packages)).encode()).hexdigest()
 
 
 def library_corpus() -> Corpus:
-    """Collect from the running Python."""
+    """Collect the text of the running Python."""
     sources = dict(_sources(Path(sysconfig.get_path("stdlib"))))
     docs = {name: "\n\n".join(docstrings(text)) for name, text in sources.items()}
     held = {name for name in (*docs, *_free_topics()) if _bucket(name) in EVALUATION}
@@ -79,12 +79,12 @@ def library_corpus() -> Corpus:
 
 
 def package_versions() -> dict[str, str]:
-    """Which versions the docstrings are from."""
+    """Return the versions of the packages."""
     return {name: version(name) for name in PACKAGES}
 
 
 def docstrings(source: str) -> list[str]:
-    """Of the module, its classes and its functions, in the order of the source."""
+    """Return those of the module, its classes and its functions, in the order of the source."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
     found.sort(key=lambda node: getattr(node, "lineno", 0))
@@ -92,13 +92,13 @@ def docstrings(source: str) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Without trailing spaces, page breaks and runs of empty lines."""
+    """Return the text without trailing spaces, page breaks and runs of empty lines."""
     lines = [line.rstrip() for line in text.replace("\f", "").expandtabs().splitlines()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
 
 def without(text: str, other: str) -> str:
-    """The text without the paragraphs that the other one has too."""
+    """Return the text without the paragraphs that the other text contains."""
     known = {_bare(paragraph) for paragraph in other.split("\n\n")}
     kept = [one for one in text.split("\n\n") if len(one) < SHORT_PARAGRAPH or _bare(one) not in known]
     return "\n\n".join(kept)
@@ -128,7 +128,7 @@ def _free_topics() -> list[str]:
 
 
 def _bucket(name: str) -> int:
-    """A package is in one bucket as a whole, because its modules quote each other."""
+    """Return the bucket of a name. A package is in one bucket, because its modules quote each other."""
     package = name.split("/")[0]
     return int(hashlib.sha256(package.encode()).hexdigest(), 16) % BUCKETS
 

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer of its own: a vocabulary of Qwen's size would be 30 times the model."""
+"""A byte-level BPE tokenizer with a small vocabulary: one of Qwen's size would be 30 times the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
-"""Their places are their ids: the config names 0 and 1."""
+"""Special tokens in the order of their ids: the config names 0 and 1."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -17,7 +17,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary: int) -> Tokenizer:
-    """Learn the merges; every byte has a token, so that nothing is unknown."""
+    """Train the merges; every byte has a token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -32,7 +32,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int) -> Tokenizer:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, positions: int) -> None:
-    """tokenizer.json and tokenizer_config.json, as transformers reads them."""
+    """Write tokenizer.json and tokenizer_config.json for transformers."""
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",

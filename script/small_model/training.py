@@ -1,7 +1,7 @@
-"""Training a few million parameters: Muon for the matrices inside the layers, AdamW for the rest.
+"""Training of a few million parameters: Muon for the matrices inside the layers, AdamW for the rest.
 
-Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees
-some of each kind of text, and a tenth of what the layers add is dropped at random: the text is seen several times.
+Muon (Keller Jordan, 2024) makes each update of a matrix orthogonal. Every step sees some of each kind of text. A tenth
+of the layers' outputs is dropped at random, because the text is seen several times.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 WINDOW = 512
-"""Tokens that a step sees at once; what perplexity is measured on too."""
+"""Tokens of a window, in training and for perplexity."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how hard."""
+    """Duration and step sizes of a training."""
 
     steps: int
     minutes: float
-    """The learning rate falls to zero by `steps` or by then, whichever comes first."""
+    """Time limit. The learning rate reaches zero at `steps` or at this limit, whichever comes first."""
     rows: tuple[tuple[str, int], ...]
     """Windows of each kind of text in a step."""
     dropout: float
     learning_rate: float
     decay: float
-    """Share of the training, at its end, in which the learning rate falls to zero."""
+    """Final share of the training, in which the learning rate falls to zero."""
     warmup: float = 0.02
-    """Share of the training in which it rises."""
+    """Initial share, in which it rises."""
     weight_decay: float = 0.1
     report_every: int = 200
 
 
 def new_model(vocabulary: int) -> Qwen3ForCausalLM:
-    """2.5 million parameters, 4.99 MB in 16 bit. All sides are multiples of 128, as groups and kernels want."""
+    """Return a new model of 2.5 million parameters (4.99 MB in 16 bit). All sides are multiples of 128, as groups and
+    kernels require.
+    """
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=256,
@@ -70,7 +72,7 @@ def train(
     Args:
         texts: Token ids by the names in `plan.rows`, each [tokens].
         validation: Token ids, [tokens].
-        keep: Called with the step and the validation loss in nats, where a report is due.
+        keep: Called with the step and the validation loss in nats at every report.
     """
     device = next(model.parameters()).device
     matrices = [one for one in model.model.layers.parameters() if one.ndim == 2]
@@ -101,12 +103,12 @@ def train(
 
 
 def schedule(progress: float, plan: Plan) -> float:
-    """Factor of the learning rate: up, level, down to zero."""
+    """Return the factor of the learning rate: rising, constant, falling to zero."""
     return max(0.0, min(progress / plan.warmup + 1e-3, 1.0, (1 - progress) / plan.decay))
 
 
 def _drop_in_training(model: Qwen3ForCausalLM, share: float) -> None:
-    """Drop some of what each layer adds to the stream, where the model is in training mode."""
+    """Drop part of each layer's output in training mode."""
     for layer in model.model.layers:
         for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
             linear.register_forward_hook(lambda module, _, out: nn.functional.dropout(out, share, module.training))
@@ -114,10 +116,10 @@ def _drop_in_training(model: Qwen3ForCausalLM, share: float) -> None:
 
 @torch.no_grad()
 def mean_loss(model: Qwen3ForCausalLM, tokens: Tensor, *, scored_from: int = 0) -> float:
-    """Nats per token over windows that do not overlap.
+    """Return nats per token over windows without overlap.
 
     Args:
-        scored_from: First position in a window whose next token is scored; 256 gives what `--quality full` gives.
+        scored_from: First position in a window whose next token is scored; 256 as in `--quality full`.
     """
     was_training = model.training
     model.eval()

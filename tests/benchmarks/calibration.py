@@ -20,15 +20,14 @@ import torch
 from torch import nn
 
 from benchmarker.checkpoints.base import Silent
-from benchmarker.checkpoints.dummy_tensors import packable_linears
+from benchmarker.checkpoints.dummy import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
 from benchmarker.quality.judging_plan import BASELINE, make_plan
 from benchmarker.quality.saved_predictions import SavedLogits
 from benchmarker.quality.scoring import predictions, score_against
 from benchmarker.quality.statistics import divergence
-from benchmarker.quantization.load import load_model
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint, load_model
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
 

@@ -23,11 +23,10 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from benchmarker.checkpoints.files import INDEX, SINGLE
-from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.checkpoints.files import INDEX, SINGLE, shipped_shape
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.hardware.device import find_device
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -15,14 +15,13 @@ from safetensors.torch import load_file
 
 from benchmarker.checkpoints import cache, dummy
 from benchmarker.checkpoints.base import Checkpoint, Form
-from benchmarker.checkpoints.dummy_tensors import empty_model, plan_tensors
+from benchmarker.checkpoints.dummy import empty_model, plan_tensors
+from benchmarker.checkpoints.files import shipped_shape, tensor_bytes
 from benchmarker.checkpoints.read_model import load_tokenizer
-from benchmarker.checkpoints.shipped_models import shipped_shape
-from benchmarker.checkpoints.tensor_files import tensor_bytes
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quantization.gptq.loader import GPTQOptions
 from benchmarker.quantization.gptq.packing import balanced, deviation
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec

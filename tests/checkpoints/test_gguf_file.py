@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from benchmarker.checkpoints.base import Silent
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.find import look_for
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts, write_gguf
 from benchmarker.checkpoints.read_model import load_tokenizer
-from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quality.judging_plan import make_plan
 from benchmarker.quantization.base import Options
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec, TensorTypes
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.reading.generation_caveats import types_note

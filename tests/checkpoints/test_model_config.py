@@ -11,8 +11,7 @@ import torch
 from benchmarker.checkpoints.base import Silent, Target
 from benchmarker.checkpoints.model_config import language_model_config
 from benchmarker.core.errors import ModelError
-from benchmarker.quantization.load import load_form
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint, load_form
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarker.checkpoints.files import read_config
-from benchmarker.checkpoints.shipped_models import shipped_shape, shipped_text
+from benchmarker.checkpoints.files import read_config, shipped_shape, shipped_text
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality
 from tests.benchmarks.calibration import Outcome, outcomes
 from tests.quality.test_quality import run

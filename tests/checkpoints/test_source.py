@@ -11,7 +11,7 @@ import pytest
 from benchmarker.checkpoints.model_config import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import BenchmarkerError, ModelError
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 

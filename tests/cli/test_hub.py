@@ -16,7 +16,7 @@ from tests.hub_server import COMMIT, Hub, hub_of, serving
 FIND = """
 import json, sys
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.workloads.generation.spec import VariantSpec
 model = ModelSpec(**json.loads(sys.argv[1]))

@@ -13,7 +13,6 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.collect import collect
 from benchmarker.schema.record import Energy, EnergyWindow
 from benchmarker.schema.record_io import parse_json
-from benchmarker.schema.registry import workload_of
 from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 
@@ -57,7 +56,7 @@ def differing(folder: Path) -> list[str]:
         raw = [parse_json(paths[one.run_id].read_bytes(), paths[one.run_id]) for one in results.members[row.variant]]
         shape = [row.cell[name] for name in SHAPES[row.workload]]
         stated = {
-            **workload_of(row.workload).row_values(row),
+            **row.values(),
             **spreads("latency_s", row.latency),
             **{name: value for metric in row.metrics for name, value in spreads(metric, row.metrics[metric]).items()},
             **spreads("ttft_s", row.metrics.get("ttft")),

@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.distributed import rank_watch, ranks
-from benchmarker.distributed.rank_watch import RankError
-from benchmarker.distributed.ranks import open_ranks
+from benchmarker.distributed import ranks
+from benchmarker.distributed.ranks import RankError, open_ranks
 from benchmarker.hardware.device import CpuDevice
 
 
@@ -64,7 +63,7 @@ def test_ranks_exchange_tensors_and_answer_and_may_refuse():
     ],
 )
 def test_a_rank_that_fails_is_named_and_no_process_is_left(monkeypatch, message, sentence, kind):
-    monkeypatch.setattr(rank_watch, "SILENT_S", 3.0)
+    monkeypatch.setattr(ranks, "SILENT_S", 3.0)
     monkeypatch.setattr(ranks, "LEAST_S", 2.0 if message == "sleep" else 20.0)
     began_s = time.monotonic()
     with opened() as opened_ranks:

@@ -235,7 +235,7 @@ def test_models_that_are_built_otherwise_make_the_tokens_of_generate(kind: str) 
     ("kind", "said"),
     [
         ("gpt_oss", "GptOssAttention attends with s_aux; use --engine eager"),
-        ("stablelm", "StableLmAttention attends with nothing of what a decode step tells it; use --engine eager"),
+        ("stablelm", "StableLmAttention attends with no lengths of the sequences in the cache; use --engine eager"),
         ("gpt2", "this model caches 4 heads of 16 numbers, where its config says 2 of 16; use --engine eager"),
     ],
 )

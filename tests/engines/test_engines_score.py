@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders import prefill_decode, static_decoder
+from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
@@ -62,7 +62,7 @@ def test_a_fault_in_the_step_is_seen(model: PreTrainedModel, monkeypatch: pytest
         token, logits = step(*arguments)  # type: ignore[arg-type]
         return token, 1.5 * logits
 
-    monkeypatch.setattr(static_decoder, "decode_step", sharpened)
+    monkeypatch.setattr(prefill_decode, "decode_step", sharpened)
     decoder = DECODERS["cuda_graph"](model)
     assert divergence(model, decoder) > 1e-2
     # The tokens do not tell: the likeliest stays the likeliest.

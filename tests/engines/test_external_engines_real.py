@@ -15,7 +15,7 @@ import numpy
 import pytest
 
 from benchmarker.checkpoints.base import Checkpoint, Silent
-from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import engine_statuses, environments_folder
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions

@@ -85,7 +85,7 @@ def test_idle_power_is_read_with_the_board_at_rest_for_as_long():
     [
         (None, "only GPUs have the counter"),
         (CountingGpu(counts=False), "no energy counter"),
-        (CountingGpu(shown_w=100.0), "says 300 W and its power readings 100 W; one is wrong"),
+        (CountingGpu(shown_w=100.0), "gives 300 W and the power readings 100 W; one is wrong"),
     ],
 )
 def test_a_missing_counter_gives_a_reason_instead_of_a_number(gpu, why):

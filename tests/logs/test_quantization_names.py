@@ -9,7 +9,7 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import ModelError
 from benchmarker.logs.log_runs import QUANTS, evidence_of_start, find_events
 from benchmarker.profiling.categories import category
-from benchmarker.quantization.prepare import check_stored
+from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -7,7 +7,6 @@ import pytest
 from benchmarker.core.tables import to_markdown
 from benchmarker.profiling.profile_table import hundredths, profile_table, shortened
 from benchmarker.schema.profile import Kernel
-from benchmarker.workloads.generation.generation_metrics import profiled_words
 from benchmarker.workloads.generation.record import GenerationProfile
 
 
@@ -35,7 +34,7 @@ def test_the_table_of_a_device():
         busy_s=0.9,
         span_s=1.5,
     )
-    assert to_markdown(profile_table(profile, what=profiled_words(profile), limit=2)) == (
+    assert to_markdown(profile_table(profile, what=profile.subject, limit=2)) == (
         "One profiled generation, prompt of 26, 32 new tokens: by device time\n"
         "\n"
         "| kernel                                        | category   |      time |     % | calls |  average |\n"
@@ -51,7 +50,7 @@ def test_the_table_of_a_device():
 
 def test_the_table_of_a_cpu():
     profile = profile_of(Kernel(name="aten::mm", calls=8, total_s=0.04), by="cpu", batch_size=4)
-    assert to_markdown(profile_table(profile, what=profiled_words(profile))) == (
+    assert to_markdown(profile_table(profile, what=profile.subject)) == (
         "One profiled generation, prompt of 26, 32 new tokens, batch of 4: by CPU time\n"
         "\n"
         "| operator   | category |     time |      % | calls | average |\n"
@@ -64,7 +63,7 @@ def test_the_table_of_a_cpu():
 
 def test_names_cannot_break_the_table():
     profile = profile_of(Kernel(name="a|b`c\n| d |\x1b[31m", calls=1, total_s=1.0))
-    row = to_markdown(profile_table(profile, what=profiled_words(profile))).splitlines()[4]
+    row = to_markdown(profile_table(profile, what=profile.subject)).splitlines()[4]
     assert row.startswith("| `` a\\|b`c \\| d \\| [31m `` | other ")
 
 

@@ -24,7 +24,7 @@ from benchmarker.quality.judge import Subject, judge
 from benchmarker.quality.judging_plan import Plan, make_plan
 from benchmarker.quality.saved_predictions import check_room, scratch_file
 from benchmarker.quality.windows import QUICK_WINDOWS, cut
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.workloads.generation.spec import VariantSpec

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
-from benchmarker.quantization.gptq.backends import Gpu, KernelName, check_kernel, check_shapes
+from benchmarker.quantization.gptq.gptqmodel_kernels import Gpu, KernelName, check_kernel, check_shapes
 from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
 from benchmarker.schema.config_io import validated
 from benchmarker.workloads.generation.forms import resolve

@@ -1,10 +1,10 @@
-"""Inductor's settings on a GPU, and its tuning, made to time kernels and not the host that launches them.
+"""Inductor's settings on a GPU, and a change to its tuning that makes it time kernels instead of the host.
 
-Inductor times each candidate between two events, and before each time it overwrites memory as large as the device's
-last cache, so that the candidate finds nothing there. On an H100 that takes less time than the host needs to launch the
-candidate: the device has nothing to do when the first event comes, and what is measured is the launch, which on a busy
-host varies by more than the candidates differ. Overwriting more gives the host its lead back. Triton's own `do_bench`
-overwrites 256 MiB, an H100's cache five times.
+Inductor times each candidate between two events, after overwriting memory as large as the device's last-level cache, so
+that the candidate starts with a cold cache. On an H100 the overwrite takes less time than the host needs to launch the
+candidate: the device is idle at the first event, and the measured time is the launch, which on a busy host varies by
+more than the candidates differ. Overwriting more memory gives the host enough time. Triton's own `do_bench` overwrites
+256 MiB, five times an H100's cache.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from functools import partial
 from typing import Any
 
 ON_GPU = {
-    # A product with a single row becomes a reduction of inductor's own, tuned step by step: cuBLAS leaves a third of
-    # the bandwidth unused there (205 to 249 tok/s for fp16 on an H100).
+    # A GEMV becomes a reduction by inductor, tuned step by step: cuBLAS leaves a third of the bandwidth unused there
+    # (205 to 249 tok/s for fp16 on an H100).
     "coordinate_descent_tuning": True,
-    # Small kernels that do not depend on each other become one. Not products: together they are tuned as one too, and
-    # int8's query, key and value took 19 us instead of 12 (H100).
+    # Small independent kernels become one, but not GEMMs: combined, they are tuned as one too, and int8's query, key
+    # and value took 19 us instead of 12 (H100).
     "combo_kernels": True,
     "combo_kernels_pointwise_only": True,
-    # Sums over so few parts need no reduction.
+    # Short sums need no reduction.
     "unroll_reductions_threshold": 16,
-    # Else torch 2.11 times a second block size beside the one that an earlier process chose and kept. Where it then
-    # chooses the other, sums round differently, and random weights make another text.
+    # Otherwise torch 2.11 times a second block size next to the one that an earlier process chose and kept. If it then
+    # chooses the second, sums round differently, and random weights give another text.
     "dynamic_scale_rblock": False,
-    # A kernel is launched while the one before it ends (Hopper and newer).
+    # A kernel is launched while the previous one ends (Hopper and newer).
     "triton.enable_pdl": True,
     "triton.unique_kernel_names": True,
 }
-"""Inductor's settings for a GPU, as far as this torch knows them; on a CPU its defaults."""
+"""Inductor's settings for a GPU; on a CPU it keeps its defaults."""
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""The same where inductor makes no product of one row itself.
+"""Settings for a model in which inductor makes no GEMV itself.
 
-What is left to it are short kernels. Of each, several candidates are compiled side by side and timed. Tuning step by
-step compiles one candidate after another. Set up with empty caches for 512 tokens of Qwen3-4B on one H100 (2026-11-25),
-fp16 took 10 s in place of 29, and GPTQ 14 in place of 41; for eight such sequences fp16 took 13 s in place of 55. Of a
-prompt, inductor's kernels of a layer take 25 us in fp16, and took 27.
+Inductor then compiles only short kernels. Several candidates of each are compiled in parallel and timed, while tuning
+step by step compiles one candidate after another. Set-up with empty caches for 512 tokens of Qwen3-4B on one H100
+(2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ; for eight such sequences fp16 took 13 s
+instead of 55. Inductor's kernels of a layer take 25 us of a prompt in fp16, and took 27.
 """
 TIMES_THE_CACHE = 5
-"""How many times the cache's size is written before each timing: about 90 us on an H100, while a host takes 30 us or
-more to launch a kernel between two events."""
+"""Bytes written before each timing, as a multiple of the cache: about 90 us on an H100. A host takes 30 us or more to
+launch a kernel between two events."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
-"""Instead of 100 each, so that setting up takes no longer than before."""
+"""Inductor's default is 100 each. Fewer keep set-up as short as without the larger overwrite."""
 
 SHORT_SUM = 256
-"""Numbers of a sum that a program of one GPU kernel holds at once: an attention head's."""
+"""Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's."""
 
 
 @contextmanager
 def kernels_timed_alone() -> Iterator[None]:
-    """Surrounds what may tune. Where torch times in another way than by InductorBenchmarker, it is left to it."""
+    """Surround code that may tune. Has no effect if torch does not time with InductorBenchmarker."""
     from torch._inductor.runtime import benchmarking
 
     timer: Any = benchmarking.benchmarker
@@ -74,11 +74,11 @@ def kernels_timed_alone() -> Iterator[None]:
 
 @contextmanager
 def heads_normed_at_once() -> Iterator[None]:
-    """Inside, inductor keeps the numbers of a short sum in registers, and does not read them again to use the sum.
+    """Make inductor keep the numbers of a short sum in registers instead of reading them twice.
 
-    Left alone, it does so up to 64 numbers, and up to 1,024 where all rows follow one another in memory. The norm of
-    Qwen3-4B's query heads at 512 tokens took 4 us on one H100 for a product of their own, where it is read once. In the
-    joined product of query, key and value it was read twice, and took 20 us (2026-11-25).
+    By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. The norm of Qwen3-4B's query
+    heads at 512 tokens took 4 us on one H100 after a GEMM of their own, which is contiguous. After the joined GEMM of
+    query, key and value it was read twice and took 20 us (2026-11-25).
     """
     from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V
@@ -91,7 +91,7 @@ def heads_normed_at_once() -> Iterator[None]:
             usual: bool = InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
             return usual or (bool(is_short) and not cooperative_reduction)
 
-    # What was compiled outside is another thing to torch's caches, which do not see a handler.
+    # torch's caches ignore the handler: the tag separates code that was compiled without it.
     compiler: Any = config
     tag = f"{compiler.cache_key_tag}, sums of {SHORT_SUM} at once"
     with V.set_choices_handler(Choices()), compiler.patch(cache_key_tag=tag):
@@ -99,7 +99,7 @@ def heads_normed_at_once() -> Iterator[None]:
 
 
 def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Those of inductor's settings that the installed torch has."""
+    """Return the settings that the installed torch's inductor has."""
     from torch._inductor import config
 
     has: dict[str, Any] = config.get_config_copy()

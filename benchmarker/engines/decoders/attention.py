@@ -1,13 +1,13 @@
-"""Attention of one query a sequence against a fixed cache, with grouped heads and without a mask.
+"""Attention of one query per sequence over a fixed cache, with grouped heads and without a mask.
 
-Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times
-over in Qwen3-4B, and a mask rules out the fast kernels; so neither is done here. On NVIDIA in 16 bit torch's flash
-attention takes the length of each sequence from the device, reads only the positions up to it, and splits a long one
-over the whole card. Elsewhere it is two matmuls over the whole cache, and what is not filled gets no weight.
+Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times in
+Qwen3-4B, and a mask rules out the fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash
+attention takes the length of each sequence from the device, reads only the filled positions, and splits a long sequence
+over the whole GPU. Elsewhere attention is two matmuls over the whole cache, in which unfilled positions have weight 0.
 
-A short cache is quick to read and slow to launch for: there the native engine attends by this program's own kernel,
-which also reads the filled part alone. The other engines leave it to torch. One sequence does not come here where its
-step is five kernels a layer: `kernels/fused_decode_attention.py` attends there.
+A short cache is quick to read and slow to launch for: there the native engine uses this program's own kernel, which
+also reads only the filled part. One sequence whose step is five kernels per layer does not use this file:
+`kernels/fused_decode_attention.py` computes its attention.
 """
 
 from collections.abc import Iterator
@@ -26,41 +26,42 @@ from benchmarker.schema.engine_facts import OWN_ATTENTION
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 LIBRARY = "benchmarker_decode"
-"""Name by which transformers calls attention by torch's kernels. It makes no mask for a name that is not its own."""
+"""Name of attention by torch's kernels in transformers, which makes no mask for names other than its own."""
 NATIVE = "benchmarker_decode_native"
-"""Name by which transformers calls attention with this program's kernel for a short cache."""
+"""Name of attention with this program's kernel for a short cache."""
 PROMPT = "benchmarker_prompt"
-"""Name by which transformers calls attention of a padded prompt to a cache whose filled part only the device knows."""
+"""Name of attention of a padded prompt, over a cache whose filled length is only on the device."""
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
 UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
-"""Arguments of transformers' attention that change its output, and that no function here implements."""
+"""Arguments of transformers' attention that change its output and that are not implemented here."""
 
 
 @contextmanager
 def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Let the model attend by `attend`, for decode steps alone: a prefill keeps the model's own attention.
+    """Make the model use `attend` in decode steps. A prefill keeps the model's own attention.
 
     Args:
-        native: Whether this program's own kernel may be used.
+        native: Allow this program's own kernel.
     """
-    config: Any = model.config
-    before = config._attn_implementation
-    config._attn_implementation = NATIVE if native else LIBRARY
-    try:
+    with _attention_named(model, NATIVE if native else LIBRARY):
         yield
-    finally:
-        config._attn_implementation = before
 
 
 @contextmanager
 def prompt_attention_backend(model: PreTrainedModel) -> Iterator[None]:
-    """Let the model attend by `attend_prompt`, as a captured prefill has to."""
+    """Make the model use `attend_prompt`, which a captured prefill needs."""
+    with _attention_named(model, PROMPT):
+        yield
+
+
+@contextmanager
+def _attention_named(model: PreTrainedModel, name: str) -> Iterator[None]:
     config: Any = model.config
     before = config._attn_implementation
-    config._attn_implementation = PROMPT
+    config._attn_implementation = name
     try:
         yield
     finally:
@@ -79,15 +80,15 @@ def attend(
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer in one decode step.
+    """Compute the attention of one layer in one decode step.
 
     Args:
         query: [batch, heads, 1, head_dim].
-        key: The whole cache, [batch, key heads, positions, head_dim]; so is the value.
+        key: Whole cache, [batch, key heads, positions, head_dim], like the value.
         scaling: Factor of the scores.
-        sequence_lengths: How much of the cache is filled.
-        native: Whether this program's own kernel may be used.
-        others: Further arguments of some models; those that `UNSUPPORTED_ARGUMENTS` does not name change nothing.
+        sequence_lengths: Filled part of the cache.
+        native: Allow this program's own kernel.
+        others: Further arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
 
     Returns:
         [batch, 1, heads, head_dim], and no weights.
@@ -123,20 +124,12 @@ def attend_prompt(
     sequence_lengths: SequenceLengths | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer for a padded prompt: causal, to what the cache holds up to the prompt's end.
+    """Compute causal attention of one layer for a padded prompt, over the cache up to the prompt's end.
+
+    Arguments, result and errors are those of `attend`, with a query of [batch, heads, tokens, head_dim].
 
     Args:
-        query: [batch, heads, tokens, head_dim].
-        key: The whole cache, [batch, key heads, positions, head_dim]; so is the value.
-        scaling: Factor of the scores.
-        sequence_lengths: Lengths that include the padded prompt, and query starts as far apart as the prompt is long.
-        others: Further arguments of some models; those that `UNSUPPORTED_ARGUMENTS` does not name change nothing.
-
-    Returns:
-        [batch, tokens, heads, head_dim], and no weights.
-
-    Raises:
-        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`.
+        sequence_lengths: Lengths that include the padded prompt, and query starts spaced by the prompt's length.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     if attention_backend(key) == FLASH:
@@ -154,15 +147,11 @@ def attend_prompt(
 def _checked(
     module: nn.Module, mask: Tensor | None, sequence_lengths: SequenceLengths | None, others: dict[str, Any]
 ) -> SequenceLengths:
-    """The sequence lengths, after a check that the model's attention is one that is implemented here.
-
-    Raises:
-        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`, or hands no lengths on.
-    """
-    wanted = [name for name in UNSUPPORTED_ARGUMENTS if others.get(name) is not None]
-    if sequence_lengths is None or mask is not None or wanted:
-        missing = "a mask of its own" if sequence_lengths else "nothing of what a decode step tells it"
-        why = ", ".join(wanted) or missing
+    """Return the sequence lengths; raise UnsupportedError if the model's attention is not implemented here."""
+    unsupported = [name for name in UNSUPPORTED_ARGUMENTS if others.get(name) is not None]
+    if sequence_lengths is None or mask is not None or unsupported:
+        missing = "a mask of its own" if sequence_lengths else "no lengths of the sequences in the cache"
+        why = ", ".join(unsupported) or missing
         raise UnsupportedError(f"{type(module).__name__} attends with {why}; use --engine eager")
     return sequence_lengths
 
@@ -178,19 +167,17 @@ def attend_native(
     sequence_lengths: SequenceLengths | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer in one decode step: `attend` with `native=True`, under a name of its own."""
-    lengths = sequence_lengths
-    return attend(
-        module, query, key, value, attention_mask, scaling=scaling, sequence_lengths=lengths, native=True, **others
-    )
+    """Call `attend` with `native=True`."""
+    others |= {"scaling": scaling, "sequence_lengths": sequence_lengths}
+    return attend(module, query, key, value, attention_mask, native=True, **others)
 
 
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
-    """By which kernels a cache is attended to: `ONE_KERNEL`, `FLASH` or `MATMULS`, in the words of a record.
+    """Return the attention kernels for a cache, by their name in records: `ONE_KERNEL`, `FLASH` or `MATMULS`.
 
     Args:
-        key: The cached keys, [batch, key heads, positions, head_dim].
-        native: Whether this program's own kernel may be used.
+        key: Cached keys, [batch, key heads, positions, head_dim].
+        native: Allow this program's own kernel.
     """
     if native and supports(key) is None:
         return ONE_KERNEL
@@ -210,14 +197,14 @@ def flash(
     key_starts: Tensor,
     scaling: float,
 ) -> Tensor:
-    """torch's flash attention over sequences of their own lengths.
+    """Run torch's flash attention over sequences of different lengths.
 
-    One query to a sequence makes the kernel take the heads of a group as its rows, and split the keys. Several queries
-    are the last ones of their sequence, and see what comes before them.
+    With one query per sequence, the kernel takes the heads of a group as its rows and splits the keys. Several queries
+    are the last ones of their sequence, with causal attention.
 
     Args:
         query: [batch, heads, queries, head_dim].
-        key: As stored, [batch, positions, key heads, head_dim], so that nothing is copied; so is the value.
+        key: Stored keys, [batch, positions, key heads, head_dim], which need no copy; like the value.
     """
     batch, heads, queries, head_dim = query.shape
     in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
@@ -239,9 +226,9 @@ def flash_kernel(
     positions: int,
     scaling: float,
 ) -> Tensor:
-    """The part that needs a device: sequences in a row, [tokens of all, heads, head_dim], each with as many queries.
+    """Call the operator beneath torch.nn.attention.varlen, which needs a GPU.
 
-    The operator is the one beneath torch.nn.attention.varlen.
+    Queries, keys and values of all sequences are concatenated: [tokens, heads, head_dim].
     """
     output: Tensor = torch.ops.aten._flash_attention_forward(
         query,

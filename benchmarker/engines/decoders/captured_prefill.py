@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.graph_capture import Capture, Captured
-from benchmarker.engines.decoders.prefill_decode import greedy, prefill_logits
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, greedy, prefill
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from benchmarker.engines.decoders.static_decoder import LibraryStep, Shape
+    from benchmarker.engines.decoders.static_decoder import Shape
 
 STEP = 32
 """Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights, so that
@@ -45,7 +45,7 @@ def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tenso
     Returns:
         Logits after the prompt's last token, [batch, 1, vocabulary].
     """
-    logits = prefill_logits(model, prompt, shape.cache)
+    logits = prefill(model, prompt, shape.cache)
     shape.token.copy_(greedy(logits))
     shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
     return logits

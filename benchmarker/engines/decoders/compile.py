@@ -15,20 +15,19 @@ compiled. Prefill stays uncompiled, except that `native` compiles `prompt_layer`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.compile_layers import Route, decoder_layers
 from benchmarker.engines.capture.graph_capture import Capture, capture_for
 from benchmarker.engines.capture.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.decoders.attention import decode_attention_backend
 from benchmarker.engines.decoders.linear_kernels import linear_kernels
-from benchmarker.engines.decoders.prefill_decode import attending_step, greedy
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-from benchmarker.engines.decoders.static_decoder import LibraryStep, StaticCacheDecoder
+from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 from benchmarker.schema.engine_facts import KernelUse
@@ -232,6 +231,99 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
         hidden = forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
     return greedy(logits), logits
+
+
+RunLayer = Callable[["nn.Module", "Tensor", dict[str, Any]], Any]
+"""Runs a layer on hidden states and its other arguments, which include the layer's own part of the cache."""
+
+
+class Route:
+    """Runs the model with its decoder layers and last norm intercepted. Afterwards the model is unchanged."""
+
+    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module], run: RunLayer) -> None:
+        self._model = type(model).__name__
+        self._layers = layers
+        self._run = run
+        self._norm: Any = getattr(model.base_model, "norm", None)
+        self._ran = 0
+        self._left: Tensor | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Intercept the layers and the norm."""
+        with ExitStack() as stack:
+            for index, layer in enumerate(self._layers):
+                stack.enter_context(_forward_of(layer, partial(self._layer, index)))
+            if self._norm is not None:
+                stack.enter_context(_forward_of(self._norm, partial(self._last_norm, self._norm.forward)))
+            yield
+
+    def norm_left(self, hidden: Tensor) -> nn.Module | None:
+        """Return the norm that must still be applied to the hidden states.
+
+        Raises:
+            UnsupportedError: The model did not run all layers, or did something after the norm.
+        """
+        if self._ran != len(self._layers):
+            raise UnsupportedError(
+                f"{self._model} runs {self._ran} of its {len(self._layers)} decoder layers in a decode step; "
+                "use --engine eager or cuda_graph"
+            )
+        if self._left is None:
+            return None
+        if self._left is not hidden:
+            raise UnsupportedError(
+                f"{self._model} does something behind its last norm; use --engine eager or cuda_graph"
+            )
+        norm: nn.Module = self._norm
+        return norm
+
+    def _layer(self, index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
+        cache = arguments.get("past_key_values")
+        if rest or cache is None:
+            raise UnsupportedError(
+                f"{self._model} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
+            )
+        self._ran += 1
+        return self._run(self._layers[index], hidden_states, {**arguments, "past_key_values": cache.layers[index]})
+
+    def _last_norm(self, norm: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        # Some models apply the same norm before their layers too.
+        if self._ran < len(self._layers):
+            return norm(hidden)
+        self._left = hidden
+        return hidden
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the model's decoder layers, first to last.
+
+    Raises:
+        UnsupportedError: The model has no list of them.
+    """
+    from torch import nn
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedError(
+        f"no list of {count} decoder layers in {type(model).__name__}; use --engine eager or cuda_graph"
+    )
+
+
+@contextmanager
+def _forward_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Replace a module's forward inside the context. A forward that a library had set on the module is restored."""
+    override = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if override is None:
+            del module.forward
+        else:
+            module.forward = override
 
 
 def _reason(error: BaseException) -> str:

@@ -1,8 +1,7 @@
-"""A KV cache in fewer bits: `--engine-option kv_cache=fp8|int8|int4`, by the quantized caches of transformers.
+"""Quantized KV caches of transformers: `--engine-option kv_cache=fp8|int8|int4`.
 
-What lies in the cache is packed; every step unpacks all of it, and attends to that. So it saves memory where much is in
-the cache, and costs time. The cache of these classes grows, so that it is an option of `generate` (`eager`) alone.
-Importing this file needs no torch.
+Every step unpacks the whole cache before attention. This saves memory in a long context and costs time. These caches
+grow, so that only `generate` (`eager`) has the option. Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -21,32 +20,27 @@ if TYPE_CHECKING:
 KVForm = Literal["fp8", "int8", "int4"]
 BITS: dict[KVForm, int] = {"fp8": 8, "int8": 8, "int4": 4}
 GROUP = 64
-"""Values that share a scale and a zero point in HQQ's forms: transformers' default."""
+"""Values that share a scale and a zero point in HQQ's caches: transformers' default."""
 UNPACKED = 127
-"""Most of the newest tokens that HQQ's forms leave as they are: transformers packs them by the 128."""
-ELSEWHERE = (
-    "kv_cache: the quantized KV caches of transformers grow, and the {engine} engine's lies at fixed addresses; "
-    "use --engine eager"
-)
+"""Maximum number of newest tokens that HQQ's caches leave unpacked: transformers packs them in blocks of 128."""
 
 
 class EagerOptions(Options):
-    """eager's own."""
+    """Options of the engine `eager`."""
 
     kv_cache: KVForm | None = None
-    """Keys and values in fewer bits; null leaves them in the activations' type. fp8: a scale a layer, fixed by the
-    prompt. int8, int4: HQQ's, in groups of 64, up to 127 of the newest tokens left as they are; need the library hqq.
-    Every step unpacks all of it: it saves memory at depth, and no time."""
+    """Quantization of keys and values; null keeps the activations' type. fp8: one scale per layer, fixed by the prompt.
+    int8, int4: HQQ's, in groups of 64, with up to 127 of the newest tokens unpacked; need the library hqq. Every step
+    unpacks the whole cache: the option saves memory in a long context, and no time."""
 
 
-def asked(options: Options) -> KVForm | None:
-    """The form that an engine's options ask for."""
+def selected_form(options: Options) -> KVForm | None:
     return options.kv_cache if isinstance(options, EagerOptions) else None
 
 
-def missing(options: Options) -> str | None:
-    """The library that the asked form lacks here, and what to do; None where nothing is missing."""
-    kv_form = asked(options)
+def missing_library(options: Options) -> str | None:
+    """Return the missing library and how to install it; None if nothing is missing."""
+    kv_form = selected_form(options)
     if kv_form is None:
         return None
     if kv_form != "fp8":
@@ -61,17 +55,18 @@ def missing(options: Options) -> str | None:
     return f"kv_cache=fp8: transformers {installed_version('transformers')} does not have it; 5.23 does"
 
 
-def elsewhere(engine: str, options: Iterable[str]) -> str | None:
-    """Why an engine with a fixed cache has no such option; None for `eager`, and where it was not asked for."""
-    return ELSEWHERE.format(engine=engine) if engine != "eager" and "kv_cache" in options else None
+def static_cache_refusal(engine: str, options: Iterable[str]) -> str | None:
+    """Return why an engine with a fixed cache has no option `kv_cache`; None if the option is not set."""
+    if engine == "eager" or "kv_cache" not in options:
+        return None
+    return (
+        f"kv_cache: the quantized KV caches of transformers grow, and the {engine} engine's lies at fixed addresses; "
+        "use --engine eager"
+    )
 
 
 def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
-    """An empty cache.
-
-    Raises:
-        UnsupportedError: Not for this model.
-    """
+    """Return an empty cache; raise UnsupportedError if the model cannot have it."""
     from transformers.cache_utils import QuantizedCache
 
     config = model.config.get_text_config(decoder=True)
@@ -89,18 +84,17 @@ def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
 
 
 def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
-    """Bytes of a stored value with its share of the scale and the zero point. The newest tokens, which HQQ's forms
-    leave as they are, take more.
+    """Return the bytes of a stored value, with its share of scale and zero point. HQQ's unpacked tokens take more.
 
     Args:
-        element_bytes: Of a value in the activations' type, which scales and zero points have.
+        element_bytes: Bytes of a value in the activations' type, which scales and zero points have too.
     """
     scales = 0.0 if kv_form == "fp8" else 2 * element_bytes / GROUP
     return BITS[kv_form] / 8 + scales
 
 
 def stored_words(kv_form: KVForm) -> str:
-    """How keys and values are stored, for the record."""
+    """Describe the storage of keys and values, for the record."""
     if kv_form == "fp8":
         return "fp8 by transformers, a scale a layer, fixed by the prompt; every step unpacks all of it"
     return (

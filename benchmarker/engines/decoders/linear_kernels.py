@@ -1,4 +1,4 @@
-"""Whose kernels multiply by a model's weights, seen in its linears."""
+"""Origin of the kernels that multiply by a model's weights, read from its linear layers."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ PURPOSES: dict[str, Purpose] = {
     "gemv_swiglu": "swiglu",
     "packed_matmul": "packed_rows",
 }
-"""Purpose of each of our kernels that does something else than multiply a linear's weights by one vector."""
+"""Purposes of our kernels that are no plain GEMV with one linear's weights."""
 
 
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
-    """The libraries' linears by class, with how many there are.
+    """Count the libraries' linears by class.
 
     Args:
-        compiled: Whether torch's compiler writes the kernels of what is a plain `Linear` to it.
+        compiled: True if inductor writes the kernels of layers of class `Linear`.
     """
     linears = [module for module in model.modules() if is_linear(module)]
     return _by_class(linears, total=len(linears), compiled=compiled)
 
 
 def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:
-    """Our kernels with the linears that they took, and the libraries' for the rest."""
+    """Count the linears that each of our kernels replaced, and the libraries' linears that remain."""
     linears = [module for module in model.modules() if is_linear(module)]
     ours = [
         KernelUse(
@@ -51,12 +51,12 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
 
 
 def _counts(replacement: Replacement) -> bool:
-    """Whether a kernel is about single linears, of which the record says how many there are."""
+    """Return whether a kernel replaces single linears, which a record counts."""
     return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
 
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
-    """How this process makes the products of these numbers of rows, where that was measured."""
+    """Return the GEMM kernels that this process chose by measuring, for these numbers of rows."""
     from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(

@@ -1,8 +1,8 @@
-"""A KV cache that never moves: room for the whole generation from the start, written in place.
+"""A KV cache at fixed addresses: room for the whole generation from the start, written in place.
 
-transformers' static cache keeps a counter in every layer, which costs a handful of small kernels a layer and step, and
-36 resets. Here all layers share one position on the device. A captured graph advances it as it replays; going back is
-one write. Keys lie as [batch, positions, heads, head_dim], as attention kernels for several sequences want them.
+transformers' static cache keeps a counter in every layer, which costs several small kernels per layer and step, and 36
+resets. Here all layers share one position on the device. A captured graph advances it at each replay, and a reset is
+one write. Keys are stored as [batch, positions, heads, head_dim], the layout of variable-length attention kernels.
 """
 
 import math
@@ -23,43 +23,41 @@ from benchmarker.engines.base import UnsupportedError
 
 @dataclass
 class CachePosition:
-    """Position in the cache where the next token goes; all sequences of the batch share it."""
+    """Position of the next token in the cache, shared by all sequences of the batch."""
 
     on_device: Tensor
-    """The position as a scalar tensor, int64, which decode steps advance in place."""
+    """Scalar int64 tensor, which decode steps advance in place."""
     on_host: int | None = None
-    """The position as a number; None once a decode step has run. A prefill needs no mask where it is 0."""
+    """The position as a number; None once a decode step has run. At 0 a prefill needs no mask."""
 
 
 class SequenceLengths(NamedTuple):
-    """How much of the cache is filled, as variable-length attention takes it; every tensor is int32."""
+    """Filled part of the cache, as arguments of variable-length attention; int32 tensors."""
 
     lengths: Tensor
-    """Positions that a decode step attends to, its own included, [batch]."""
+    """Positions that a decode step attends to, including its own, [batch]."""
     query_starts: Tensor
-    """Where each sequence's queries begin when all sequences' are laid in a row, [batch + 1]."""
+    """Start of each sequence's queries in the concatenation of all sequences, [batch + 1]."""
     key_starts: Tensor
-    """Where each sequence's keys begin when all sequences' are laid in a row, [batch + 1]."""
+    """Start of each sequence's keys in the concatenation of all sequences, [batch + 1]."""
 
 
 class StaticKVLayer(StaticLayer):
     """One layer's keys and values."""
 
     keys: Tensor
-    """Keys as transformers sees them, [batch, key heads, positions, head_dim]: a view of `stored_keys`."""
+    """Keys in transformers' layout, [batch, key heads, positions, head_dim]: a view of `stored_keys`."""
     values: Tensor
-    """Values in the shape of `keys`: a view of `stored_values`."""
     stored_keys: Tensor
-    """Keys as they lie in memory, [batch, positions, key heads, head_dim]."""
+    """Keys in memory, [batch, positions, key heads, head_dim]."""
     stored_values: Tensor
-    """Values in the layout of `stored_keys`."""
 
     def __init__(self, length: int, position: CachePosition) -> None:
         super().__init__(max_cache_len=length)
         self.position = position
 
     def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
-        """Take the memory for all positions. `shape` is (batch, key heads, head_dim)."""
+        """Allocate memory for all positions. `shape` is (batch, key heads, head_dim)."""
         batch, heads, numbers = shape
         stored_shape = (batch, self.max_cache_len, heads, numbers)
         self.stored_keys = torch.zeros(stored_shape, dtype=dtype, device=device)
@@ -69,15 +67,12 @@ class StaticKVLayer(StaticLayer):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values at the position, and return all positions' in the shape of `keys`.
+        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache.
 
-        The position stays where it is, because the other layers write at it too.
-
-        Args:
-            key_states: [batch, key heads, tokens, head_dim]; so are the values.
+        The position does not change, because the other layers write at it too.
 
         Raises:
-            UnsupportedError: The model caches other heads or sizes than its config says.
+            UnsupportedError: The model's heads differ from its config.
         """
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:
@@ -86,26 +81,22 @@ class StaticKVLayer(StaticLayer):
                     f"{stored.shape[2]} of {stored.shape[3]}; use --engine eager"
                 )
         count = key_states.shape[-2]
-        where = self.position.on_device.reshape(1)
+        positions = self.position.on_device.reshape(1)
         if count > 1:
-            where = where + torch.arange(count, device=where.device)
-        # Written as it is stored: through the transposed view, the compiler takes the result for a tensor in another
-        # order, and copies the whole cache into that order at every step.
-        self.stored_keys.index_copy_(1, where, key_states.transpose(1, 2))
-        self.stored_values.index_copy_(1, where, value_states.transpose(1, 2))
+            positions = positions + torch.arange(count, device=positions.device)
+        # Written in the stored layout: through the transposed view, the compiler would copy the whole cache into
+        # another layout at every step.
+        self.stored_keys.index_copy_(1, positions, key_states.transpose(1, 2))
+        self.stored_values.index_copy_(1, positions, value_states.transpose(1, 2))
         return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
 
     def get_seq_length(self) -> Any:
-        """The position: a number where the host has it, else a tensor on the device."""
+        """Return the position: a number if the host has it, else a tensor on the device."""
         return self.position.on_device if self.position.on_host is None else self.position.on_host
 
 
 def check_room(needed_bytes: int, batch: int, length: int, device: torch.device) -> None:
-    """Refuse a KV cache that cannot fit beside what is loaded already, before any of it is taken.
-
-    Raises:
-        torch.cuda.OutOfMemoryError: With what it needs and what there is.
-    """
+    """Raise torch.cuda.OutOfMemoryError, before anything is allocated, if a KV cache does not fit into free memory."""
     free = free_bytes(device)
     if free is not None and needed_bytes > free:
         raise torch.cuda.OutOfMemoryError(
@@ -115,7 +106,7 @@ def check_room(needed_bytes: int, batch: int, length: int, device: torch.device)
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """What tensors can still take of a GPU's memory; None on a CPU."""
+    """Return the GPU memory that tensors can still take; None on a CPU."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
@@ -123,7 +114,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class StaticKVCache:
-    """The KV cache of all layers, for one batch size and length, with the position that they share."""
+    """KV cache of all layers, for one batch size and length, with their shared position."""
 
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
         config = model.config.get_text_config(decoder=True)
@@ -141,7 +132,7 @@ class StaticKVCache:
         for part in parts:
             part.allocate(shape, dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
-        """The first layer's, which are like all others'."""
+        """Keys of the first layer; all layers have the same shape."""
         self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.sequence_lengths = SequenceLengths(
@@ -151,16 +142,16 @@ class StaticKVCache:
         )
 
     def go_to(self, position: int) -> None:
-        """Let the next token go to that position; what lies there and behind it is overwritten in time."""
+        """Set the position of the next token. Later entries stay until they are overwritten."""
         self.position.on_host = position
         self.position.on_device.fill_(position)
         self.sequence_lengths.lengths.fill_(position + 1)
 
     def begin_decoding(self) -> None:
-        """Leave the position to the device alone, as decode steps advance it there."""
+        """Keep the position only on the device, on which decode steps advance it."""
         self.position.on_host = None
 
     def advance(self, tokens: int | Tensor = 1) -> None:
-        """Move the position on by the tokens of the decode step or the prefill that has just run."""
+        """Advance the position by the tokens of the decode step or prefill that has just run."""
         self.position.on_device.add_(tokens)
         self.sequence_lengths.lengths.add_(tokens)

@@ -2,42 +2,33 @@
 
 A step reads its token from a fixed address and leaves the next token there, so that it can be compiled or replayed from
 a graph without the host. New tokens stay on the device and are read once, after the clock has stopped.
-
-`LibraryStep` is the plain step, which the engine cuda_graph captures. The steps of the engines compile (compile.py) and
-native (native.py) do the same work with other kernels.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
 from benchmarker.engines.capture.graph_capture import Capture, Captured, capture_for
-from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
 from benchmarker.engines.decoders.captured_prefill import CapturedPrefill, RecordedPrefill, padded, plain_prefill
-from benchmarker.engines.decoders.linear_kernels import linear_kernels
-from benchmarker.engines.decoders.prefill_decode import (
-    CHUNK,
-    cache_length,
-    decode_step,
-    fill,
-    greedy,
-    log_probabilities,
-)
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-from benchmarker.engines.decoders.token_stream import TokenStream
+from benchmarker.engines.decoders.prefill_decode import CHUNK, LibraryStep, cache_length, fill, log_probabilities
+from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
-from benchmarker.schema.engine_facts import EngineFacts, KernelUse, ProductChoice, StepFacts, attention_use
+from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
+
+PIECE = 8
+"""Steps launched on a GPU between two reads of the tokens. At most twice as many are wasted at the end of a text."""
 
 
 @dataclass
@@ -61,105 +52,35 @@ class Shape:
     """One decode step, kernel by kernel."""
     step: Callable[[], None]
     """One decode step as the engine runs it: kernel by kernel, or as the replay of a graph."""
-    captured: Captured | None = None
+    captured: Captured | None
+    latest: Latest
     context: Tensor | None = None
     """Tokens of the depth that the cache holds; None for none."""
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
     """Captured prefills by padded length."""
-    latest: Latest = field(default_factory=lambda: Latest())
 
 
-class LibraryStep:
-    """The decode step as the libraries wrote it, and the base of the compiled steps."""
+def cuda_graph_decoder(
+    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, captured_prefill: bool = False
+) -> StaticCacheDecoder:
+    """Make the decoder of the engine `cuda_graph`: the libraries' own step, captured as a CUDA or HIP graph.
 
-    name = "cuda_graph"
+    `generate` launches every kernel of every layer from Python: two thousand launches per token, while the GPU waits.
+    Replayed from a graph, the same kernels follow each other without the host. Any quantization's kernels work if they
+    never wait for the device.
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
-
-    def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-        """Run one decode step; see `decode_step`."""
-        return decode_step(self.model, token, cache)
-
-    def run_prompt(
-        self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt into the cache, for a captured prefill.
-
-        Args:
-            ids: [batch, padded tokens].
-            visible: Filled part of the cache, the padded prompt included.
-            last: [1]: index of the last real token.
-
-        Returns:
-            The next token, [batch, 1], and its logits, [batch, 1, vocabulary].
-        """
-        with prompt_attention_backend(self.model):
-            logits: Tensor = self.model(
-                input_ids=ids,
-                past_key_values=cache.layers,
-                use_cache=True,
-                sequence_lengths=visible,
-                logits_to_keep=last,
-            ).logits
-        return greedy(logits), logits
-
-    def prepare(self, batch: int, length: int) -> None:
-        """Get ready for a new shape, before its cache is allocated."""
-
-    def forget(self) -> None:
-        """Drop everything that belongs to the previous shape."""
-
-    def tuning(self) -> AbstractContextManager[None]:
-        """Surround code that compiles or runs for the first time."""
-        return nullcontext()
-
-    def timed(self) -> AbstractContextManager[None]:
-        """See TokenSource.timed."""
-        return nullcontext()
-
-    def explained(self) -> AbstractContextManager[None]:
-        """Turn errors of set-up and steps into UnsupportedError."""
-        return nullcontext()
-
-    def check(self) -> None:
-        """See TokenSource.check."""
-
-    def attention(self, keys: Tensor) -> str:
-        """Name of the attention kernels, as in a record.
-
-        Args:
-            keys: Cached keys of one layer, [batch, key heads, positions, head_dim].
-        """
-        return attention_backend(keys)
-
-    def linear_kernels(self) -> tuple[KernelUse, ...]:
-        """Origin of the kernels that multiply by the weights."""
-        return linear_kernels(self.model, compiled=False)
-
-    def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
-        """Origin of all kernels of a step at the shape that ran last."""
-        return (*self.linear_kernels(), attention_use(attention))
-
-    def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:  # noqa: ARG002
-        """Measured choices of GEMM kernels for these numbers of rows."""
-        return ()
-
-    def facts(self, *, has_shape: bool) -> dict[str, Any]:  # noqa: ARG002
-        """Fields of EngineFacts that this kind of step adds."""
-        return {}
+    Args:
+        capture: Replaces the device's own.
+    """
+    capture = capture or capture_for(device)
+    return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=captured_prefill)
 
 
 class StaticCacheDecoder(TorchDecoder):
     """A fixed KV cache, prefill, and a decode step that is captured as a graph if there is a `capture`."""
 
     def __init__(
-        self,
-        step: LibraryStep,
-        device: Device,
-        *,
-        capture: Capture | None,
-        captured_prefill: bool = False,
+        self, step: LibraryStep, device: Device, *, capture: Capture | None, captured_prefill: bool = False
     ) -> None:
         """Wrap a step.
 
@@ -168,9 +89,9 @@ class StaticCacheDecoder(TorchDecoder):
         """
         super().__init__(step.model, device)
         self.step = step
+        self.shape: Shape | None = None
         self._capture = capture
         self._captured_prefill = CapturedPrefill(step, capture) if captured_prefill else None
-        self.shape: Shape | None = None
         self._setup_s: float | None = None
         self._captured = 0
         self._replays = 0
@@ -195,10 +116,12 @@ class StaticCacheDecoder(TorchDecoder):
         called_ns = time.perf_counter_ns()
         depth = 0 if context is None else context.shape[1]
         with torch.no_grad(), self.step.explained():
-            room = max(prompt.shape[1] + new_tokens, self.padded_length(prompt.shape[1]))
-            shape, is_new = self._prepare(len(prompt), cache_length(depth + room))
+            prompt_tokens = prompt.shape[1]
+            written = padded(prompt_tokens) if self._captured_prefill else prompt_tokens
+            length = cache_length(depth + max(prompt_tokens + new_tokens, written))
+            shape, is_new = self._prepare(len(prompt), length)
             if self._captured_prefill:
-                is_new = self._captured_prefill.prepare(shape, prompt.shape[1]) or is_new
+                is_new = self._captured_prefill.prepare(shape, prompt_tokens) or is_new
             prepared_ns = time.perf_counter_ns()
             self._fill(shape, context)
             shape.cache.go_to(depth)
@@ -221,24 +144,17 @@ class StaticCacheDecoder(TorchDecoder):
         return generation
 
     def prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
-        """Put the prompt into the cache, at its position, and the first new token into `shape.token`.
+        """Put the prompt into the cache; see `plain_prefill`.
 
         Args:
-            prompt: [batch, prompt_tokens].
             shared: True if prompts of other lengths will follow.
-
-        Returns:
-            Logits after the prompt's last token, [batch, 1, vocabulary].
         """
         if self._captured_prefill:
             return self._captured_prefill.run(shape, prompt, shared=shared)
         return plain_prefill(self.model, shape, prompt)
 
-    def padded_length(self, prompt_tokens: int) -> int:
-        """Number of positions to which a prefill of so many tokens writes."""
-        return padded(prompt_tokens) if self._captured_prefill else prompt_tokens
-
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
+        """Yield tokens while the device makes the next ones: on a GPU the host never waits for a whole piece."""
         import torch
 
         self.check_device()
@@ -249,8 +165,28 @@ class StaticCacheDecoder(TorchDecoder):
                 self.prefill(shape, chunk, shared=True)
             shape.cache.begin_decoding()
         runs_ahead = self.device.kind != "cpu"
-        stream = TokenStream(shape, prompt.shape[1], new_tokens, runs_ahead=runs_ahead, explained=self.step.explained)
-        yield from stream.pieces(stop)
+        read_tokens, launched = read_later(shape, prompt.shape[1], 1), 1
+        while True:
+            count = min(PIECE if runs_ahead else 1, new_tokens - launched)
+            position = prompt.shape[1] + launched
+            read_ahead = self._launch(shape, position, count) if runs_ahead and count else None
+            tokens = read_tokens()
+            before_stop = list(takewhile(lambda token: token not in stop, tokens))
+            if before_stop:
+                yield before_stop
+            if len(before_stop) < len(tokens) or not count:
+                return
+            read_tokens = read_ahead or self._launch(shape, position, count)
+            launched += count
+
+    def _launch(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
+        """Launch steps whose first token goes to `position`; the result waits for their tokens."""
+        import torch
+
+        with torch.no_grad(), self.step.explained():
+            for _ in range(count):
+                shape.step()
+        return read_later(shape, position, count)
 
     def shape_with_room(self, tokens: int) -> Shape:
         """Return a shape of one sequence with room for so many tokens: the one that is ready, or a new one that is
@@ -263,11 +199,7 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape
 
     def check_device(self) -> None:
-        """Refuse a device that this engine cannot run on.
-
-        Raises:
-            UnsupportedError: With an engine that can.
-        """
+        """Refuse a device that this engine cannot run on, and name an engine that can."""
         if self._capture is None and self.step.name in NEEDS_GPU:
             raise UnsupportedError(NEEDS_GPU[self.step.name])
 
@@ -300,8 +232,7 @@ class StaticCacheDecoder(TorchDecoder):
         cache.begin_decoding()
         captured = self._capture(step) if self._capture else None
         self._captured += captured is not None
-        replay = captured.replay if captured else step
-        return Shape(cache, token, tokens, step, replay, captured, latest=latest)
+        return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, latest)
 
     def _fill(self, shape: Shape, context: Tensor | None) -> None:
         """Put the depth into the cache unless it is there already: steps write only behind it."""
@@ -402,18 +333,20 @@ class StaticCacheScorer(TorchScorer):
         return torch.stack(rows)
 
 
-def cuda_graph_decoder(
-    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, captured_prefill: bool = False
-) -> StaticCacheDecoder:
-    """The libraries' own step, captured once as a CUDA or HIP graph and then replayed.
+def read_later(shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
+    """Start copying tokens to the host; the result waits until they are there."""
+    import torch
 
-    `generate` launches every kernel of every layer from Python: two thousand launches per token, while the GPU waits.
-    Replayed from a graph, the same kernels follow each other without the host. Any quantization's kernels work if they
-    never wait for the device.
+    tokens = shape.tokens[0, position : position + count]
+    if not tokens.is_cuda:
+        values: list[int] = tokens.tolist()
+        return lambda: values
+    copied = torch.empty(count, dtype=tokens.dtype, pin_memory=True).copy_(tokens, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
 
-    Args:
-        capture: Replaces the device's own.
-    """
-    return StaticCacheDecoder(
-        LibraryStep(model), device, capture=capture or capture_for(device), captured_prefill=captured_prefill
-    )
+    def read() -> list[int]:
+        event.synchronize()
+        return list(copied.tolist())
+
+    return read

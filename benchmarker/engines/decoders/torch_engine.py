@@ -15,11 +15,10 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
-from benchmarker.engines.decoders.kv_cache import asked, missing
+from benchmarker.engines.decoders.kv_cache import missing_library, selected_form
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
-from benchmarker.quantization.base import Options
-from benchmarker.quantization.output_layer import asks_for_head
-from benchmarker.quantization.prepare import file_refusal
+from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.load import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 
@@ -134,7 +133,7 @@ class TorchEngine:
     def splits(self, form: Form) -> str | None:
         if self.whole_only:
             return f"{self.whole_only}; use --engine eager"
-        if asked(form.engine_options):
+        if selected_form(form.engine_options):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
         if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
             return None
@@ -145,7 +144,7 @@ class TorchEngine:
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        return file_refusal(form.quant, checkpoint) or missing(form.engine_options)
+        return file_refusal(form.quant, checkpoint) or missing_library(form.engine_options)
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:

@@ -21,8 +21,7 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.quantization.base import Options
-from benchmarker.quantization.output_layer import asks_for_head
+from benchmarker.quantization.base import Options, asks_for_head
 from benchmarker.schema.engine_facts import ExternalFacts
 from benchmarker.schema.model import LoadFacts
 

@@ -1,9 +1,8 @@
-"""Weights in 2, 3, 4 or 8 bit by GPTQ, through optimum and gptqmodel, the successor of auto-gptq.
+"""GPTQ weights in 2, 3, 4 or 8 bits through optimum and gptqmodel, the successor of auto-gptq.
 
-GPTQ rounds a layer's weights column by column, and lets the columns that are left make up for each error, as seen by a
-calibration text. There are three ways in: a checkpoint that is GPTQ already (its own config wins); a plain one, which
-is quantized here once and cached; a dummy one. All three are then read from disk by the same code, so that the first
-run and later ones measure the same thing. The output layer is not quantized.
+GPTQ rounds a layer's weights column by column, and adjusts the remaining columns to compensate each error on a
+calibration text. A GPTQ checkpoint is loaded with its own config; a plain one is quantized once and cached; a dummy is
+written packed. All three are then loaded by the same code. The output layer is not quantized.
 """
 
 from __future__ import annotations
@@ -15,38 +14,43 @@ from pydantic import Field, field_validator
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.gptq.backends import KernelName, check_kernel, check_what_ran, find_gpu
+from benchmarker.quantization.gptq.gptqmodel_kernels import (
+    KernelName,
+    check_kernel,
+    check_what_ran,
+    find_gpu,
+    read_packed,
+)
 from benchmarker.quantization.gptq.packing import PACKING
 from benchmarker.quantization.gptq.quantize import calibration_text, quantized
-from benchmarker.quantization.gptq.read_packed import read_packed
 
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 
 
 class GPTQOptions(FormOptions):
-    """GPTQ. All but `kernel` decide the checkpoint, and one that is GPTQ already has decided them itself."""
+    """GPTQ. All options but `kernel` determine the checkpoint; a GPTQ checkpoint has its own."""
 
     bits: Literal[2, 3, 4, 8] = 4
-    """Bits of a weight."""
+    """Bits per weight."""
     group_size: int = 128
     """Input channels that share a scale; -1 for a whole row."""
     sym: bool = True
-    """Whether zero is the middle code; otherwise each group has its own zero point."""
+    """Make zero the middle code; otherwise each group has its own zero point."""
     desc_act: bool = False
-    """Whether columns are quantized in order of their activations: a little more accurate, and slower to run."""
+    """Quantize columns in order of their activations: slightly more accurate, and slower."""
     damp_percent: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of the Hessian's mean diagonal that is added to it, for stability."""
     kernel: KernelName = "auto"
-    """What multiplies: auto is gptqmodel's choice. torch runs anywhere, torch_aten on CPUs, triton on GPUs,
-    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0); both are compiled when first used. On
-    Hopper auto is Machete, which downloads CUTLASS for that. gptqmodel torch.compiles the unpacking of its torch kernel
-    by itself, also in an eager run."""
+    """Kernel of the linears: auto is gptqmodel's choice. torch runs on any device, torch_aten on CPUs, triton on GPUs,
+    exllama_v2 and marlin on NVIDIA GPUs (marlin from compute capability 8.0), compiled at first use. On Hopper auto is
+    Machete, which downloads CUTLASS to compile. gptqmodel compiles the dequantization of its torch kernel even in eager
+    runs."""
     calibration: str | None = None
-    """Text file to calibrate on; None for the text that ships with benchmarker."""
+    """Text file for calibration; None for the text that ships with benchmarker."""
     calibration_samples: Annotated[int, Field(gt=0)] = 64
-    """Pieces cut from that text."""
+    """Number of text pieces."""
     calibration_tokens: Annotated[int, Field(gt=0)] = 512
-    """Tokens of each piece."""
+    """Tokens per piece."""
 
     @field_validator("group_size")
     @classmethod
@@ -58,12 +62,7 @@ class GPTQOptions(FormOptions):
 
 
 def check(options: GPTQOptions, target: Target) -> None:
-    """Refuse what cannot work whatever the checkpoint.
-
-    Raises:
-        BenchmarkerError: A library is missing, the calibration text cannot be read, or the kernel, the type and the
-            device do not go together.
-    """
+    """Raise an error for missing libraries, calibration texts, and unsupported kernels, types and devices."""
     require("gptq", "optimum", "gptqmodel")
     if target.dtype == "float32":
         raise SpecError("gptq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
@@ -72,18 +71,13 @@ def check(options: GPTQOptions, target: Target) -> None:
 
 
 def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
-    """The checkpoint as GPTQ: itself, or one quantized here, from the cache where that was done before."""
+    """Return a GPTQ checkpoint as it is, or the quantized one, cached or new."""
     if checkpoint.quantization is not None:
         return checkpoint
     return quantized(checkpoint, options, target, progress)
 
 
 def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Read a GPTQ checkpoint; what `prepare` returned.
-
-    Raises:
-        DeviceError: The kernel cannot be made ready here.
-    """
     checkpoint_config = checkpoint.quantization or {}
     stored = {
         key: checkpoint_config.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()
@@ -91,7 +85,7 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
     check_kernel(options.kernel, stored, find_gpu(target.device))
     from transformers import GPTQConfig
 
-    # transformers takes the backend from this one and everything else from the checkpoint.
+    # transformers takes the backend from this config and everything else from the checkpoint.
     backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
     quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
     model = read_packed("gptq", checkpoint, target, quantization)
@@ -102,7 +96,7 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
 
 
 def _own_config_wins(checkpoint_config: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
-    """What became of the options that say how to quantize."""
+    """Return notes on the options that the checkpoint's own config overrides."""
     meta = checkpoint_config.get("meta")
     if isinstance(meta, dict) and "benchmarker" in meta:
         return (str(meta["benchmarker"]),)

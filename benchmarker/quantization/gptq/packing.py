@@ -1,8 +1,8 @@
-"""GPTQ's format on disk, filled with random codes: a dummy checkpoint that nobody had to quantize.
+"""GPTQ's storage format, filled with random codes for dummy checkpoints.
 
-A linear layer becomes four tensors. `qweight` holds the codes, 32 bits to a word, packed along the inputs; `scales`
-one 16-bit number per group of inputs and output; `qzeros` the code that means zero, packed along the outputs; `g_idx`
-each input's group. Version 1 of the format stores that code minus one.
+A linear layer has four tensors: `qweight`, codes in 32-bit words along the inputs; `scales`, a 16-bit number per group
+and output; `qzeros`, the codes of zero along the outputs (minus one in version 1 of the format); `g_idx`, each input's
+group.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Packing, PlannedLinear, PlannedTensor
-from benchmarker.checkpoints.dummy_tensors import plain_tensor
-from benchmarker.quantization.gptq.backends import check_shapes
+from benchmarker.checkpoints.dummy import plain_tensor
+from benchmarker.quantization.gptq.gptqmodel_kernels import check_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ WORD_BITS = 32
 
 
 def quantization_config(options: Any) -> dict[str, Any]:
-    """What config.json says of a checkpoint packed with these options."""
     return {
         "quant_method": "gptq",
         "format": "gptq",
@@ -36,12 +35,11 @@ def quantization_config(options: Any) -> dict[str, Any]:
 
 
 def is_group_aware(options: Any) -> bool:
-    """Whether groups are quantized in order of their activations: the default of gptqmodel, where it can."""
+    """Return whether groups are quantized in order of their activations, gptqmodel's default."""
     return options.group_size != -1 and not options.desc_act
 
 
 def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:
-    """The tensors of one layer."""
     check_shapes({linear.name: (linear.in_features, linear.out_features)}, quantization_config(options))
     bits, inputs, outputs = options.bits, linear.in_features, linear.out_features
     group = inputs if options.group_size == -1 else options.group_size
@@ -61,7 +59,7 @@ def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, 
 
         order = torch.arange(inputs, device=tensor.device)
         if options.desc_act:
-            # With activation order, the groups' inputs are scattered, and kernels pay for that.
+            # With activation order, a group's inputs are scattered, which costs kernels time.
             order = torch.randperm(inputs, generator=generator, device=tensor.device)
         return (order // group).to(tensor.dtype)
 
@@ -76,10 +74,10 @@ def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, 
 
 
 def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Random codes with zero in place of the lowest, which has no opposite.
+    """Replace the lowest code, which has no opposite, by zero.
 
-    With it the weights would lean to one side, by a tenth of their deviation: all of a layer's outputs then share what
-    its inputs sum up to, and the model makes one token over and over. Three bits lie across words, and are left.
+    Otherwise the weights' mean would be a tenth of their deviation, all outputs of a layer would share the sum of its
+    inputs, and the model would repeat one token. 3-bit codes lie across words and are not changed.
     """
     if WORD_BITS % bits:
         return words
@@ -91,7 +89,6 @@ def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def deviation(bits: int) -> float:
-    """Of such codes."""
     if WORD_BITS % bits:
         return math.sqrt((4**bits - 1) / 12)
     half = 2 ** (bits - 1)
@@ -99,7 +96,6 @@ def deviation(bits: int) -> float:
 
 
 def _zero_words(bits: int) -> list[int]:
-    """The middle code minus one, 32 times, as signed words."""
     stored = 2 ** (bits - 1) - 1
     stream = sum(stored << (bits * position) for position in range(WORD_BITS))
     words = [(stream >> (WORD_BITS * word)) & 0xFFFFFFFF for word in range(bits)]

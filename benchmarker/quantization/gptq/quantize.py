@@ -1,4 +1,4 @@
-"""Quantizing a plain checkpoint with GPTQ, once: the result is kept in the cache and read from there ever after."""
+"""GPTQ quantization of a plain checkpoint, once; the result is cached."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.dummy_tensors import empty_model, packable_linears
-from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config
-from benchmarker.checkpoints.isolated_import import undisturbed
-from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.dummy import empty_model, packable_linears
+from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config, shipped_text
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, undisturbed
 from benchmarker.core.errors import ModelError, SpecError, read_problem
-from benchmarker.quantization.gptq.backends import check_shapes
+from benchmarker.quantization.gptq.gptqmodel_kernels import check_shapes
 from benchmarker.quantization.gptq.packing import is_group_aware, quantization_config
 from benchmarker.schema.base import DType
 
@@ -44,18 +42,14 @@ CALIBRATION_KEYS = (
     "calibration_samples",
     "calibration_tokens",
 )
-"""Options that decide the weights."""
+"""Options that determine the weights."""
 SMALL = 1 << 27
-"""Parameters below which gptqmodel packs in Python: seconds, where its C++ extension has to be compiled for 40."""
+"""Parameters below which gptqmodel packs in Python: seconds instead of 40 s to compile its C++ extension."""
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
 def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
-    """The checkpoint in GPTQ, from the cache where it was made before.
-
-    Raises:
-        ModelError: It has no tokenizer, the calibration text is too short, or there is no room on the disk.
-    """
+    """Return the GPTQ checkpoint, cached or new."""
     text = calibration_text(options.calibration)
     key = _key(checkpoint, options, target, text)
     if cache.find(key) is None:
@@ -81,7 +75,7 @@ def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str
 
 
 def computed_dtype(target: Target) -> DType:
-    """Type in which the calibration text goes through the model: most processors take ten times as long in 16 bit."""
+    """Return the type of the calibration forward pass: on most CPUs 16 bits take ten times as long."""
     return "float32" if target.device == "cpu" else target.dtype
 
 
@@ -94,7 +88,7 @@ def _make(
     pieces = _pieces(checkpoint, options, text)
     progress.note(f"quantizing with GPTQ: {len(pieces)} pieces of {options.calibration_tokens} tokens to calibrate on")
     described = options.model_dump(include=set(CALIBRATION_KEYS)) | {"dtype": target.dtype}
-    # Never more than the plain weights, whose size is at hand.
+    # Upper limit: the size of the plain weights.
     needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     with cache.new_entry(
         key, kind="gptq", model=checkpoint.model_id, options=described, needed_bytes=needed_bytes
@@ -116,7 +110,6 @@ def _quantize(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Write the quantized model into the folder, and give its memory back."""
     import_libraries("gptqmodel")
     import torch
     from optimum.gptq import GPTQQuantizer
@@ -129,19 +122,19 @@ def _quantize(
         desc_act=options.desc_act,
         act_group_aware=is_group_aware(options),
         sym=options.sym,
-        # Packs into the format's own layout; other kernels rearrange the weights for themselves.
+        # The format's own layout; other kernels rearrange the weights themselves.
         backend="torch",
     )
     model = read_model(checkpoint, replace(target, dtype=computed_dtype(target)))
-    # Says where the blocks are, or optimum moves them to the first GPU whichever was chosen.
+    # Without it, optimum moves the blocks to the first GPU.
     vars(model)["hf_device_map"] = {"": target.device}
     with undisturbed(), _blocks_reported(progress):
         if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
             os.environ["GPTQMODEL_DISABLE_PACK_EXT"] = "1"
         quantizer.quantize_model(model)
-        # Tensors, which no JSON takes.
+        # Tensors, which are not JSON.
         quantizer.dataset = None
-        # What stays plain; packed weights and their scales are buffers.
+        # Tensors that are not quantized; packed weights and scales are buffers.
         for parameter in model.parameters():
             parameter.data = parameter.data.to(getattr(torch, target.dtype))
         del model.config.quantization_config
@@ -158,7 +151,6 @@ def _quantize(
 
 @contextlib.contextmanager
 def _blocks_reported(progress: Progress) -> Iterator[None]:
-    """Turn optimum's log lines into steps."""
     logger = logging.getLogger("optimum.gptq.quantizer")
 
     class Listener(logging.Handler):
@@ -178,10 +170,10 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """The model's own config.json, which also says what the tensors are now.
+    """Return the model's config.json with the packed format.
 
-    optimum packs as version 2 of the format, and converts to version 1 while saving where zero points are symmetric.
-    The config that it saves names the version from before, and holds the calibration tokens.
+    optimum packs version 2 of the format and converts to version 1 on saving if zero points are symmetric. Its own
+    config names the earlier version and contains the calibration tokens.
     """
     quantization = quantization_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
@@ -192,11 +184,7 @@ def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: 
 
 
 def calibration_text(path: str | None) -> str:
-    """The text to calibrate on; None for the shipped one.
-
-    Raises:
-        SpecError: The user's file cannot be read as text.
-    """
+    """Return the calibration text; None selects the shipped one."""
     if path is None:
         return shipped_text("calibration.txt")
     try:
@@ -208,7 +196,7 @@ def calibration_text(path: str | None) -> str:
 
 
 def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
-    """As many whole pieces of the text as were asked for, or as it has."""
+    """Return the requested number of whole pieces, or as many as the text has."""
     tokenizer = load_tokenizer(checkpoint)
     if tokenizer is None:
         raise ModelError(

@@ -1,1 +1,1 @@
-"""Pictures of a comparison: each is made from the rows that the tables show, or is left out where nothing is known."""
+"""Charts of a comparison, made of the rows of the tables. A chart without data is left out."""

@@ -1,4 +1,4 @@
-"""Every chart that the records can fill, in the order of the page."""
+"""Selection of the charts that the records can fill, in the order of the page."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 def charts_of(results: Comparison) -> list[Chart]:
-    """None is empty: what no record knows has no chart."""
     return workload_of(results.workload).charts(results)
 
 
 def plain_charts(results: Comparison) -> list[Chart]:
-    """Those that any workload has."""
+    """Return the charts of any workload."""
     rows, members = results.rows, results.members
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]

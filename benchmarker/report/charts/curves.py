@@ -1,4 +1,4 @@
-"""Speed over an axis, and where variants cross the baseline."""
+"""Speed over an axis of the grid, and crossings with the baseline."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarker.report.charts.speed import speed_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 AXIS_PT = 250.0
-"""From the first place to the last."""
+"""Length of the axis in points."""
 DIGIT_PT = 5.7
-"""Width of a digit on an axis."""
+"""Width of a digit in points."""
 Points = dict[float, float]
-"""What is drawn, by the value of the axis."""
+"""Drawn values by the value of the axis."""
 LOGARITHMIC_FROM = 8.0
-"""An axis whose last value is so many times its first is drawn logarithmically."""
+"""Ratio of the last and first value of an axis from which it is logarithmic."""
 
 
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
-    """The headline metric over each axis of numbers that has several."""
+    """Return a chart of the ranking metric over each numeric axis with several values."""
     charts = []
     for axis in rows[0].described.axes if rows else ():
         values = {row.cell[axis.name] for row in rows if row.cell}
@@ -47,7 +47,6 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
 
 
 def _scaled_pace(row: Row) -> float | None:
-    """The metric that ranks, in the unit that it is shown in; None where it was not measured."""
     return row.pace.value * row.ranking.scale if row.pace else None
 
 
@@ -64,12 +63,12 @@ def curve_chart(
     is_logarithmic: bool = False,
     name: str | None = None,
 ) -> Chart | None:
-    """A line for each variant; None where fewer than two values of the axis were measured alike.
+    """Return a chart with a line per variant; None if fewer than two values of the axis were measured.
 
     Args:
-        cell: The headline's cell. Its other axes are held fixed where several cells were measured equally often.
-        value_of: What is drawn of a row, in the unit of `vertical`; None where it was not measured.
-        name: The chart's file name without its ending; that of the axis by default.
+        cell: The first table's cell. Its other axes are held fixed if several cells have equally many points.
+        value_of: Returns the drawn value of a row in the unit of `vertical`, or None.
+        name: File name of the chart without ending. Default: the axis.
     """
     shape, series = _series(rows, cell, axis, value_of)
     places = sorted({place for points in series.values() for place in points})
@@ -123,7 +122,6 @@ def curve_chart(
 
 
 def _set_logarithmic(axes: Axes) -> None:
-    """Both scales logarithmic, with plain numbers beside the vertical one."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -135,9 +133,9 @@ def _set_logarithmic(axes: Axes) -> None:
 def _series(
     rows: Sequence[RowT], cell: CellKey | None, axis: str, value_of: Callable[[RowT], float | None]
 ) -> tuple[CellKey | None, dict[str, Points]]:
-    """The cell without the axis that is drawn, and each variant's points there.
+    """Return the cell without the drawn axis, and the points of each variant.
 
-    Of several such cells it is the one with most places on the axis; of equals, the headline's.
+    Of several such cells the one with most points is drawn; of equals, that of the first table.
     """
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
@@ -152,13 +150,10 @@ def _series(
 
 
 def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
-    """Where a variant's line crosses the baseline's, between places of the axis that both were measured at.
+    """Return position and value of each crossing of a variant's line and the baseline's.
 
     Args:
-        is_logarithmic: Whether both scales are logarithmic; the lines are straight on them.
-
-    Returns:
-        Place on the axis and value of each crossing.
+        is_logarithmic: True if both scales are logarithmic and lines are straight on them.
     """
     scale, back = (math.log, math.exp) if is_logarithmic else (float, float)
     common = sorted(base.keys() & points.keys())
@@ -174,7 +169,7 @@ def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tup
 
 
 def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
-    """Places whose numbers stand on the axis without touching; the first and the last before the others."""
+    """Return the positions whose labels do not touch. The first and last come before the others."""
     scale = math.log if is_logarithmic else float
     pt_per_unit = AXIS_PT / (scale(places[-1]) - scale(places[0]))
     labelled: list[float] = []

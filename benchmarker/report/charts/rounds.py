@@ -1,4 +1,4 @@
-"""The raw timed runs, in the order in which they were made: a drift or a step shows here before it hides in a mean."""
+"""Raw timed runs in the order of measurement, which show drifts and steps that a mean hides."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record import CellBase, RunRecord
 
 MOST_SPAN = 20.0
-"""Per cent: a run that is further off is drawn at the edge, so that it flattens no other strip."""
+"""Deviation in percent beyond which a run is drawn at the edge of its strip."""
 LEAST_SPAN = 2.5
-"""Per cent to each side that are always shown, so that noise of a tenth does not look like a storm."""
+"""Smallest range of a strip in percent, so that tiny noise is not magnified."""
 
 
 def rounds_chart(
     members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
 ) -> Chart | None:
-    """Deviation of every run from its variant's median, one strip a variant.
+    """Return the deviation of every run from its variant's median, one strip per variant.
 
     Args:
-        members: Each variant's records.
-        cell: The headline's.
+        members: Records of each variant.
+        cell: The first table's cell.
     """
     if cell is None:
         return None
@@ -76,20 +76,18 @@ def rounds_chart(
 
 
 def _latencies(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
-    """Seconds of every timed run of the cell, process by process in the order of the rounds."""
     ordered = sorted(records, key=lambda record: (record.moment, record.started_at))
     cells = [measured for record in ordered if (measured := cell_of(record, cell))]
     return [[sample.latency_s for sample in cell.samples] for cell in cells if cell.status == "ok" and cell.samples]
 
 
 def _off_median(by_round: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Each latency's deviation from the median of all, in per cent."""
     middle = statistics.median(latency for strip in by_round for latency in strip)
     return [[100 * (latency / middle - 1) for latency in strip] for strip in by_round]
 
 
 Quantity = tuple[str, Callable[[Conditions], float | None]]
-"""Its name with the unit, and its value while a cell was timed; None where the driver did not say."""
+"""Name with unit, and value during the timing of a cell; None if the driver does not report it."""
 QUANTITIES: tuple[Quantity, ...] = (
     ("clock, MHz", lambda conditions: conditions.sm_clock_mhz),
     ("hottest, °C", lambda conditions: conditions.temperature_c),
@@ -98,10 +96,10 @@ QUANTITIES: tuple[Quantity, ...] = (
 
 
 def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
-    """A strip for each quantity that any cell knows, over the time since the first cell.
+    """Return a strip for each quantity of the board over the time since the first cell.
 
     Args:
-        members: Each variant's records.
+        members: Records of each variant.
     """
     cells = [
         (name, cell)
@@ -154,7 +152,6 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
 def _point(
     cell: CellBase, reading_of: Callable[[Conditions], float | None], start_s: float
 ) -> tuple[float, float] | None:
-    """Minutes since the first cell, and the quantity; None where the driver did not tell it."""
     assert cell.conditions
     assert cell.timed_at
     value = reading_of(cell.conditions)

@@ -1,4 +1,4 @@
-"""Speed by the headline metric, variant by variant, with how sure each is."""
+"""Bars of the ranking metric with intervals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DEVIATION_NOTE = "The thin line is ± the sample standard deviation of the timed
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Bars from zero, the fastest first.
+    """Return bars from zero, the fastest first.
 
     Args:
-        rows: Of the headline's cell.
+        rows: Rows of the first table's cell.
     """
     able = sorted((row for row in rows if rate_of(row)), key=lambda row: -row.speed)
     if not able or able[0].cell is None:
@@ -56,10 +56,10 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
-    """One line a cell, one mark a variant; only where there are several cells.
+    """Return one line per cell with one mark per variant, if there are several cells.
 
     Args:
-        shape: What the numbers beside a line are: the axes of the grid in words.
+        shape: Names of the axes, for the labels of the lines.
     """
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.pace) if cell]
     if len(cells) < 2:
@@ -88,7 +88,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
 def marks(
     axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, *, name: str, hollow: bool = False
 ) -> None:
-    """One variant's marks, hollow or full."""
+    """Draw one variant's marks, hollow or filled."""
     colour = look.colour(ink)
     axes.plot(
         [x for x, _ in points],
@@ -106,7 +106,7 @@ def marks(
 
 
 def bounds(estimate: Estimate) -> tuple[float, float]:
-    """Ends of the interval; one deviation to each side where there are too few rounds; the value itself if alone."""
+    """Return the ends of the interval, or one standard deviation to each side if there are too few rounds."""
     if estimate.low is not None and estimate.high is not None:
         return estimate.low, estimate.high
     spread = estimate.deviation or 0.0
@@ -114,16 +114,15 @@ def bounds(estimate: Estimate) -> tuple[float, float]:
 
 
 WIDEST_SPREAD = 1.5
-"""Of the largest value: what of an interval is beyond is cut off, so that one bad row stretches no axis."""
+"""Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
 
 
 def top_of(rates: Sequence[Estimate]) -> float:
-    """Where an axis of rates ends."""
     return min(max(bounds(rate)[1] for rate in rates), WIDEST_SPREAD * max(rate.value for rate in rates))
 
 
 def spread_note(estimates: Sequence[Estimate]) -> str:
-    """What the thin lines are."""
+    """Return the meaning of the thin lines."""
     kinds = {estimate.low is not None for estimate in estimates}
     if kinds == {True}:
         return INTERVAL_NOTE
@@ -134,7 +133,7 @@ def spread_note(estimates: Sequence[Estimate]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """The metric that ranks, in the unit that it is shown in."""
+    """Return the ranking metric in its printed unit."""
     rate, scale = row.pace, row.ranking.scale
     if rate is None:
         return None
@@ -143,10 +142,10 @@ def rate_of(row: Row) -> Estimate | None:
 
 
 def rate_words(row: Row) -> str:
-    """`tokens per second, higher is better`."""
+    """Return `tokens per second, higher is better`."""
     return f"{speed_words(row)}, {row.ranking.better} is better"
 
 
 def speed_words(row: Row) -> str:
-    """The metric that ranks in words, with its unit."""
+    """Return the name of the ranking metric with its unit."""
     return workload_of(row.workload).speed_axis or row.ranking.heading

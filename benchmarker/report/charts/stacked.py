@@ -1,4 +1,4 @@
-"""Milliseconds a token as stacked bars, one a variant."""
+"""Stacked bars of milliseconds per unit, one bar per variant."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LOOKS: Mapping[str, tuple[int, int]] = {
     **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 2), "optimizer": (5, 3)},
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
-"""Colour and hatching of a part, by its name. Two charts of a page name some parts differently, and draw them alike."""
+"""Colour and hatching by the name of a part. Charts that name a part differently draw it alike."""
 WIDEST_SCALE = 10.0
-"""Of the shortest bar of a panel: what is longer has a panel of its own, or the short ones could not be read."""
+"""Ratio to the shortest bar above which a bar gets another panel."""
 
 
 def stacked(
@@ -47,15 +47,15 @@ def stacked(
     nothing: str | None = None,
     totals: Parts | None = None,
 ) -> Figure:
-    """Bars of milliseconds, each stacked of its parts.
+    """Draw stacked bars.
 
     Args:
-        bars: The parts of each bar by their names, in milliseconds.
-        names: All parts, in the order of the stack and of the legend.
+        bars: Milliseconds of each bar by the name of the part.
+        names: All parts in the order of stack and legend.
         columns: Columns of the legend.
-        nothing: The part in which nothing runs; it is hatched.
-        totals: Milliseconds to print beside each bar. The bars are sorted by them, and drawn in several panels where
-            they differ by more than ten times.
+        nothing: Part in which nothing runs; it is hatched.
+        totals: Milliseconds beside each bar. Bars are sorted by them, in several panels if they differ by more than
+        ten times.
     """
     panels = panels_of(totals) if totals else [list(bars)]
     legend_in = 0.17 * (-(-len(names) // columns))
@@ -74,7 +74,7 @@ def stacked(
 
 
 def panels_of(totals: Parts) -> list[list[str]]:
-    """The bars in panels with a scale of their own: in each the longest is at most ten times the shortest."""
+    """Distribute bars to panels in which the longest is at most ten times the shortest."""
     panels: list[list[str]] = []
     for name in sorted(totals, key=totals.__getitem__):
         if not panels or totals[name] > WIDEST_SCALE * totals[panels[-1][0]]:
@@ -84,10 +84,10 @@ def panels_of(totals: Parts) -> list[list[str]]:
 
 
 def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
-    """Colour and hatching of each part; an unknown one takes what none of the others has.
+    """Return colour and hatching of each part. Unknown parts get unused ones.
 
     Args:
-        colours: How many there are.
+        colours: Number of available colours.
     """
     looks = {name: LOOKS[name] for name in names if name in LOOKS}
     free = [(colour, hatch) for hatch in range(len(HATCHES)) for colour in range(colours)]
@@ -122,17 +122,15 @@ def _panel(
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
-    """The variant's profile: one of its processes has it."""
+    """Return the profile among the variant's records."""
     return next((record.profile for record in records if record.profile), None)
 
 
 def once(profile: Any) -> int:  # noqa: ARG001
-    """A profile of one call is counted once."""
     return 1
 
 
 def profiled_call(profiles: Sequence[Any]) -> str:  # noqa: ARG001
-    """What the profiles are of."""
     return "From one profiled call of each variant, outside the timed runs."
 
 
@@ -143,13 +141,13 @@ def kernels_chart(
     per: str = "ms per call",
     origin: Callable[[Sequence[Any]], str] = profiled_call,
 ) -> Chart | None:
-    """Stacked bars, one a variant.
+    """Return stacked bars of kernel categories, one per variant.
 
     Args:
-        members: Each variant's records.
-        count: How many units, such as tokens, a profile is of: its time is divided by them.
-        per: The unit of the horizontal axis.
-        origin: What the profiles are of, in a sentence.
+        members: Records of each variant.
+        count: Returns the number of units of a profile, such as tokens.
+        per: Unit of the horizontal axis.
+        origin: Sentence on the subject of the profiles.
     """
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
@@ -172,7 +170,6 @@ def kernels_chart(
 
 
 def _milliseconds(profile: Profile, count: int) -> dict[str, float]:
-    """Milliseconds of one unit by category of kernel, of a profile of `count` units."""
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
     return {category: 1e3 * spent_s / count for category, spent_s in spent.items()}
 
@@ -187,11 +184,11 @@ def _gaps(profiles: Sequence[Profile]) -> list[str]:
 
 
 GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in which the device waits for the host"}
-"""By what was profiled."""
+"""Meaning of gaps by the profiled unit."""
 
 
 def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart | None:
-    """Stacked bars as long as the measured token; None where no variant is explained."""
+    """Return stacked bars as long as the measured unit; None if no variant is explained."""
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     if not explained:
         return None

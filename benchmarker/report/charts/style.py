@@ -1,7 +1,7 @@
-"""How every chart looks: colours that colour-blind people tell apart, on light paper and on dark, with plain text.
+"""Style of all charts: colours for colour-blind readers, on light and dark paper, with plain text.
 
-In the page a chart is SVG inside the HTML, whose colours are the page's own (CSS variables): one drawing serves light,
-dark and print. For a PNG the same drawing is made in the light colours.
+In the page a chart is SVG whose colours are CSS variables of the page, so one drawing serves light, dark and print. A
+PNG uses the light colours.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 WIDTH_IN = 4.6
-"""Narrow, so that the letters can still be read where a phone shows the whole width."""
+"""Width in inches, narrow enough for legible letters on a phone."""
 PNG_DPI = 200
 
 MARKERS = "osD^v<>p"
-"""All with an interior, which tells a hollow mark from a full one."""
+"""Markers with an interior, so that hollow and filled marks differ."""
 HATCHES = ("", "////", "....", "||||")
 
 
 @dataclass(frozen=True)
 class Ink:
-    """The colours of one drawing."""
+    """Colours of one drawing."""
 
     text: str
     faint: str
-    """Grids, and lines that are not data."""
+    """Colour of grids and lines that are not data."""
     paper: str
     series: tuple[str, ...]
-    """Of variants, and of nothing else."""
+    """Colours of variants only."""
     parts: tuple[str, ...]
-    """Of what a time is made of, and of nothing else."""
+    """Colours of the parts of a time only."""
 
     def part(self, index: int) -> str:
         return self.parts[index % len(self.parts)]
@@ -79,7 +79,7 @@ NAMES = (
     *(f"series-{index}" for index in range(len(LIGHT.series))),
     *(f"part-{index}" for index in range(len(LIGHT.parts))),
 )
-"""Of the CSS variables."""
+"""Names of the CSS variables."""
 
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a name may hold two dollar signs
@@ -104,20 +104,19 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture, not drawn yet."""
+    """One chart that is not drawn yet."""
 
     name: str
-    """Of its file, without the ending."""
+    """File name without ending."""
     title: str
-    """What it shows, with where."""
     note: str
-    """How to read it."""
+    """Sentence that explains the chart."""
     draw: Callable[[Ink], Figure]
 
 
 @dataclass(frozen=True)
 class Series:
-    """How one variant looks in every chart of a report."""
+    """Look of one variant in every chart of a report."""
 
     hue: int
     mark: int
@@ -131,11 +130,13 @@ class Series:
 
 
 def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
-    """Each variant's look, by its place in the report: a colour of its own while there are enough, else that of its
-    family, such as a quantization, and a mark of its own in that.
+    """Return each variant's look.
+
+    Each has a colour of its own if there are enough; otherwise the colour of its family, such as a quantization, with
+    a marker of its own.
 
     Args:
-        variants: The family of each.
+        variants: Family of each variant.
     """
     together: dict[str, list[str]] = {}
     for name, family in variants.items():
@@ -148,18 +149,18 @@ def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
 
 
 def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """An empty figure with one column of axes that share their horizontal axis."""
+    """Return an empty figure with one column of axes that share their horizontal axis."""
     drawn = Figure(figsize=(WIDTH_IN, height_in))
     return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def label(text: str, longest: int = 28) -> str:
-    """A name as a chart has room for it."""
+    """Return a name shortened for a chart."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def to_svg(chart: Chart) -> str:
-    """The drawing as an SVG element for a page that defines the CSS variables `--text`, `--series-0` and so on."""
+    """Return the drawing as an SVG element for a page that defines CSS variables such as `--text` and `--series-0`."""
     with _drawing(_MARKS, salt=chart.name):
         buffer = io.StringIO()
         nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
@@ -168,7 +169,7 @@ def to_svg(chart: Chart) -> str:
 
 
 def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
-    """The drawing on white paper, with its title and a remark beside that."""
+    """Write the drawing on white paper with its title and a remark."""
     with _drawing(LIGHT, salt=chart.name):
         drawn = chart.draw(LIGHT)
         drawn.suptitle(chart.title + remark, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)
@@ -185,7 +186,6 @@ def _drawing(ink: Ink, *, salt: str) -> Iterator[None]:
 
 
 def _for_page(svg: str, name: str) -> str:
-    """The element alone: as wide as there is room, in the page's colours, its ids apart from the other charts'."""
     element = svg[svg.index("<svg") :]
     element = re.sub(r'<svg[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', element, count=1)
     element = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", element, count=1, flags=re.DOTALL)

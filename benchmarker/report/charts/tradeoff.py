@@ -1,4 +1,4 @@
-"""What speed costs in memory, or in something else."""
+"""Speed against memory or another cost."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from benchmarker.report.charts.speed import bounds, marks, rate_of, rate_words, 
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 
 LETTER_PT = 5.0
-"""Width of an average letter of a name."""
+"""Width of an average letter in points."""
 AXES_SHARE = 0.87
-"""Of the figure, in each direction; the rest is for labels."""
+"""Share of the figure for the axes in each direction."""
 Box = tuple[float, float, float, float]
-"""Left, bottom, right and top, in points."""
+"""Left, bottom, right and top in points."""
 
 
 def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Speed over peak memory.
+    """Return speed over peak memory.
 
     Args:
-        rows: Of the headline's cell.
+        rows: Rows of the first table's cell.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     if len(able) < 2:
@@ -46,11 +46,11 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 def draw_against(
     rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Speed over a cost.
+    """Return a drawing of speed over a cost.
 
     Args:
-        cost_of: A row's cost, in the unit that `horizontal` names.
-        horizontal: The cost in words, with its unit.
+        cost_of: Returns a row's cost in the unit of `horizontal`.
+        horizontal: Label of the cost with its unit.
     """
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
@@ -86,7 +86,7 @@ def _label(
     points: Sequence[tuple[str, float, float]],
     lines: Sequence[tuple[float, float, float]],
 ) -> None:
-    """Each name beside its mark, where it covers no other mark, line or name, if there is such a place."""
+    """Write each name beside its mark, without covering other marks, names or lines if possible."""
     width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
     (_, right), (_, top) = axes.get_xlim(), axes.get_ylim()
     across_pt, up_pt = width_pt / right, height_pt / top
@@ -114,10 +114,10 @@ def _label(
 
 
 def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> Box:
-    """The box that a name of `length_pt` would cover beside its mark at (x_pt, y_pt).
+    """Return the box that a name of `length_pt` covers beside its mark at (x_pt, y_pt).
 
     Args:
-        place: 1 to the right of the mark or -1 to the left of it, and points above it.
+        place: 1 for the right side of the mark or -1 for the left, and points above it.
     """
     side, up = place
     near, far = sorted((x_pt + 6 * side, x_pt + side * (7 + length_pt)))
@@ -125,14 +125,13 @@ def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> 
 
 
 def _overlap(first: Box, second: Box) -> float:
-    """Area that both boxes cover, in square points."""
     width = min(first[2], second[2]) - max(first[0], second[0])
     height = min(first[3], second[3]) - max(first[1], second[1])
     return max(0.0, width) * max(0.0, height)
 
 
 def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    """How to read the marks, and which rows have none."""
+    """Return the meaning of the marks, and the rows without one."""
     variants = {row.variant for row in drawn}
     missing = [row.variant for row in rows if row.variant not in variants]
     left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""

@@ -1,1 +1,1 @@
-"""The report: a comparison as one page to look at."""
+"""The report: a comparison as one HTML page."""

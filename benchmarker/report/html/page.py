@@ -1,8 +1,8 @@
-"""The report: one HTML file that asks nothing of the network and holds all that the tables do, with pictures.
+"""The HTML page: one file without requests, with all tables and charts.
 
-Every number comes through the same columns and rows as `benchmarker compare` prints. Names come from files that
-someone else may have written: `html` and jinja2 escape every text, and a content policy forbids every request and every
-script but the page's own.
+Every number comes through the columns and rows of `benchmarker compare`. Names come from files that someone else may
+have written: `html` and jinja2 escape every text, and a content policy forbids every request and every script but the
+page's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.comparison.rows import Row, headline_rows
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Column, Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """One chart, drawn."""
+    """One drawn chart."""
 
     name: str
     title: str
@@ -51,10 +50,10 @@ RANDOM_WEIGHTS = "Random weights: time and memory are real, text and quality are
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
-    """The whole page.
+    """Render the page.
 
     Args:
-        charts: From `page.charts.all.charts_of`.
+        charts: Charts from `report.charts.all.charts_of`.
     """
     pages = Environment(
         loader=PackageLoader("benchmarker.report.html", "parts"),
@@ -63,16 +62,16 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         trim_blocks=True,
     )
     script = _part("page.js")
-    workload, chosen = workload_of(results.workload), headline_rows(results.rows)
+    workload = workload_of(results.workload)
     ranking = ranking_of(results)
-    limits = workload.limit_sheet(workload.limit_rows(results.rows))
+    limits = workload.limit_sheet(results.rows, whole=True)
     return pages.get_template("page.html").render(
         title=workload.page_title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
         show_sheet=pages.get_template("sheet.html").module.show_sheet,  # type: ignore[attr-defined]
-        badge=RANDOM_WEIGHTS if workload.has_random_weights(results.rows) else "",
+        badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
         answer=[html(line) for line in answer(results, ranking)],
         forced=[html(line) for line in forced(results)],
         where=html(where(results)),
@@ -82,7 +81,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         caption=html(workload.caption(results)),
         batches=[html(line) for line in workload.remarks(results.rows, results.baseline)],
         reasons=[html(reason) for reason in results.reasons],
-        caveats=[html(line) for line in _caveats(results, chosen)],
+        caveats=[html(line) for line in _caveats(results)],
         pictures=[Picture(chart.name, chart.title, chart.note, Markup(to_svg(chart))) for chart in charts],
         profiles=_profiles(results),
         environment=surroundings(results.records),
@@ -106,23 +105,20 @@ def _variables(ink: Ink) -> str:
 
 
 def _policy(script: str) -> str:
-    """Nothing is loaded from anywhere, and no script runs but this one."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
-def _caveats(results: Comparison, chosen: Sequence[Row]) -> list[str]:
+def _caveats(results: Comparison) -> list[str]:
     workload = workload_of(results.workload)
-    closing = workload.closing(chosen, results.baseline)
-    return [*workload.caveats(results.records, results.rows), *closing, *left_out(results)]
+    return [*workload.caveats(results.records, results.rows, baseline=results.baseline), *left_out(results)]
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Sortable]]:
-    words = workload_of(results.workload).profile_text
     tables = []
     for name, records in results.members.items():
         if profile := profile_of(records):
-            heading, sheet, footer = profile_table(profile, what=words(profile))
+            heading, sheet, footer = profile_table(profile, what=profile.subject)
             assert isinstance(sheet, Sheet)
             tables.append((plain_line(name), sortable(replace(sheet, title=str(heading), notes=(str(footer),)))))
     return tables
@@ -146,29 +142,27 @@ class Field:
 
 @dataclass(frozen=True)
 class Heading:
-    """The head of one column."""
-
     text: str
     align: str
     help: str
     first: str
-    """Order of the first click: the best row comes first."""
+    """Order of the first click, which puts the best row first."""
 
 
 @dataclass(frozen=True)
 class Sortable:
-    """One table that can be sorted."""
+    """A table that can be sorted."""
 
     title: str
     headings: tuple[Heading, ...]
     rows: tuple[tuple[Field, ...], ...]
     bold: tuple[bool, ...]
-    """Whether a row stands out, row by row."""
+    """True for each emphasized row."""
     notes: tuple[Markup, ...]
 
 
 def sortable(sheet: Sheet) -> Sortable:
-    """The table as the page's template takes it."""
+    """Return the table for the page's template."""
     return Sortable(
         title=plain_line(sheet.title, longest=300) or "Variants",
         headings=tuple(
@@ -197,11 +191,11 @@ def html(text: str) -> Markup:
 
 
 MOST_VALUES = 4
-"""Values of one line that are shown; the others are counted."""
+"""Number of values of one line that are shown. The others are counted."""
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Name and value of each line, as plain text; what no record knows is left out."""
+    """Return name and value of each known property of the environment."""
     lines = [(name, _values(records, value_of)) for name, value_of in _FIELDS]
     packages = sorted({name for record in records for name in record.environment.packages})
     variables = sorted({name for record in records for name in record.environment.variables})
@@ -211,7 +205,6 @@ def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
 
 
 def _values(records: Sequence[RunRecord], value_of: Callable[[MachineFacts], str | None]) -> str:
-    """The values that the records have, each once: `A or B and 2 more`."""
     values = list(dict.fromkeys(plain_line(value) for record in records if (value := value_of(record.environment))))
     return abridged(values, MOST_VALUES, separator=" or ")
 

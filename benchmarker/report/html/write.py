@@ -1,4 +1,4 @@
-"""Put a report on disk: the page as one file, and its charts as pictures beside it."""
+"""Writing a report: the page as one file, and its charts as PNG files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.schema.record_io import write_atomically
-from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -17,12 +16,12 @@ ENDINGS = (".html", ".htm")
 
 
 def write_report(results: Comparison, path: Path) -> None:
-    """Write the page, in one step.
+    """Write the page atomically.
 
     Raises:
-        SpecError: The name does not end as a page's does; it may be a record's.
-        MissingLibraryError: What draws is not installed.
-        ResultsError: It cannot be written there.
+        SpecError: The file name does not end as a page's; it may be a record's.
+        MissingLibraryError: A drawing library is not installed.
+        ResultsError: The file cannot be written.
     """
     if path.suffix.lower() not in ENDINGS:
         raise SpecError(f"--output {path}: a report is an HTML file; give it a name that ends in .html")
@@ -37,11 +36,11 @@ def write_report(results: Comparison, path: Path) -> None:
 
 
 def write_plots(results: Comparison, folder: Path) -> list[Path]:
-    """Write each chart as a PNG file, and return the files.
+    """Write each chart as a PNG file and return the paths.
 
     Raises:
-        MissingLibraryError: What draws is not installed.
-        ResultsError: They cannot be written there.
+        MissingLibraryError: A drawing library is not installed.
+        ResultsError: A file cannot be written.
     """
     try:
         from benchmarker.report.charts.all import charts_of
@@ -49,7 +48,7 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     charts = charts_of(results)
-    remark = " (random weights)" if workload_of(results.workload).has_random_weights(results.rows) else ""
+    remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -148,10 +148,10 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
 
         return timed_attention(name, records, form=self.form(records[0]))
 
-    def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:
+    def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.attention.attention_reading import length_remarks
 
-        return length_remarks(rows, baseline)
+        return () if brief else length_remarks(rows, baseline)
 
 
 WORKLOAD = Attention()

@@ -15,8 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.distributed.rank_watch import RankError
-from benchmarker.distributed.ranks import Ranks, open_ranks
+from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
 from benchmarker.workloads.attention.attention_inputs import inputs_sha256

@@ -98,7 +98,7 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     def family(self, record: ContextParallelRecord) -> str:
         return record.variant.variant
 
-    def circumstances(self) -> Mapping[str, Circumstance]:
+    def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}
 
     def checks(self, record: ContextParallelRecord) -> Iterable[Check]:
@@ -117,20 +117,16 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
 
         return timed_rank(name, records, form=self.form(records[0]))
 
-    def brief_columns(self, rows: Sequence[Row]) -> Sequence[Column[Any]]:
+    def brief_columns(self, rows: Sequence[Row]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
+        from benchmarker.report.columns import quality_columns
         from benchmarker.workloads.context_parallel.context_parallel_reading import brief_columns
 
-        return brief_columns(rows)
+        return brief_columns(rows), quality_columns(rows)
 
-    def remarks(self, rows: Sequence[Row], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.context_parallel.context_parallel_reading import remarks
+    def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks, remarks
 
-        return remarks(rows)
-
-    def first_remarks(self, rows: Sequence[Row]) -> Sequence[str]:
-        from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks
-
-        return hiding_remarks(rows)
+        return hiding_remarks(rows) if brief else remarks(rows)
 
 
 def _exchange_text(record: ContextParallelRecord) -> str | None:

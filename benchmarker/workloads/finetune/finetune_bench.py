@@ -23,7 +23,7 @@ from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.profile import profile_step
 from benchmarker.profiling.profile_table import profile_table
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong

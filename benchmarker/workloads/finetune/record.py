@@ -153,3 +153,7 @@ class FinetuneRecord(RunRecord):
     learned: Learned | None = None
     """None for random weights, and if another process of the sweep measures it."""
     cells: tuple[FinetuneCell, ...] = Field(default=())
+
+    @property
+    def knows_subject(self) -> bool:
+        return self.load is not None

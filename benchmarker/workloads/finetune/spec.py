@@ -147,6 +147,10 @@ class FinetuneJob(Job):
     grid: FinetuneGrid
 
     @property
+    def source(self) -> ModelSpec:
+        return self.model
+
+    @property
     def model(self) -> TrainedModel:
         return self.subject.model
 

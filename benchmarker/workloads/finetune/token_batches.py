@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.workloads.finetune.spec import FinetunePoint
 
 if TYPE_CHECKING:

@@ -176,7 +176,7 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
 def _with_adapters(model: Any, recipe: Recipe) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    from benchmarker.checkpoints.isolated_import import undisturbed
+    from benchmarker.checkpoints.read_model import undisturbed
 
     targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(

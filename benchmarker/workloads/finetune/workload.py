@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.find import look_for
-from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
@@ -253,9 +253,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             return {f"model {job.model.id}": fingerprint} if fingerprint else {}
         return {}
 
-    def is_same_subject(self, first: FinetuneJob, second: FinetuneJob) -> bool:
-        return first.model == second.model
-
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)
 
@@ -277,16 +274,13 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     def plainness(self, record: FinetuneRecord) -> tuple[bool, ...]:
         return (record.variant.variant == "lora",)
 
-    def circumstances(self) -> Mapping[str, Circumstance]:
+    def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {
             "model": lambda record: record.model.id,
             "model revision": lambda record: record.model.revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
         }
-
-    def knows(self, record: FinetuneRecord) -> bool:
-        return record.load is not None
 
     def timed(self, name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.finetune.finetune_reading import timed_step

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.base import Target
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.gguf_file import write_gguf
-from benchmarker.checkpoints.shipped_models import shipped_shape
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.kv_cache import elsewhere
+from benchmarker.engines.decoders.kv_cache import static_cache_refusal
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
@@ -29,7 +29,9 @@ def resolve(variant: VariantSpec) -> VariantSpec:
     try:
         engine_options(variant)
     except ValidationError as error:
-        reason = elsewhere(variant.engine, variant.engine_options) if variant.engine in MODEL_ENGINES else None
+        reason = (
+            static_cache_refusal(variant.engine, variant.engine_options) if variant.engine in MODEL_ENGINES else None
+        )
         if reason:
             raise FieldError(reason) from None
         raise FieldError(first_problem(error, ENGINES[variant.engine].options), field="engine_options") from None

@@ -23,13 +23,12 @@ from benchmarker.profiling.profile_table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
-from benchmarker.quantization.prepare import find_checkpoint
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.generation_job import model_fingerprint
-from benchmarker.workloads.generation.generation_metrics import profiled_words
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
@@ -243,7 +242,7 @@ def profiled(
         terminal.line(f"no profile: {profile.reason}")
         return {"no_profile": profile}
     if not job.part:
-        terminal.table(profile_table(profile, what=profiled_words(profile)), detail=True)
+        terminal.table(profile_table(profile, what=profile.subject), detail=True)
     # Kernels that could not be counted are no reason why there is no profile.
     return {"profile": profile, "no_profile": None}
 

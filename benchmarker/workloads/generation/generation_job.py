@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.shipped_models import shipped_shape
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
 from benchmarker.engines.external.environments import engine_statuses

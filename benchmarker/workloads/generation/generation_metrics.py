@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile
+from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Point
 
 METRICS = (
@@ -117,9 +117,3 @@ def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
 def guess_s(point: Point) -> float:
     """First guess of the seconds of one repeat."""
     return point.new_tokens * TOKEN_S
-
-
-def profiled_words(profile: GenerationProfile) -> str:
-    """`generation, prompt of 26, 32 new tokens`."""
-    batch = f", batch of {profile.batch_size}" if profile.batch_size > 1 else ""
-    return f"generation, prompt of {profile.prompt_tokens}, {profile.new_tokens} new tokens{batch}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -11,7 +12,7 @@ from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whol
 from benchmarker.schema.engine_facts import EngineFacts, StepFacts
 from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.profile import Profile
-from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
 from benchmarker.schema.record import CellBase, Demand, Missing, RunRecord, VariantFacts
 
 
@@ -73,7 +74,12 @@ class GenerationProfile(Profile):
     new_tokens: Positive
     batch_size: Positive
     depth: Count | None = None
-    """Tokens in the cache before the prompt. None in records from before it was kept."""
+    """Tokens in the cache before the prompt. None in older records."""
+
+    @property
+    def subject(self) -> str:
+        batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
+        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}"
 
 
 class GenerationVariant(VariantFacts):
@@ -115,3 +121,43 @@ class GenerationRecord(RunRecord):
     """Answers to benchmark questions, where they were asked."""
     no_tasks: Missing | None = None
     """Why there are none although they were asked for."""
+
+    @property
+    def knows_subject(self) -> bool:
+        return self.load is not None
+
+    @property
+    def family_place(self) -> int:
+        """Position of the engine in the registry."""
+        from benchmarker.workloads.generation.forms import engine_place
+
+        return engine_place(self.variant.engine)
+
+    @property
+    def libraries(self) -> tuple[str, ...] | None:
+        from benchmarker.workloads.generation.forms import libraries_of
+
+        return libraries_of(self.variant.quant)
+
+    @property
+    def choices(self) -> dict[str, str | None]:
+        """Kernel that a library chose, kernels of the decode step and its attention; None if unknown."""
+        notes = [note for note in (self.load.notes if self.load else ()) if note.startswith("kernel ")]
+        uses = self.engine.kernels_used if self.engine else ()
+        return {
+            "kernel": next(iter(notes), None),
+            "kernels of the decode step": "; ".join(sorted(use.words() for use in uses)) or None,
+            "attention": self.engine.attention if self.engine else None,
+        }
+
+    @classmethod
+    def why_void(cls, records: Sequence[Self]) -> str | None:
+        """Return why the step of the variant computes something else; it is the same step in all processes."""
+        checked = newest_check(records)
+        return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
+
+
+def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
+    """Return the check of the step, which is done once a sweep, in one of its processes."""
+    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
+    return next((record.step_divergence for record in newest if record.step_divergence), None)

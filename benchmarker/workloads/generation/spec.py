@@ -147,6 +147,10 @@ class GenerationJob(Job):
     grid: Grid
 
     @property
+    def source(self) -> ModelSpec:
+        return self.model
+
+    @property
     def model(self) -> ModelSpec:
         return self.subject.model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +12,6 @@ from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (
     GenerationCell,
-    GenerationProfile,
     GenerationRecord,
 )
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point, VariantSpec
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.schema.profile import Profile
     from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
 
@@ -167,9 +165,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return inputs(job, judged=judged)
 
-    def is_same_subject(self, first: GenerationJob, second: GenerationJob) -> bool:
-        return first.model == second.model
-
     def look_for(self, job: GenerationJob) -> str | None:
         from benchmarker.checkpoints.find import look_for
 
@@ -181,7 +176,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return lacking(job)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.prepare import prepare_checkpoint
+        from benchmarker.quantization.load import prepare_checkpoint
 
         prepare_checkpoint(job.model, job.variant, device, progress)
 
@@ -231,59 +226,31 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return form(record)
 
-    def ran(self, record: GenerationRecord) -> dict[str, str | None]:
-        from benchmarker.workloads.generation.reading.baseline import ran
-
-        return ran(record)
-
-    def libraries(self, record: GenerationRecord) -> Container[str] | None:
-        from benchmarker.workloads.generation.forms import libraries_of
-
-        return libraries_of(record.variant.quant)
-
     def family(self, record: GenerationRecord) -> str:
         """The quantization; of llama.cpp the name of the GGUF format."""
         gguf = record.variant.engine_options.get("gguf", "F16")
         return record.variant.quant if gguf == "F16" else str(gguf)
-
-    def place(self, record: GenerationRecord) -> int:
-        from benchmarker.workloads.generation.forms import engine_place
-
-        return engine_place(record.variant.engine)
 
     def plainness(self, record: GenerationRecord) -> tuple[bool, ...]:
         from benchmarker.workloads.generation.reading.baseline import plainness
 
         return plainness(record)
 
-    def is_plain(self, row: GenerationRow) -> bool:
-        from benchmarker.workloads.generation.reading.baseline import is_plain
+    def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
+        from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions
 
-        return is_plain(row.weights, row.quantized_fraction)
+        names, revisions = model_names(records), model_revisions(records)
 
-    def surroundings(self, row: GenerationRow) -> str:
-        return row.engine
+        def revision(record: GenerationRecord) -> str | None:
+            name = names.get(record.model.id, record.model.id)
+            return record.model.revision if name == record.model.id else revisions.get(name)
 
-    def circumstances(self) -> Mapping[str, Circumstance]:
         return {
-            "model": lambda record: record.model.id,
-            "model revision": lambda record: record.model.revision,
+            "model": lambda record: names.get(record.model.id, record.model.id),
+            "model revision": revision,
             "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
         }
-
-    def as_one(self, records: Sequence[GenerationRecord]) -> Sequence[GenerationRecord]:
-        from benchmarker.workloads.generation.reading.baseline import as_one
-
-        return as_one(records)
-
-    def knows(self, record: GenerationRecord) -> bool:
-        return record.load is not None
-
-    def void(self, records: Sequence[GenerationRecord]) -> str | None:
-        from benchmarker.workloads.generation.reading.generation_rows import void
-
-        return void(records)
 
     def row(self, fields: dict[str, Any], records: Sequence[GenerationRecord], good: Sequence[Any]) -> GenerationRow:
         from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, row_fields
@@ -295,23 +262,10 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return with_baseline(rows, baseline)
 
-    def row_values(self, row: GenerationRow) -> dict[str, Any]:
-        from benchmarker.workloads.generation.reading.row_json import to_row
-
-        return to_row(row)
-
     def limitable(self) -> Mapping[str, Limitable]:
         from benchmarker.workloads.generation.reading.baseline import LIMITABLE
 
         return LIMITABLE
-
-    def loss(self, row: GenerationRow) -> float | None:
-        return row.kl_divergence
-
-    def form_text(self, row: GenerationRow) -> str:
-        from benchmarker.core.tables import escaped
-
-        return f"{escaped(row.label)} on the {escaped(row.engine)} engine"
 
     def checks(self, record: GenerationRecord) -> Iterable[Check]:
         from benchmarker.workloads.generation.reading.generation_checks import checks
@@ -340,35 +294,20 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return generation_tables.timing(rows)
 
-    def cost_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+    def cost_columns(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sequence[Column[Any]]:
         from benchmarker.workloads.generation.reading import generation_tables
 
-        return generation_tables.costs(rows)
+        return generation_tables.every_cell(rows) if whole else generation_tables.costs(rows)
 
-    def brief_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
+    def brief_columns(self, rows: Sequence[GenerationRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
         from benchmarker.workloads.generation.reading import generation_tables
 
-        return generation_tables.brief(rows)
-
-    def quality_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.quality_brief(rows)
-
-    def quality_text(self, row: GenerationRow) -> str:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.quality_words(row)
+        return generation_tables.brief(rows), generation_tables.quality_brief(rows)
 
     def command(self, records: Sequence[GenerationRecord]) -> str:
         from benchmarker.workloads.generation.reading.generation_tables import generate_command
 
         return generate_command(records)
-
-    def more_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.every_cell(rows)
 
     def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
         from benchmarker.core.tables import Sheet
@@ -386,45 +325,37 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
             sheets.append(Sheet("Tasks", tasks, task_rows, (answer_tables.task_caption(task_rows),)))
         return sheets
 
-    def limit_sheet(self, rows: Sequence[GenerationRow]) -> Sheet | None:
+    def limit_sheet(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sheet | None:
+        from benchmarker.workloads.generation.reading.generation_tables import limit_rows
         from benchmarker.workloads.generation.reading.step_tables import beside_limits
 
-        return beside_limits(rows)
+        return beside_limits(limit_rows(rows) if whole else rows)
 
-    def limit_rows(self, rows: Sequence[GenerationRow]) -> Sequence[GenerationRow]:
-        from benchmarker.workloads.generation.reading.generation_tables import limit_rows
+    def header(self, records: Sequence[GenerationRecord], *, is_run: bool = False) -> Sequence[str]:
+        from benchmarker.workloads.generation.reading.generation_tables import header, load_words, variant_line
 
-        return limit_rows(rows)
-
-    def header(self, records: Sequence[GenerationRecord]) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.generation_tables import header
-
-        return header(records)
-
-    def run_header(self, record: GenerationRecord) -> Sequence[str]:
-        from benchmarker.workloads.generation.reading.generation_tables import load_words, variant_line
-
-        return variant_line(record), *self.header([record]), *load_words(record)
+        if not is_run:
+            return header(records)
+        return variant_line(records[0]), *header(records), *load_words(records[0])
 
     def caption(self, results: Results) -> str:
         from benchmarker.workloads.generation.reading.generation_tables import caption
 
         return caption(results)
 
-    def remarks(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
+    def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
 
-        return crossover_words(rows, baseline)
+        return () if brief else crossover_words(rows, baseline)
 
-    def caveats(self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> Sequence[str]:
+    def caveats(
+        self, records: Sequence[GenerationRecord], rows: Sequence[GenerationRow], *, baseline: str | None = None
+    ) -> Sequence[str]:
+        from benchmarker.comparison.rows import headline_rows
         from benchmarker.workloads.generation.reading.generation_caveats import caveats
-
-        return caveats(records, rows)
-
-    def closing(self, rows: Sequence[GenerationRow], baseline: str | None) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.quality_tables import text_line
 
-        return text_line(rows, baseline)
+        return *caveats(records, rows), *text_line(headline_rows(rows), baseline)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
         from benchmarker.workloads.generation.reading.generation_charts import charts_of
@@ -435,13 +366,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         from benchmarker.workloads.generation.reading.generation_tables import title
 
         return title(results)
-
-    def has_random_weights(self, rows: Sequence[GenerationRow]) -> bool:
-        return any(row.dummy_weights for row in rows)
-
-    def profile_text(self, profile: Profile) -> str:
-        assert isinstance(profile, GenerationProfile)
-        return declared.profiled_words(profile)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
         from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings

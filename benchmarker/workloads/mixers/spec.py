@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.checkpoints.shipped_models import shipped_text
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.schema.base import DType, Plain
 from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
 from benchmarker.schema.job import Job

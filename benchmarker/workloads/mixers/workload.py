@@ -175,15 +175,10 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
 
         return task_sheets(rows)
 
-    def remarks(self, rows: Sequence[MixersRow], baseline: str | None) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.mixers.mixers_reading import remarks
+    def remarks(self, rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, remarks
 
-        return remarks(rows)
-
-    def first_remarks(self, rows: Sequence[MixersRow]) -> Sequence[str]:
-        from benchmarker.workloads.mixers.mixers_reading import crossing_remarks
-
-        return crossing_remarks(rows)
+        return crossing_remarks(rows) if brief else remarks(rows)
 
 
 class MixersJudging(Judging[MixersJob, MixersRecord]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import FieldError, SpecError
@@ -59,7 +59,7 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
     def plainness(self, record: RecordT) -> tuple[bool, ...]:
         return (self.plain_name(record) == self.plain_variant,)
 
-    def circumstances(self) -> Mapping[str, Circumstance]:
+    def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text}
 
     def layer_text(self, record: Any) -> str:

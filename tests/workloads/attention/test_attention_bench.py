@@ -1,4 +1,4 @@
-"""Attention is proven and checked before its clock starts: planted faults get no time."""
+"""Attention is proven and checked before timing: planted faults get no time."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def subject(**values):
 
 
 def measured(variant, point=POINT, **values):
-    """The cell before timing."""
+    """Return the cell before timing."""
     with open_attention(subject(**values), AttentionVariant(variant=variant), CpuDevice(), cache_bytes=1) as bench:
         return bench.cell(point).model_copy(update=bench.correct(point))
 
@@ -41,7 +41,7 @@ PATH = "tests.planted_attention:"
 
 @pytest.mark.parametrize("variant", ["naive", "math", "flash", "auto"])
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
-def test_what_torch_has_on_a_processor_is_right_to_rounding(variant, mode):
+def test_torch_backends_on_a_cpu_are_right_to_rounding(variant, mode):
     cell = measured(variant, LengthPoint(128, 2, mode))
     assert cell.checked.error < 1e-6
     assert [tensor.tensor for tensor in cell.checked.tensors] == (
@@ -87,18 +87,18 @@ def test_a_kernel_without_a_backward_pass_is_unsupported_there():
         measured(PATH + "forward_alone")
 
 
-def test_a_mistake_in_the_users_own_function_is_said_with_its_place():
+def test_an_error_in_a_user_function_names_file_and_line():
     with pytest.raises(SpecError, match=r"with_a_bug: ValueError: no such tile \(planted_attention.py, line \d+\)"):
         measured(PATH + "with_a_bug")
 
 
 @pytest.mark.parametrize("variant", ["fa3", "fa4"])
-def test_a_kernel_of_gpus_is_not_asked_to_be_installed_for_a_processor(variant):
+def test_a_gpu_library_is_unsupported_on_a_cpu_even_if_not_installed(variant):
     with pytest.raises(UnsupportedError, match="not on CPUs; it runs on NVIDIA GPUs"):
         measured(variant)
 
 
-def test_a_function_of_the_users_own_that_is_right_passes():
+def test_a_right_user_function_passes():
     assert measured(PATH + "right").checked.error < 1e-6
 
 
@@ -108,7 +108,7 @@ def test_masks_windows_shared_heads_and_types_pass(values):
     assert wrong(measured("math", **values).checked) is None
 
 
-def test_sampled_rows_of_a_long_sequence_hold_the_end_and_miss_no_part():
+def test_sampled_rows_of_a_long_sequence_include_the_end_and_every_segment():
     rows = rows_of(4096)
     assert len(rows) == 64
     assert rows[-1] == 4095
@@ -125,13 +125,13 @@ def test_a_long_sequence_is_checked_on_its_own_rows():
     assert "o is off by" in wrong(check(output, inputs, shape))
 
 
-def test_an_error_is_relative_to_the_size_of_what_is_expected():
+def test_an_error_is_relative_to_the_norm_of_the_expected_tensor():
     expected = torch.tensor([3.0, 4.0])
     assert relative_error(expected * 1.01, expected) == pytest.approx(0.01)
     assert relative_error(torch.tensor([math.nan, 4.0]), expected) == math.inf
 
 
-def test_another_backend_that_runs_instead_is_said(monkeypatch):
+def test_another_backend_that_ran_instead_is_named(monkeypatch):
     monkeypatch.setitem(VARIANTS, "flash", replace(VARIANTS["flash"], open=VARIANTS["math"].open))
     with pytest.raises(UnsupportedError, match="math ran instead"):
         measured("flash")
@@ -149,7 +149,7 @@ def test_a_flash_library_that_torch_does_not_know_is_unsupported():
         open_flash_library("FA9")(SHAPE, "cpu").around().__enter__()
 
 
-def test_auto_says_what_ran():
+def test_auto_records_the_kernel_that_ran():
     assert "aten::_scaled_dot_product_flash_attention_for_cpu" in [kernel.name for kernel in measured("auto").kernels]
 
 
@@ -218,7 +218,7 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
 
 
 @pytest.mark.parametrize(("backward_ns", "parts_s"), [(2_000_000, {"forward": 0.001, "backward": 0.002}), (0, {})])
-def test_backward_is_what_forward_leaves_of_both(monkeypatch, backward_ns, parts_s):
+def test_backward_is_the_difference_of_both_passes_and_forward(monkeypatch, backward_ns, parts_s):
     now = SimpleNamespace(ns=0)
     monkeypatch.setattr(call_timing.time, "perf_counter_ns", lambda: now.ns)
 
@@ -235,7 +235,7 @@ def test_backward_is_what_forward_leaves_of_both(monkeypatch, backward_ns, parts
     assert sample.latency_s == pytest.approx((1_000_000 + backward_ns) / 1e9)
 
 
-def test_float32_is_computed_as_ieee_says_and_the_setting_comes_back():
+def test_float32_products_are_ieee_and_the_setting_is_restored():
     before = torch.get_float32_matmul_precision()
     with open_attention(subject(dtype="tf32"), AttentionVariant(variant="naive"), CpuDevice()):
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -1,4 +1,4 @@
-"""Attention on a GPU: each kernel is the one that was asked for, the clocks agree, and orders hold."""
+"""Attention on a GPU: each variant runs its own kernel, clocks agree, and known orders of speed hold."""
 
 import math
 from itertools import cycle, islice
@@ -29,7 +29,7 @@ def measured(variant, point=POINT, dtype="bfloat16", **subject):
 
 
 @pytest.mark.parametrize("variant", ["naive", "math", "flash", "efficient", "cudnn", "flex"])
-def test_every_kernel_is_the_one_that_was_asked_for_and_right(variant):
+def test_every_variant_runs_its_own_kernel_and_is_right(variant):
     if variant in ("cudnn", "efficient") and torch.version.hip:
         pytest.skip("AMD's kernels are AOTriton's")
     cell = measured(variant)
@@ -37,7 +37,7 @@ def test_every_kernel_is_the_one_that_was_asked_for_and_right(variant):
     assert cell.checked.error < 1e-2
 
 
-def test_the_choice_of_torch_is_named():
+def test_the_backend_that_torch_chose_is_named():
     assert variants_with_kernel(measured("auto").kernels, find_device("cuda").kind)
 
 
@@ -74,7 +74,7 @@ def test_a_kept_output_is_refused(function, message):
         measured(PLANTED + function, LengthPoint(1024, 2, "forward"))
 
 
-def test_what_is_right_of_the_users_own_passes():
+def test_a_right_user_function_passes():
     assert measured(PLANTED + "right").checked.error < 1e-2
 
 
@@ -83,7 +83,7 @@ def test_a_fused_kernel_keeps_less_than_a_matrix_of_scores():
     assert flash.passes.kept_bytes < naive.demand.scores_bytes <= naive.passes.kept_bytes
 
 
-def test_flash_has_no_float32_and_says_why():
+def test_flash_refuses_float32_with_a_reason():
     with pytest.raises(UnsupportedError, match="dtype"):
         measured("flash", dtype="float32")
 
@@ -100,7 +100,7 @@ def test_the_hosts_clock_the_devices_and_a_loop_by_hand_agree(variant, mode):
     with open_attention(AttentionSubject(), AttentionVariant(variant=variant), device) as bench:
         flops, ready, step = bench.cell(point).demand.flops, bench.prepare(point), bench.step(point)
         calls = step().calls
-        # In turns: a card at its power limit slows down while it is measured.
+        # Measurements alternate: a card at its power limit slows down while it is measured.
         pairs = [(step(), _by_hand(ready.operation, ready.copies, calls)) for _ in range(15)]
     tool_s, event_s, hand_s = (
         median(times)

@@ -1,4 +1,4 @@
-"""What attention's records say when read: what limits a call, where a variant begins to win, how time grows."""
+"""Explanations and comparisons of attention's records."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def measured(tmp_path_factory) -> AttentionRecord:
 
 
 def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=0, batches=(1, 1, 1, 1)):
-    """The record as another variant's, on a GPU, a millisecond a call where nothing else is said."""
+    """Return the record as another variant's, on a GPU; one millisecond per call by default."""
     cells = tuple(
         cell.model_copy(
             update={
@@ -68,7 +68,7 @@ def with_times(record, name, times, *, kernel=None, limits=LIMITS, round_number=
 
 
 def at_share(record, share):
-    """Times at which the arithmetic at the matmul rate takes that share."""
+    """Return times at which the FLOPs at the matmul rate takes that share."""
     return [cell.demand.flops / LIMITS.matmul_flops_per_s / share for cell in record.cells]
 
 
@@ -126,7 +126,7 @@ def test_a_processors_call_is_explained_without_gaps(measured):
     )
 
 
-def test_where_nothing_was_measured_it_says_so(measured):
+def test_without_a_measured_cell_nothing_is_explained(measured):
     cells = tuple(cell.model_copy(update={"status": "unsupported", "samples": ()}) for cell in measured.cells)
     explanation = explain("flash", [measured.model_copy(update={"cells": cells})])
     assert isinstance(explanation, NotExplained)
@@ -134,7 +134,7 @@ def test_where_nothing_was_measured_it_says_so(measured):
 
 
 def both(measured, **fields):
-    """Three rounds of naive, whose time grows with the square, and of flash, which wins from 256 on."""
+    """Return three rounds of naive, whose time is quadratic, and of flash, which is faster from 256 on."""
     naive, flash = [1e-3, 4e-3, 16e-3, 64e-3], [2e-3, 6e-3, 8e-3, 16e-3]
     return [
         with_times(measured, name, [(1 + 0.001 * number) * time_s for time_s in times], round_number=number, **fields)
@@ -143,14 +143,14 @@ def both(measured, **fields):
     ]
 
 
-def test_a_comparison_says_where_a_variant_begins_to_win_and_how_time_grows(measured):
+def test_a_comparison_has_the_crossing_and_the_growth_of_the_time(measured):
     page = to_markdown(compare_records(both(measured), baseline="naive"))
     assert "- forward, batch of 1: flash is faster than naive from between 128 and 256 on." in page
     assert "- forward, batch of 1: the time of naive grows as S^2.00 from 64 to 128, S^2.00 from 128 to 256" in page
     assert "S^2.00 over 4 lengths, at most 0.0 % off." in page
 
 
-def test_lengths_of_as_many_tokens_are_a_line_of_their_own(measured):
+def test_lengths_with_equal_tokens_are_a_series_of_their_own(measured):
     page = to_markdown(compare_records(both(measured, batches=(8, 4, 2, 1)), baseline="naive"))
     assert "- forward, 512 tokens: flash is faster than naive from between 128 and 256 on." in page
     assert "grows as" not in page

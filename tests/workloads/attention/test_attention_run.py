@@ -1,4 +1,4 @@
-"""Attention as a workload: one run in this process, from the command line's words to a record that is read again."""
+"""One run of attention in this process, from the command line to a record that is read again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_a_mask(query, key, value):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A module of the user's own in the current folder."""
+    """Yield a user's module in the current folder."""
     (tmp_path / "own_attention.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -75,7 +75,7 @@ def test_a_variant_that_cannot_run_here_is_a_row_without_a_time(tmp_path):
     assert cell.reason == "not on CPUs; it runs on NVIDIA GPUs"
 
 
-def test_code_of_ones_own_runs_only_where_the_command_line_trusts_it(tmp_path, own):
+def test_user_code_runs_only_with_trust_on_the_command_line(tmp_path, own):
     with pytest.raises(SpecError, match="variant own_attention:right: is code of your own, which is run; add --trust"):
         job("--variant", "own_attention:right")
     record = record_of(tmp_path / "right", "--variant", "own_attention:right", "--trust-code")
@@ -97,21 +97,21 @@ def test_a_wrong_result_is_invalid_and_has_no_speed(tmp_path, own):
 
 def test_a_function_that_was_changed_has_another_key(tmp_path, own):
     record = record_of(tmp_path / "r", "--variant", "own_attention:right", "--trust-code")
-    asked = job("--mode", "forward", "--variant", "own_attention:right", "--trust-code")
-    (point,) = asked.points()
-    assert result_key(asked, point, record.environment) == record.cells[0].key
+    same_job = job("--mode", "forward", "--variant", "own_attention:right", "--trust-code")
+    (point,) = same_job.points()
+    assert result_key(same_job, point, record.environment) == record.cells[0].key
     own.write_text(OWN + "\n# faster\n")
-    assert result_key(asked, point, record.environment) != record.cells[0].key
+    assert result_key(same_job, point, record.environment) != record.cells[0].key
 
 
-def test_a_batch_size_that_is_typed_takes_the_place_of_a_configs_tokens():
+def test_a_batch_size_on_the_command_line_replaces_a_configs_tokens():
     config = ("attention", "--config", str(CONFIGS / "attention.yaml"), "--variant", "flash", "--seq-len", "1024")
     assert [point.batch_size for point in read_job([*config]).points()] == [16, 16]
     assert [point.batch_size for point in read_job([*config, "--batch-size", "2"]).points()] == [2, 2]
 
 
 @pytest.mark.parametrize("words", [("--energy",), ("--profile-tokens", "8")])
-def test_what_attention_does_not_measure_is_refused(words):
+def test_options_without_effect_are_refused(words):
     with pytest.raises(SpecError, match=f"{words[0]}: "):
         job("--variant", "naive", *words)
 

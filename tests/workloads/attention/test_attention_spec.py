@@ -1,4 +1,4 @@
-"""What may be asked of attention, and what is refused in one line before torch."""
+"""Specification of attention: valid values, refusals without torch, FLOPs and bytes."""
 
 import pytest
 from pydantic import ValidationError
@@ -59,7 +59,7 @@ def test_the_shortest_length_comes_first():
         (AttentionSubject, {"head_dims": 64}, "no key 'head_dims'; did you mean 'head_dim'?"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(kind, values, expected):
+def test_invalid_values_are_refused_in_one_line(kind, values, expected):
     assert problem(kind, **values) == expected
 
 
@@ -68,7 +68,7 @@ def test_an_unknown_variant_gets_the_near_miss():
         implementation_of("flsh")
 
 
-def test_a_variant_says_what_it_refuses_before_torch():
+def test_a_variant_refuses_shapes_without_torch():
     assert VARIANTS["flash"].wrong_shape(shape(head_dim=512)) == "takes a head_dim of 256 at most, not 512"
     assert VARIANTS["cudnn"].wrong_shape(shape(dtype="float32")) == "takes bfloat16 and float16, not float32"
     assert VARIANTS["flash"].wrong_shape(shape(window=4)) == "takes no window"

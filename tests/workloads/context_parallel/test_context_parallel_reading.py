@@ -1,4 +1,4 @@
-"""What rows of context parallel attention say together."""
+"""Sentences on the rows of context parallel attention."""
 
 import pytest
 
@@ -29,34 +29,34 @@ LINK = {"needed_link": 488e9, "measured_link": 296e9}
         ((0.0, -0.02, 0.04), "hides its communication at any measured length, from 4,096 to 16,384 positions"),
         ((0.4, 0.3, 0.2), "does not hide its communication at any measured length, from 4,096 to 16,384 positions"),
         ((0.0, 0.0, 0.2), "does not hide its communication at 16,384 positions: 20 % exposed;"),
-        # What is hidden at one length and not at the next is not hidden from there on.
+        # Communication that is exposed at a longer length counts as exposed before it too.
         ((0.0, 0.2, 0.0), "from between 8,192 and 16,384 positions on; at 8,192, 20 % exposed"),
     ],
 )
-def test_the_length_from_which_on_communication_is_hidden_is_said_with_what_the_link_lacks(shares, expected):
-    rows = [row(length=4096 << place, exposed=share, facts=LINK) for place, share in enumerate(shares)]
+def test_the_length_from_which_on_communication_is_hidden_is_named_with_the_needed_rate(shares, expected):
+    rows = [row(length=4096 << doubling, exposed=share, facts=LINK) for doubling, share in enumerate(shares)]
     (sentence,) = hiding_remarks(rows)
     assert sentence.startswith("2 ranks, forward: zigzag ")
     assert expected in sentence
 
 
-def test_what_sends_beside_no_block_needs_no_rate_of_the_link():
+def test_without_a_ring_no_rate_of_the_link_is_needed():
     (sentence,) = hiding_remarks([row("ulysses", exposed=0.3)])
     assert sentence.endswith("at 4,096 positions: 30 % exposed.")
 
 
-def test_a_plain_ring_is_held_against_what_the_mask_leaves_it():
-    told = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
+def test_a_contiguous_ring_is_compared_with_the_bound_of_the_mask():
+    sentences = remarks([row("ring", metrics={"scaling": Estimate(0.63)}, facts={"imbalance": 1.5})])
     assert any(
-        "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in told
+        "at most 66.7 % of 2 ranks" in line and "its scaling was 63.0 %, imbalance 1.50" in line for line in sentences
     )
 
 
-def test_two_measures_of_one_thing_that_differ_are_named():
+def test_disagreeing_measurements_of_exposed_communication_are_named():
     (near,) = remarks([row(exposed=0.04, facts={"exposed_trace": 0.01})])
     assert "apart" not in near
-    told = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})])
-    assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in told[-1]
+    sentences = remarks([row(exposed=0.04, facts={"exposed_trace": 0.2})])
+    assert "20 % exposed by the trace and 4.0 % by leaving the exchange out" in sentences[-1]
 
 
 def test_the_first_table_has_scaling_and_both_measures():

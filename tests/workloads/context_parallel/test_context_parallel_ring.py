@@ -1,4 +1,4 @@
-"""The ring's schedule and arithmetic, for any number of ranks: threads of this process exchange by queues."""
+"""Schedule and arithmetic of the ring for any number of ranks: threads of this process exchange through queues."""
 
 import threading
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def scores_of(order, rank, ranks, length=64):
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_zigzag_gives_every_rank_the_same_work_and_the_plain_ring_gives_the_last_one_most(ranks):
+def test_zigzag_gives_every_rank_equal_work_and_a_contiguous_ring_gives_the_last_rank_most(ranks):
     assert len({scores_of("zigzag", rank, ranks) for rank in range(ranks)}) == 1
     most = max(sum(not step.is_hidden for step in steps_of("contiguous", rank, ranks)) for rank in range(ranks))
     # The last rank's diagonal block is half a block.
@@ -69,7 +69,7 @@ class Round:
 
 
 def by_ranks(order, ranks, query, key, value, gradient):
-    """Output and gradients of a ring of threads, each put where it belongs; and the bytes that each rank sent."""
+    """Return gathered output and gradients of a ring of threads, and the bytes that each rank sent."""
     queues = [Queue() for _ in range(ranks)]
     sent = [[] for _ in range(ranks)]
     whole = [torch.empty_like(tensor) for tensor in (query, query, key, value)]
@@ -109,7 +109,7 @@ def test_output_and_gradients_are_those_of_one_process_in_float64(order, ranks, 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_rank_of_a_ring_sends_what_the_formula_says(ranks, dtype):
+def test_every_rank_of_a_ring_sends_the_bytes_of_the_formula(ranks, dtype):
     shape = AttentionShape(1, 16 * ranks, 4, 2, 8, True, None, dtype, "forward_backward")
     sizes = [(1, heads, shape.seq_len, 8) for heads in (4, 2, 2, 4)]
     tensors = [torch.randn(size).to(getattr(torch, dtype)) for size in sizes]

@@ -44,7 +44,7 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path):
     (record,) = collect([tmp_path]).records
     (cell,) = record.cells
     assert cell.status == "ok", cell.reason
-    # 16 positions of 2 heads of 16, keys and values, float32; the gradients of one block beside.
+    # 16 positions of 2 heads of 16, keys and values, float32, and the gradients of one block.
     assert cell.demand.step_bytes == 3 * 2 * 32 * 2 * 16 * 4
     assert cell.demand.total_flops == 2 * cell.demand.flops == 3.5 * 4 * 2 * 16 * 64 * 65 / 2
     for sample in cell.samples:
@@ -81,7 +81,7 @@ def test_under_torchrun_the_other_ranks_are_those_of_its_processes(tmp_path):
     assert [len(cell.alone_s) for cell in record.cells] == [2, 3, 0]
 
 
-def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):
+def test_a_variant_that_the_device_does_not_support_is_a_row_with_the_reason(tmp_path):
     Run(read("--variant", "allgather", "--output", str(tmp_path)), Terminal(quiet=True)).execute()
     (record,) = collect([tmp_path]).records
     assert {cell.status for cell in record.cells} == {"unsupported"}
@@ -113,17 +113,17 @@ def test_what_the_device_cannot_do_is_a_row_that_says_so(tmp_path):
         (("--variant", "zig"), "no way to split 'zig'; did you mean 'zigzag'?"),
     ],
 )
-def test_what_cannot_be_split_is_refused_in_one_line_before_any_process(words, expected):
+def test_an_impossible_split_is_refused_in_one_line_before_any_process(words, expected):
     with pytest.raises(SpecError) as caught:
         read(*words)
     assert expected in str(caught.value)
 
 
-def test_variables_of_the_exchange_are_kept_but_for_where_something_is():
+def test_variables_of_the_exchange_are_recorded_without_paths():
     variables = {"NCCL_NVLS_ENABLE": "0", "NCCL_DEBUG_FILE": "/home/me", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/home/me"}
     assert read_variables(variables) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_NVLS_ENABLE": "0"}
 
 
-def test_ranks_have_the_gpus_behind_the_first_or_share_the_processor():
+def test_ranks_have_consecutive_gpus_or_share_the_cpu():
     assert devices_of("cuda:1", 2) == ("cuda:1", "cuda:2")
     assert devices_of("cpu", 2) == ("cpu", "cpu")

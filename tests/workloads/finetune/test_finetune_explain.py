@@ -1,4 +1,4 @@
-"""What a training step's kernels are for, and what is said of a step."""
+"""Purposes of a training step's kernels, and notes on a step."""
 
 import pytest
 
@@ -44,7 +44,7 @@ STEP = profile(
 )
 
 
-def test_float32_stands_apart_and_the_optimizer_is_told_by_its_section():
+def test_float32_is_separate_and_the_optimizer_is_identified_by_its_section():
     spent = seconds_by_purpose(STEP)
     assert spent["matmul"] == 8.0
     assert spent[FLOAT32_PRODUCTS] == 1.0
@@ -55,7 +55,7 @@ def test_float32_stands_apart_and_the_optimizer_is_told_by_its_section():
     assert sum(spent.values()) == pytest.approx(STEP.kernel_s)
 
 
-def test_the_losses_softmax_is_no_attention():
+def test_the_softmax_of_the_loss_is_not_attention():
     assert purposes(LOSS, "forward", on_device=True) == {"loss": 1.0}
     assert purposes("void softmax_warp_forward<float>(float*)", "forward", on_device=True) == {"attention": 1.0}
 

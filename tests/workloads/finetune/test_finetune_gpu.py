@@ -29,10 +29,10 @@ MODEL, DTYPE, PLACE = "Qwen/Qwen3-4B", "bfloat16", "cuda"
 POINT = FinetunePoint(seq_len=1024, batch_size=4, accumulate=1)
 WARM_UP = 3
 REPEATS = 25
-"""Of each way, in turns: with 15 of them the medians of the unsteady recipes still differed by 2.5 %."""
+"""Repeats of each loop, alternating: with 15 the medians of the unsteady recipes still differed by 2.5 %."""
 RANK = int(binom.ppf(0.025, REPEATS, 0.5))
-"""Of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in about the
-time that the device takes for them: their steps differ by 20 % and more, and two medians of one step by 4 %."""
+"""Rank of the values that bound the 95 % interval of a median. `lora` and `qlora-bf16` launch 15,000 kernels in
+about the time that the device needs for them: their steps differ by 20 % and more, two medians of one step by 4 %."""
 
 
 class Ready(NamedTuple):
@@ -47,7 +47,7 @@ class Ready(NamedTuple):
 @pytest.fixture(scope="module", params=["lora", "qlora", "qlora-bf16", "qlora-nocheckpoint"])
 def ready(request):
     device, chosen = find_device(PLACE), FinetuneVariant(variant=request.param).recipe
-    # Of the recipe before.
+    # Frees the previous recipe's tensors.
     gc.collect()
     device.release()
     model = load_model(
@@ -63,10 +63,10 @@ def ready(request):
     return Ready(request.param, trainee, optimizer, batches, step)
 
 
-def test_the_step_takes_as_long_as_a_loop_by_hand(ready):
-    # In turns, each as often first as the other: a card at its power limit slows down while it is measured.
+def test_the_step_takes_as_long_as_a_hand_written_loop(ready):
+    # Alternate, with each first equally often: a card at its power limit slows down while it is measured.
     tool, hand = [], []
-    # As around the repeats of a run: a collection walks the graph of a step, and would hit some steps and not others.
+    # A garbage collection walks the graph of a step, and would slow some steps only.
     with no_garbage_collection():
         for number in range(REPEATS):
             if number % 2:
@@ -85,7 +85,7 @@ def test_the_step_takes_as_long_as_a_loop_by_hand(ready):
 
 
 def _median_with_interval(values):
-    """The median and its 95 % interval, from the ranks: a disturbed step is one value, however long it took."""
+    """Return the median and its 95 % interval by ranks, to which a disturbed step is one value."""
     ranked = sorted(values)
     return median(values), ranked[RANK - 1], ranked[-RANK]
 
@@ -94,7 +94,7 @@ def _by_hand(ready, number):
     """Seconds of one step on the device's clock."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     ids, model = ready.batches[number % len(ready.batches)], ready.trainee.model
-    is_mixed = ready.recipe in ("lora", "qlora-bf16")  # whose base stays as it is
+    is_mixed = ready.recipe in ("lora", "qlora-bf16")  # its base is unchanged
     torch.cuda.synchronize()
     first.record()
     with torch.autocast(PLACE, dtype=torch.bfloat16, enabled=is_mixed):

@@ -1,4 +1,4 @@
-"""Fine-tuning as a workload: small runs in this process, from a command line to a record that is read again."""
+"""Small runs of fine-tuning in this process, from the command line to a record that is read again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_run_is_a_record_whose_numbers_are_compared_and_verified(tmp_path, rec
     (cell,) = record.cells
     assert (record.workload, record.status, cell.status) == ("finetune", "complete", "ok")
     assert cell.checked.error < 1e-6, "in float32 the gradients are the reference's"
-    # How much depends on what the tests before left to this process; tests/measure/test_memory.py holds the number.
+    # The amount depends on earlier tests in this process; tests/measure/test_memory.py checks the number.
     assert cell.memory.resident_growth_bytes is not None
     assert record.built.frozen_unchanged is (None if recipe == "full" else True)
     assert abs(record.first_loss - record.base_loss) < 0.05
@@ -92,13 +92,13 @@ def test_each_packed_weight_is_unpacked_in_forward_recompute_and_backward(qlora)
     assert calls == {"forward": 28, "recompute": 28, "backward": 28}
 
 
-def test_gradients_of_another_scaling_are_found_out(qlora):
+def test_gradients_with_another_scaling_are_detected(qlora):
     adapter = qlora.base.get_decoder().layers[0].mlp.up_proj
     before = adapter.scaling["default"]
     right = check_gradients(qlora, ids())
     assert wrong(right) is None
     try:
-        # The forward pass alone: the reference reads the scaling that the adapter says it has.
+        # Only the forward pass: the reference reads the adapter's scaling.
         original = adapter.lora_A["default"].forward
         adapter.lora_A["default"].forward = lambda hidden: 3 * original(hidden)
         assert "wrong result: the gradients' cosine" in wrong(check_gradients(qlora, ids()))
@@ -141,7 +141,7 @@ def test_a_sequence_past_the_models_positions_is_refused(tmp_path):
         record_of(tmp_path, "--variant", "lora", "--seq-len", "4096")
 
 
-def test_a_gradient_that_is_no_number_is_found_out(qlora):
+def test_a_gradient_that_is_not_finite_is_detected(qlora):
     adapter = qlora.base.get_decoder().layers[0].mlp.up_proj.lora_A["default"].weight
     hook = adapter.register_hook(lambda gradient: gradient * float("nan"))
     try:

@@ -1,4 +1,4 @@
-"""What may be asked of fine-tuning, its arithmetic by hand, and what is refused in one line."""
+"""Specification of fine-tuning: recipes, refusals, and FLOPs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def job(*words):
     return read_job(["finetune", *MODEL, *words])
 
 
-def test_a_switch_takes_the_place_of_the_recipes():
+def test_a_switch_overrides_the_recipe():
     recipe = FinetuneVariant(variant="qlora", checkpointing="none", rank=4).recipe
     assert (recipe.base, recipe.prepare, recipe.checkpointing, recipe.rank) == ("nf4", "peft", "none", 4)
     assert FinetuneVariant(variant="qlora", checkpointing="none").recipe == RECIPES["qlora-nocheckpoint"]
@@ -42,14 +42,14 @@ def test_the_smallest_step_comes_first():
         (("--variant", "qlra"), "qlra"),
     ],
 )
-def test_what_makes_no_sense_is_refused(words, expected):
+def test_invalid_recipes_are_refused(words, expected):
     with pytest.raises(SpecError) as caught:
         job(*words)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_peft_is_a_line_that_says_how_to_get_it(monkeypatch):
+def test_a_missing_peft_is_one_line_with_the_install_command(monkeypatch):
     monkeypatch.setattr("benchmarker.workloads.finetune.workload.installed_version", lambda package: None)
     with pytest.raises(Exception, match=r"variant lora: the library 'peft' is not installed; pip install -e '\.\[fine"):
         job("--variant", "lora")

@@ -1,4 +1,4 @@
-"""One training step: what is timed, its parts, and the sections of its profile."""
+"""One training step: its time, its parts, and the sections of its profile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weights(layers):
     return [parameter.detach().clone() for parameter in layers.parameters()]
 
 
-def test_a_step_is_that_of_a_loop_by_hand():
+def test_a_step_equals_a_hand_written_loop():
     import torch
 
     step, layers = trained()
@@ -47,7 +47,7 @@ def test_a_step_is_that_of_a_loop_by_hand():
     with torch.no_grad():
         for parameter in others.parameters():
             parameter -= 0.1 * parameter.grad
-    # To the last three bits: whether a product and a sum are rounded once or twice depends on the processor.
+    # Equal to the last three bits: processors round a fused multiply-add once or twice.
     torch.testing.assert_close(weights(layers), weights(others), rtol=1e-6, atol=1e-7)
     assert step.losses[0].item() == loss.item()
 
@@ -77,7 +77,7 @@ def test_the_timed_step_waits_for_the_device_at_its_ends_alone():
     assert sample.drained_parts_s == {}
 
 
-def test_parts_are_of_another_step_with_a_wait_after_each():
+def test_parts_are_timed_in_another_step_with_a_wait_after_each():
     device = FakeDevice()
     step, _ = trained(device=device)
     sample = step()
@@ -87,7 +87,7 @@ def test_parts_are_of_another_step_with_a_wait_after_each():
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_profile_has_the_parts_as_sections_and_recomputing_apart(checkpointed):
+def test_a_profile_has_sections_for_the_parts_and_for_recomputation(checkpointed):
     step, _ = trained(checkpointed=checkpointed)
     step.profiled()
     profile = profile_step(step.profiled, device=CpuDevice(), trace_path=None)
@@ -125,7 +125,7 @@ def annotation(section, start_us, duration_us, *, thread=1):
     }  # fmt: skip
 
 
-def test_a_kernel_is_in_the_section_in_which_it_was_launched_and_not_in_which_it_ran():
+def test_a_kernel_belongs_to_the_section_that_launched_it():
     events = [
         annotation("forward", 0, 10),
         annotation("backward", 10, 20),

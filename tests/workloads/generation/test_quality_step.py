@@ -15,7 +15,7 @@ from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import QualityError
 from benchmarker.engines.base import Scorer, Scores, TokenSource, UnsupportedError
-from benchmarker.engines.decoders import prefill_decode, static_decoder
+from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.torch_engine import TorchScorer
 from benchmarker.hardware.device import CpuDevice
@@ -176,7 +176,7 @@ def test_a_planted_fault_that_leaves_every_token_as_it_is_takes_the_speed_away(
         token, logits = right(*arguments)  # type: ignore[arg-type]
         return token, 1.5 * logits
 
-    monkeypatch.setattr(static_decoder, "decode_step", sharpened)
+    monkeypatch.setattr(prefill_decode, "decode_step", sharpened)
     changed = after_timing(captured(model))
     assert changed["step_divergence"].verdict == "wrong"
     assert [(cell.status, cell.error_kind) for cell in changed["cells"]] == [("invalid", "wrong_result")] * 2

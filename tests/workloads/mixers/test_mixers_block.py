@@ -1,4 +1,4 @@
-"""The small model around each mixer has the parameters that it is matched by, and what it learns is counted."""
+"""Small model around each mixer: matched parameters, tasks, and scores."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def subject(**block):
 
 
 def model_of(variant, **block):
-    asked = subject(**block)
-    return make_model(VARIANTS[variant], asked, shape_of(asked, POINT), "cpu", vocabulary=64, seed=0)
+    spec = subject(**block)
+    return make_model(VARIANTS[variant], spec, shape_of(spec, POINT), "cpu", vocabulary=64, seed=0)
 
 
 @pytest.mark.parametrize("variant", ["softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
@@ -53,11 +53,11 @@ def model_of(variant, **block):
 def test_the_formula_has_the_models_parameters(variant, short_conv, match):
     model = model_of(variant, short_conv=short_conv, match=match)
     counted = sum(parameter.numel() for parameter in model.parameters())
-    asked = subject(short_conv=short_conv, match=match)
-    assert counted == parameters_of(VARIANTS[variant].mixer, asked, 64, POINT.seq_len)
+    spec = subject(short_conv=short_conv, match=match)
+    assert counted == parameters_of(VARIANTS[variant].mixer, spec, 64, POINT.seq_len)
 
 
-def test_matched_models_are_within_two_percent_and_others_say_by_how_much_they_are_not():
+def test_matched_models_are_within_two_percent_and_others_have_a_residual():
     matched = block_facts(GATED_DELTA, subject(), 32)
     assert abs(matched.residual) < 0.02
     assert matched.mlp_width < 4 * 32
@@ -68,7 +68,7 @@ def test_matched_models_are_within_two_percent_and_others_say_by_how_much_they_a
 
 @pytest.mark.parametrize("variant", ["softmax-naive", "softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
 @pytest.mark.parametrize("short_conv", [False, True])
-def test_no_position_of_a_model_sees_what_is_behind_it(variant, short_conv):
+def test_no_position_of_a_model_sees_later_positions(variant, short_conv):
     model = model_of(variant, short_conv=short_conv)
     tokens = torch.randint(64, (1, 32))
     changed = torch.cat([tokens[:, :20], (tokens[:, 20:] + 1) % 64], dim=1)
@@ -83,15 +83,15 @@ def test_every_weight_of_a_model_is_trained():
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-def test_a_token_is_not_lost_beside_what_the_first_mixer_adds():
-    # With embeddings of 0.02 it was, and softmax without a convolution did not learn to recall.
+def test_the_first_mixer_does_not_drown_the_tokens():
+    # With embeddings of 0.02 softmax without a convolution did not learn to recall.
     model = model_of("softmax-sdpa")
     hidden = model.tokens(torch.randint(64, (2, 32)))
     added = model.mixers[0](model.norms[0](hidden))
     assert hidden.square().mean() > 2 * added.square().mean()
 
 
-def test_text_is_read_four_times_at_most():
+def test_text_is_read_at_most_four_times():
     tasks = MixersTasks(steps=500, batch_size=64)
     border = int(0.9 * len(shipped_bytes()))
     steps = Setting("bytes", 256).steps(tasks)
@@ -100,32 +100,32 @@ def test_text_is_read_four_times_at_most():
     assert Setting("bytes", 256).steps(tasks.model_copy(update={"steps": 20})) == 20
 
 
-def test_a_training_steps_work_by_hand():
+def test_the_flops_of_a_training_step_follow_the_formula():
     demand = training_demand(LINEAR, subject(), POINT)
     products = parameters_of(LINEAR, subject(), 64, 32) - (64 + 32) * 32
     mixer = 2 * 3 * 4 * 64 * 2 * 16 * 16
     assert (demand.mixer_flops, demand.flops) == (mixer, 6 * products * 64 + mixer)
 
 
-def test_recall_asks_for_the_value_of_each_key_once_and_keys_are_no_values():
+def test_recall_has_one_query_per_key_and_keys_are_not_values():
     tasks = subject().tasks
     tokens, labels = make_batch(Setting("mqar", 4), tasks, torch.Generator().manual_seed(0))
-    for row, asked in zip(tokens.tolist(), labels.tolist(), strict=True):
+    for row, row_labels in zip(tokens.tolist(), labels.tolist(), strict=True):
         pairs = dict(zip(row[0:8:2], row[1:8:2], strict=True))
-        queries = {row[place]: label for place, label in enumerate(asked) if label != IGNORED}
+        queries = {row[position]: label for position, label in enumerate(row_labels) if label != IGNORED}
         assert queries == pairs
         assert max(pairs) < 32 <= min(pairs.values())
-        assert asked[:8] == [IGNORED] * 8
+        assert row_labels[:8] == [IGNORED] * 8
 
 
-def test_a_copy_asks_for_the_token_that_comes_next():
+def test_a_copy_predicts_the_next_token():
     tokens, labels = make_batch(Setting("copy", 5), subject().tasks, torch.Generator().manual_seed(0))
-    for row, asked in zip(tokens.tolist(), labels.tolist(), strict=True):
-        assert (row[5], asked) == (0, [IGNORED] * 5 + row[:5])
+    for row, row_labels in zip(tokens.tolist(), labels.tolist(), strict=True):
+        assert (row[5], row_labels) == (0, [IGNORED] * 5 + row[:5])
         assert row[6:] == row[:4]
 
 
-def test_what_models_of_text_are_judged_by_is_not_trained_on():
+def test_held_out_text_is_not_trained_on():
     text, border = shipped_bytes(), int(0.9 * len(shipped_bytes()))
     tasks = subject().tasks.model_copy(update={"batch_size": 64})
     for judged, part in ((False, text[:border]), (True, text[border:])):
@@ -174,7 +174,7 @@ def test_too_few_tokens_for_the_keys_are_refused():
         read_job(["mixers", "--variant", "gdn-torch", "--tasks", "mqar", "--pairs", "8", "--task-vocabulary", "16"])
 
 
-def test_wilsons_interval_by_hand():
+def test_wilsons_interval_equals_published_values():
     # 0 of 10: the upper end is z^2 / (10 + z^2).
     assert wilson(0, 10) == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
     assert wilson(5, 10) == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)
@@ -220,6 +220,6 @@ def test_its_config_is_read():
 def test_softmax_learns_to_recall_with_a_convolution_and_without(short_conv):
     tasks = MixersTasks(names=("mqar",), pairs=(4,), steps=500, learning_rate=3e-3)
     block = MixersBlock(hidden=64, layers=2, short_conv=short_conv)
-    asked = MixersSubject(heads=1, head_dim=64, dtype="float32", block=block, tasks=tasks)
-    result = train(VARIANTS["softmax-sdpa"], asked, Setting("mqar", 4), 0, CpuDevice())
+    spec = MixersSubject(heads=1, head_dim=64, dtype="float32", block=block, tasks=tasks)
+    result = train(VARIANTS["softmax-sdpa"], spec, Setting("mqar", 4), 0, CpuDevice())
     assert result.right / result.asked > 0.9

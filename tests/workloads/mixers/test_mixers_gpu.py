@@ -1,4 +1,4 @@
-"""Token mixers on a GPU: each kernel is the one that was asked for and right, and the order of the lengths holds."""
+"""Mixers on a GPU: each variant runs its own kernel and is right, and known orders of speed hold."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -92,7 +92,7 @@ def test_a_delta_rule_loses_at_1024_positions_and_wins_at_16384():
 
 
 @needs_fla
-def test_what_a_delta_rule_keeps_grows_with_the_tokens_and_naive_softmax_with_their_square():
+def test_kept_bytes_grow_linearly_for_a_delta_rule_and_quadratically_for_naive_softmax():
     def kept(variant, length):
         return measured(variant, LengthPoint(length, 1, "forward_backward")).passes.kept_bytes
 

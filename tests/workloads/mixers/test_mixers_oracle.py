@@ -1,4 +1,4 @@
-"""The rows of token mixers are what an independent computation from their files says."""
+"""Rows of mixers equal an independent computation from their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forms of each mixer agree with the recurrence that its paper writes, and planted faults are found."""
+"""Implementations of each mixer equal the recurrence of its paper, and planted faults are detected."""
 
 import math
 
@@ -26,7 +26,7 @@ def subject(**values):
 
 
 def checked(variant, point=POINT, **values):
-    """The cell before timing."""
+    """Return the cell before timing."""
     bench = MixersBench(subject(**values), variant, CpuDevice(), cache_bytes=1)
     return bench.cell(point).model_copy(update=bench.correct(point))
 
@@ -39,7 +39,7 @@ def rows(length, heads=2, width=8, seed=0):
     return query, key, parts[2], torch.nn.functional.logsigmoid(gate), strength.sigmoid()
 
 
-def test_the_recurrence_by_hand_for_two_tokens():
+def test_the_recurrence_of_two_tokens():
     query, key = torch.tensor([[[2.0], [3.0]]]), torch.tensor([[[0.5], [1.0]]])
     value, log_decay, strength = (
         torch.tensor([[[4.0], [6.0]]]),
@@ -75,7 +75,7 @@ def test_retention_forgets_by_a_fixed_share_of_each_head():
 
 @pytest.mark.parametrize("variant", ["softmax-naive", "softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
-def test_what_runs_on_a_processor_is_right_to_rounding(variant, mode):
+def test_cpu_variants_are_right_to_rounding(variant, mode):
     cell = checked(variant, LengthPoint(96, 2, mode))
     assert cell.checked.error < 1e-5
     assert cell.checked.causal_error < 1e-6
@@ -102,7 +102,7 @@ def test_a_length_above_the_recurrence_is_compared_at_every_position():
 
 
 def planted(monkeypatch, mixer, call):
-    """A mixer whose implementation is `call` around the right one."""
+    """Register a mixer whose implementation is `call` around the right one."""
 
     def open_wrong(shape, where):
         right = open_chunked(mixer)(shape, where).call
@@ -152,6 +152,6 @@ def test_an_output_that_is_kept_from_an_earlier_call_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "-fla-" in name])
-def test_a_library_for_gpus_says_so_in_one_line(variant):
+def test_a_gpu_library_is_refused_in_one_line(variant):
     with pytest.raises(UnsupportedError, match=r"^not on CPUs; it runs on"):
         checked(variant)

@@ -1,4 +1,4 @@
-"""Token mixers as a workload: a run in this process, its record read again, and what rows say together."""
+"""One run of mixers in this process, its record, and sentences on several rows."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def test_its_configs_are_read(name):
         (("--variant", "gdn-torch", "--tokens", "100"), "100 is not a multiple of seq_len 96"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(words, message):
+def test_invalid_values_are_one_line(words, message):
     with pytest.raises(SpecError, match=message):
         job(*words)
 
 
-def test_a_run_of_no_variant_is_answered_with_an_example():
+def test_a_run_without_a_variant_gets_an_example():
     with pytest.raises(SpecError, match="no variant is given; for example: --variant gdn-fla-chunk"):
         read_job(["mixers", "--seq-len", "64"])
 
@@ -142,20 +142,25 @@ def test_a_state_grows_for_softmax_alone():
 
 
 def test_inputs_are_those_of_the_formula_and_the_same_for_every_mixer():
-    here = shape(64, "forward_backward", heads=2, head_dim=8)
+    call_shape = shape(64, "forward_backward", heads=2, head_dim=8)
     for mixer in (SOFTMAX, LINEAR, GATED_DELTA):
-        inputs = make_inputs(mixer, here, "cpu", seed=0, layout="heads first")
+        inputs = make_inputs(mixer, call_shape, "cpu", seed=0, layout="heads first")
         tensors = (*inputs.tensors, inputs.gradient)
-        assert input_bytes(mixer, here) == sum(tensor.nbytes for tensor in tensors)
-        assert copies_needed(mixer, here, 10 * input_bytes(mixer, here), kind="cpu") == 11
-    assert inputs_sha256(here, "cpu", seed=0) == inputs_sha256(here._replace(dtype="float16"), "cpu", seed=0)
-    assert inputs_sha256(here, "cpu", seed=0) != inputs_sha256(here, "cpu", seed=1)
+        assert input_bytes(mixer, call_shape) == sum(tensor.nbytes for tensor in tensors)
+        assert copies_needed(mixer, call_shape, 10 * input_bytes(mixer, call_shape), kind="cpu") == 11
+    assert inputs_sha256(call_shape, "cpu", seed=0) == inputs_sha256(
+        call_shape._replace(dtype="float16"), "cpu", seed=0
+    )
+    assert inputs_sha256(call_shape, "cpu", seed=0) != inputs_sha256(call_shape, "cpu", seed=1)
 
 
-def test_scores_that_are_written_are_part_of_what_must_fit():
-    here = shape(4096)
+def test_written_scores_count_for_the_least_memory():
+    call_shape = shape(4096)
     scores = 16 * 4096**2 * 2
-    assert least_bytes(SOFTMAX, here, writes_scores=True) - least_bytes(SOFTMAX, here, writes_scores=False) == scores
+    assert (
+        least_bytes(SOFTMAX, call_shape, writes_scores=True) - least_bytes(SOFTMAX, call_shape, writes_scores=False)
+        == scores
+    )
 
 
 def against(seq_len, low, value, high, best="softmax-cudnn"):
@@ -179,7 +184,7 @@ def test_without_a_crossing_all_measured_lengths_are_one_sentence():
     assert crossing_text("gdn", one_round[:1]) is None
 
 
-def test_kernels_that_cross_elsewhere_than_the_calls_are_said_so():
+def test_a_different_crossing_of_the_kernels_is_named():
     slower, faster = against(4096, 0.8, 0.9, 0.95), against(8192, 1.4, 1.5, 1.6)
     assert kernels_text([slower, faster]) == "; its kernels alone are faster from between 4,096 and 8,192 on"
     assert kernels_text([faster]) == "; its kernels alone are faster at all measured lengths"
@@ -226,7 +231,7 @@ def timed(name, mixer, milliseconds, number, misfit=None):
     )
 
 
-def test_rows_are_held_against_the_best_softmax_and_not_against_the_baseline(tmp_path):
+def test_mixers_are_compared_with_the_best_softmax_and_not_with_the_baseline(tmp_path):
     for number in range(3):
         for record in (
             timed("slow", "softmax", {1024: 5.0, 2048: 20.0, 4096: 80.0}, number, misfit=8192),

@@ -19,6 +19,7 @@ from benchmarker.workloads.generation.reading.generation_rows import (
     GenerationKey,
     GenerationRow,
     first_difference,
+    is_plain,
     stored_as,
 )
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     pass
 
 
-BASELINE = "fp16"
 PLAIN_ENGINE = "eager"
 
 
@@ -72,31 +72,10 @@ def gpus(variant: GenerationVariant) -> dict[str, str]:
     return {"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}
 
 
-def ran(record: GenerationRecord) -> dict[str, str | None]:
-    """The kernel that a library chose, the kernels of the decode step and its attention, by field; None if unknown."""
-    notes = [note for note in (record.load.notes if record.load else ()) if note.startswith("kernel ")]
-    uses = record.engine.kernels_used if record.engine else ()
-    return {
-        "kernel": next(iter(notes), None),
-        "kernels of the decode step": "; ".join(sorted(use.words() for use in uses)) or None,
-        "attention": record.engine.attention if record.engine else None,
-    }
-
-
 def plainness(record: GenerationRecord) -> tuple[bool, ...]:
     """fp16 is the baseline, on the eager engine if it is there."""
     plain = is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
     return plain, plain and record.variant.engine == PLAIN_ENGINE
-
-
-def is_plain(weights: str, quantized_fraction: float | None) -> bool:
-    """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
-    beside `fp16`.
-
-    Args:
-        weights: See `stored_as`.
-    """
-    return weights == BASELINE and not quantized_fraction
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
@@ -231,25 +210,16 @@ FORM_WORDS = re.compile(
 """Words that a quantized checkpoint's name has after the model's."""
 
 
-def as_one(records: Sequence[GenerationRecord]) -> list[GenerationRecord]:
-    """The records, each with the name and revision of the model that stands for its own."""
-    names = standing_names(records)
+def model_revisions(records: Sequence[GenerationRecord]) -> dict[str, str | None]:
+    """Return each model's revision, as the first record that loaded it has it."""
     revisions: dict[str, str | None] = {}
     for record in records:
         if record.load:
             revisions.setdefault(record.model.id, record.model.revision)
-    renamed = []
-    for record in records:
-        name = names[record.model.id]
-        if name != record.model.id:
-            model = record.model.model_copy(update={"id": name, "revision": revisions.get(name)})
-            renamed.append(record.model_copy(update={"model": model}))
-        else:
-            renamed.append(record)
-    return renamed
+    return revisions
 
 
-def standing_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
+def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
     """Each model's name with the one that stands for it: its own, where it means no other's model."""
     names = list(dict.fromkeys(record.model.id for record in records))
     by_files: dict[str, str] = {}

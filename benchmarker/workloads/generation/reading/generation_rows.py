@@ -13,12 +13,12 @@ from benchmarker.comparison.comparing import cell_of
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.core.tables import code
+from benchmarker.core.tables import code, escaped
 from benchmarker.schema.model import LoadFacts
-from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
+from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.record import Energy, EnergyWindow, Moment
 from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
-from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord
+from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord, newest_check
 
 OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
@@ -117,6 +117,19 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
     )
 
 
+BASELINE = "fp16"
+
+
+def is_plain(weights: str, quantized_fraction: float | None) -> bool:
+    """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
+    beside `fp16`.
+
+    Args:
+        weights: See `stored_as`.
+    """
+    return weights == BASELINE and not quantized_fraction
+
+
 @dataclass(frozen=True)
 class GenerationRow(Row):
     """One variant in one cell. Perplexity, divergence and agreement are there only where they compare with the other
@@ -161,6 +174,37 @@ class GenerationRow(Row):
     """Leading tokens that are those of the baseline variant."""
     energy: EnergyUse | None = None
     dummy_weights: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return is_plain(self.weights, self.quantized_fraction)
+
+    @property
+    def surroundings(self) -> str:
+        return self.engine
+
+    @property
+    def loss(self) -> float | None:
+        return self.kl_divergence
+
+    @property
+    def has_random_weights(self) -> bool:
+        return self.dummy_weights
+
+    @property
+    def variant_text(self) -> str:
+        return f"{escaped(self.label)} on the {escaped(self.engine)} engine"
+
+    @property
+    def quality_text(self) -> str:
+        from benchmarker.workloads.generation.reading.generation_tables import quality_words
+
+        return quality_words(self)
+
+    def values(self) -> dict[str, Any]:
+        from benchmarker.workloads.generation.reading.row_json import to_row
+
+        return to_row(self)
 
     @property
     def quant(self) -> str:
@@ -239,18 +283,6 @@ def stored_as(record: GenerationRecord) -> str:
     variant = record.variant
     chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
     return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
-
-
-def newest_check(records: Sequence[GenerationRecord]) -> StepDivergence | None:
-    """The step is checked once a sweep, in one of its processes."""
-    newest = sorted(records, key=lambda record: record.started_at, reverse=True)
-    return next((record.step_divergence for record in newest if record.step_divergence), None)
-
-
-def void(records: Sequence[GenerationRecord]) -> str | None:
-    """A step that computes something else is the same step in all processes of the variant."""
-    checked = newest_check(records)
-    return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
 
 
 def _has_own_kernels(record: GenerationRecord) -> bool:

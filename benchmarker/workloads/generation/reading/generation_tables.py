@@ -162,7 +162,7 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     """What the table of every cell has beyond speed and memory: energy, where it was counted elsewhere than at the
     first table's cell. It is counted at the largest cell that a variant could do, which is not always that one."""
-    return energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else []
+    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else [])]
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:

@@ -1,30 +1,37 @@
-"""Which GPTQ kernel can run where, checked before a weight is read, and which one ran, checked after."""
+"""Kernels of gptqmodel: which can run (checked before loading), loading of its GPTQ and AWQ layers, and which one ran.
+
+gptqmodel silently uses another kernel if the requested one is not suitable; here that is an error.
+"""
 
 from __future__ import annotations
 
+import traceback
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.gptq.read_packed import linear_class_of
+from benchmarker.checkpoints.base import Checkpoint, Target
+from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
+from benchmarker.core.errors import DeviceError, ModelError, SpecError
+from benchmarker.hardware.device import find_device, kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 KernelName = Literal["auto", "torch", "torch_aten", "triton", "exllama_v2", "marlin"]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What gptqmodel's kernel of that name needs."""
+    """Requirements of a kernel of gptqmodel."""
 
     title: str
     linear_class: str
     needs: Literal["anything", "cpu", "gpu", "nvidia"]
     bits: tuple[int, ...]
     group_sizes: tuple[int, ...]
-    capability: tuple[int, int] = (0, 0)
-    """Lowest compute capability."""
+    capability: tuple[int, int] = (0, 0)  # Lowest compute capability.
     symmetric_only: bool = False
 
 
@@ -36,20 +43,17 @@ KERNELS: dict[str, Kernel] = {
     "exllama_v2": Kernel("ExLlamaV2", "ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
     "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
 }
-"""From gptqmodel's own declarations (SUPPORTS_BITS and so on), which it logs but does not always raise."""
+"""From gptqmodel's declarations (SUPPORTS_BITS, ...), which it logs and does not always enforce."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a kernel may ask of a GPU."""
-
     name: str
     capability: tuple[int, int]
     nvidia: bool
 
 
 def find_gpu(device: str) -> Gpu | None:
-    """The GPU that torch calls `device`; None for the CPU."""
     import torch
 
     if device == "cpu":
@@ -62,18 +66,10 @@ def find_gpu(device: str) -> Gpu | None:
 
 
 def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None) -> None:
-    """Check that the kernel knows the format and can run here.
-
-    Args:
-        quantization: A `quantization_config` with bits, group_size and sym.
-
-    Raises:
-        DeviceError: Not on this device.
-        SpecError: Not with these bits, groups or zero points.
-    """
+    """Raise DeviceError or SpecError if the kernel does not support the format (bits, group_size, sym) or the device."""
     if name == "auto":
         if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
-            # It takes TorchFusedLinear, whose operator fails at the first multiplication.
+            # It is TorchFusedLinear, whose operator fails at the first product.
             raise SpecError(
                 "gptq: the kernel that gptqmodel chooses on CPUs cannot run 4 bits with group_size=-1. "
                 "Set options.kernel to 'torch'."
@@ -115,14 +111,7 @@ def _check_device(kernel: Kernel, gpu: Gpu | None) -> None:
 
 
 def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, Any]) -> None:
-    """Check that every linear layer's inputs divide into groups and its outputs into whole words.
-
-    Args:
-        linears: Input and output features by the layer's name.
-
-    Raises:
-        SpecError: One does not.
-    """
+    """Raise SpecError if groups or words do not divide a linear layer (input and output features by name)."""
     group_size = quantization["group_size"]
     for name, (inputs, outputs) in linears.items():
         if group_size != -1 and inputs % group_size:
@@ -135,8 +124,65 @@ def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, An
 
 
 def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
-    """The linear class that gptqmodel put in, checked against the kernel asked for; see `linear_class_of`."""
     kernel = KERNELS.get(name)
     return linear_class_of(
-        "gptq", model, title=kernel.title if kernel else name, wanted=kernel.linear_class if kernel else None
+        "gptq", model, title=kernel.title if kernel else name, expected=kernel.linear_class if kernel else None
     )
+
+
+NOT_STORED = ("input_perm",)
+"""Machete's order of the inputs: a buffer that no checkpoint has, reported as missing by transformers."""
+
+
+def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
+    """Return the model with gptqmodel's linear layers.
+
+    Args:
+        form: Name of the quantization, for messages.
+        quantization: transformers config with the kernel.
+    """
+    import_libraries("gptqmodel")
+    try:
+        with undisturbed():
+            return read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
+    except Exception as error:
+        linear = unready_kernel(error)
+        if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DeviceError(
+            f"{form}: gptqmodel could not make {linear} ready, which it builds or downloads when first used "
+            f"({reason}). Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
+        ) from error
+
+
+def linear_class_of(form: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
+    """Return the linear class that gptqmodel used; DeviceError if it is not the expected class.
+
+    Args:
+        title: Name of the kernel, for messages.
+        expected: Expected class, or None if gptqmodel chooses.
+    """
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
+    if not classes:
+        raise ModelError(
+            f"{form}: the loaded model has no {form.upper()} layer; is the checkpoint's quantization_config right?"
+        )
+    if expected is not None and set(classes) != {expected}:
+        got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
+        raise DeviceError(
+            f"{form}: asked for the {title} kernel, gptqmodel gave {got}. "
+            "Set options.kernel to 'auto' to accept that, or see why with --verbose."
+        )
+    return ", ".join(sorted(classes))
+
+
+def unready_kernel(error: BaseException) -> str | None:
+    """Return the linear class that gptqmodel could not build, for lack of a compiler or a download, or None."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        linear = type(frame.f_locals.get("self"))
+        if linear.__module__.startswith("gptqmodel.nn_modules."):
+            return linear.__name__
+    return None

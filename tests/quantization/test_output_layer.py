@@ -22,10 +22,9 @@ from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.judging_plan import make_plan
-from benchmarker.quantization.base import FormOptions, Loaded
+from benchmarker.quantization.base import FormOptions, Loaded, with_head
 from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_form, load_model
-from benchmarker.quantization.output_layer import with_head
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
