@@ -258,7 +258,7 @@ def run_child(
             log.close()
         watch.update()
     step(output.lines())
-    code = process.returncode
+    code = process.wait()
     more_kills = kills is not None and (out_of_memory_kills() or 0) > kills
     return ChildEnd(code, late, time.monotonic() - started, code == -signal.SIGKILL and not late and more_kills)
 

@@ -42,13 +42,13 @@ def typed(*words: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_every_verb_says_what_it_does_with_an_example(verb):
+def test_every_verb_has_a_help_with_an_example(verb):
     code, printed = typed(*verb, "--help")
     assert code == 0
     assert f"Example: benchmarker {verb[0]}" in printed
 
 
-def test_verify_says_that_all_numbers_follow_from_the_samples(tmp_path):
+def test_verify_confirms_that_all_numbers_follow_from_the_samples(tmp_path):
     save(tmp_path, *rounds("fp16", STEADY), *rounds("int8", STEADY))
     code, printed = typed("verify", tmp_path)
     assert code == 0
@@ -139,7 +139,7 @@ def test_the_public_names_are_there_and_bring_no_torch_before_they_are_used():
         _ = benchmarker.load_modle
 
 
-def test_compare_is_the_function_however_often_it_is_asked_for():
+def test_compare_is_a_function_after_repeated_imports():
     from benchmarker import compare as first
     from benchmarker import compare as second
 
@@ -169,13 +169,13 @@ def test_help_of_generate_names_every_quantization_and_every_engine_that_it_take
     ("words", "said"),
     [(("--max-new-tokens", "0", "a text"), "--max-new-tokens 0: less than one token"), ((), "generate: no text; give")],
 )
-def test_what_generate_cannot_do_is_said_before_a_model_is_looked_for(words, said):
+def test_generate_checks_its_options_before_it_reads_a_model(words, said):
     code, printed = typed("generate", "--model", "no/such-model", *words)
     assert code == 2
     assert said in printed
 
 
-def test_an_option_that_turns_something_off_says_so():
+def test_an_option_that_disables_something_has_such_a_help():
     _, printed = typed("run", "--help")
     assert "Do not measure the device's bandwidth" in " ".join(printed.replace("│", " ").split())
 

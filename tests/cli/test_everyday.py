@@ -79,7 +79,7 @@ def test_an_engine_that_needs_a_gpu_is_refused_before_anything_is_loaded():
         pass
 
 
-def test_a_slow_warm_up_is_told_while_it_lasts(tmp_path):
+def test_a_slow_warm_up_prints_a_line(tmp_path):
     times = [11.0, 11.0, 0.5]
     told: list[tuple[int, float]] = []
     warm_up(
@@ -108,7 +108,7 @@ def test_a_folder_of_many_sweeps_is_answered_with_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["benchmarker", "compare"], ["benchmarker.run", "--help"]])
-def test_a_python_without_the_libraries_says_which_environment_to_activate(words):
+def test_a_python_without_the_libraries_names_the_environment_to_activate(words):
     # -S: without site-packages, as the system's own Python is.
     done = subprocess.run(
         [sys.executable, "-S", "-m", *words],
@@ -150,7 +150,7 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
     assert "no record of that variant" in printed
 
 
-def test_compare_shows_the_columns_that_are_asked_for_in_the_order_that_is_asked_for(tmp_path):
+def test_compare_shows_the_requested_columns_in_the_requested_order(tmp_path):
     folder = save(tmp_path, record("fp16", cell([2.0])), record("int8", cell([1.0])))
     code, printed = typed("compare", folder, "--columns", "load,decode", "--sort", "decode", "--format", "csv")
     assert code == 0

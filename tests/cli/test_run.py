@@ -62,7 +62,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
 
 
 @pytest.mark.slow
-def test_after_ctrl_c_it_is_said_where_the_finished_cells_are(session_model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_path_of_the_finished_cells(session_model: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     asked = ("--model", session_model, "--new-tokens", "4,400", "--prompt-tokens", 3, "--no-profile", "--no-limits")
     words = [sys.executable, "-m", "benchmarker.run", "--quant", "fp16", "--device", "cpu", *asked, "--output", results]

@@ -64,7 +64,7 @@ def said(starter: Starter, *arguments: str, round_number: int | None = 0) -> tup
     return process.wait(10), facts
 
 
-def test_a_fork_is_like_a_process_that_was_started_but_for_what_is_imported() -> None:
+def test_a_fork_equals_a_new_process_except_for_its_imports() -> None:
     forks, anew = Starter(["colorsys"]), Starter()
     try:
         code, fork = said(forks, "3", "x")
@@ -115,7 +115,7 @@ def test_a_fork_ends_with_the_process_that_it_is_of() -> None:
         forks.close()
 
 
-def test_what_cannot_be_imported_before_a_fork_is_left_to_each_process_and_said_once() -> None:
+def test_modules_that_prevent_a_fork_are_imported_by_each_process_and_reported_once() -> None:
     printed = io.StringIO()
     forks = Starter(
         ["colorsys", "starts_a_thread", "no_such_module"], print_line=lambda line: print(line, file=printed)

@@ -65,7 +65,7 @@ def test_a_file_that_is_no_job_is_one_line(tmp_path: Path) -> None:
         read_job_file(path)
 
 
-def test_nothing_beside_a_job_changes_what_it_measures(tmp_path: Path) -> None:
+def test_no_option_changes_the_measurement_of_a_saved_job(tmp_path: Path) -> None:
     path = write_job(planned("--runs", "2"), tmp_path)
     with pytest.raises(SpecError, match=r"job-fp16.json: contains all options of the measurement; leave --runs out"):
         read_job(["--job", str(path), "--runs", "3"])
@@ -89,7 +89,7 @@ def test_a_config_that_is_edited_during_a_sweep_changes_nothing_of_it(tmp_path: 
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok"), (1, "a", 50, "ok"), (1, "a", 100, "ok")]
 
 
-def test_a_sweep_that_goes_on_measures_its_saved_jobs_and_says_so(tmp_path: Path) -> None:
+def test_a_resumed_sweep_measures_its_saved_jobs_and_reports_it(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--warmup", "4")
     stage.new_tokens = [50, 200]
@@ -126,7 +126,7 @@ def test_a_job_is_no_record_and_a_variant_may_be_named_like_one(tmp_path: Path) 
     assert compare([stage.results]).problems == ()
 
 
-def test_a_model_that_is_replaced_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_sweep_of_a_replaced_model_is_not_resumed(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"some weights")
@@ -172,7 +172,7 @@ def test_a_model_on_the_hub_is_known_by_its_commit() -> None:
     refuse_other_commit(job.model_copy(update={"part": None}), job.model.id, "b" * 40)
 
 
-def test_a_process_that_would_measure_other_cells_stops_with_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_changed_keys_stops_with_the_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     job = planned()
     check_unchanged(job, environment())
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_another_sweep_may_have_other_keys(tmp_path: Path) -> None:
     assert [row.rounds for row in compare([tmp_path]).rows] == [2]
 
 
-def test_a_later_round_with_another_text_is_said(tmp_path: Path) -> None:
+def test_a_later_round_with_another_text_is_reported(tmp_path: Path) -> None:
     sweep = {"sweep": "2026-03-01T10:00:00Z"}
     texts = [(5, 6, 7), (5, 6, 7), (5, 9, 7)]
     cells = [cell(first_tokens=text) for text in texts]

@@ -64,7 +64,7 @@ def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
     assert record.step_divergence.verdict == "equal"
 
 
-def test_a_rank_that_is_killed_is_a_row_and_the_next_cell_says_the_same(tmp_path):
+def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(tmp_path):
     job = job_on(TINY, 2, tmp_path)
     run = Run(job, Terminal(quiet=True))
     point = job.grid.points()[0]
@@ -89,7 +89,7 @@ def test_a_rank_that_is_killed_is_a_row_and_the_next_cell_says_the_same(tmp_path
         ({"quant": "fp16", "engine": "vllm", "split": "layers"}, "vLLM divides tensors; leave --split layers out"),
     ],
 )
-def test_what_no_library_divides_is_refused_before_anything_is_loaded(form, sentence):
+def test_a_model_without_tensor_parallelism_is_refused_before_loading(form, sentence):
     options = form.pop("options", None)
     with pytest.raises(UnsupportedError, match=sentence):
         job_of(form={**form, "gpus": 2}, options=options)
@@ -103,7 +103,7 @@ def test_what_no_library_divides_is_refused_before_anything_is_loaded(form, sent
         ({"variant.gpus": 2, "subject.quality.size": "quick"}, "judge the form on one GPU"),
     ],
 )
-def test_what_makes_no_sense_over_several_gpus_is_refused(asked, sentence):
+def test_unsuitable_options_for_several_gpus_are_refused(asked, sentence):
     with pytest.raises(SpecError, match=sentence):
         make_job({"variant.quant": "fp16", **asked})
 
@@ -127,6 +127,6 @@ def test_one_gpu_has_the_key_that_it_always_had_and_two_have_another(tmp_path):
     assert result_key(plain, point, environment) != result_key(divided, point, environment)
 
 
-def test_a_form_over_several_gpus_has_a_name_that_says_so():
+def test_the_name_of_a_variant_shows_several_gpus():
     assert VariantSpec.model_validate({"quant": "fp16", "gpus": 2}).name == "fp16 2 GPUs"
     assert VariantSpec.model_validate({"quant": "bnb4", "gpus": 4, "split": "layers"}).name == "bnb4 4 GPUs by layers"

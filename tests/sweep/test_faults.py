@@ -48,7 +48,7 @@ def test_a_child_that_ends_before_its_record_is_complete_has_a_fault(how: str, e
     assert fault_of(ENDS[how], record("fp16", status="running"), problem=None, last_line="a last line") == expected
 
 
-def test_a_record_that_cannot_be_read_is_a_fault_whatever_it_said_before() -> None:
+def test_an_unreadable_record_is_a_fault_even_if_it_was_complete() -> None:
     problem = "a.json: not valid JSON"
     assert fault_of(ended(), record("fp16"), problem=problem, last_line=None) == Fault("results", problem)
 

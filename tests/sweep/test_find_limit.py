@@ -61,7 +61,7 @@ def test_the_answer_in_words():
         ("batch_size", "64,128", "--find-limit batch_size: several cells for one --batch-size"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(tmp_path, axis, lengths, expected):
+def test_an_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
     with pytest.raises(SpecError, match=expected):
         find_limit(read_job([*ASKED, lengths]), axis, Terminal(quiet=True), folder=tmp_path)
 

@@ -38,7 +38,7 @@ def test_wide_ones_get_more_until_they_are_narrow_or_no_more_are_allowed(tmp_pat
     assert json.loads((stage.results / "sweep.json").read_text())["rounds"] == 5
 
 
-def test_rows_that_wait_for_the_host_hold_nobody_up_and_say_so(tmp_path: Path) -> None:
+def test_host_bound_variants_do_not_extend_the_sweep_and_are_named(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, 1.0, 1.2, 0.9)
     stage.sweep(max_rounds=5)
     assert {cell[0] for cell in stage.cells()} == {0, 1, 2}
@@ -46,14 +46,14 @@ def test_rows_that_wait_for_the_host_hold_nobody_up_and_say_so(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("settings", [{}, {"rounds": 3}, {"max_rounds": 5, "max_time_s": 0.0}])
-def test_no_round_is_added_where_their_number_is_said_or_the_time_is_up(tmp_path: Path, settings: dict) -> None:
+def test_no_round_is_added_to_a_fixed_number_or_after_the_time_limit(tmp_path: Path, settings: dict) -> None:
     stage = stage_of(tmp_path, 1.0, 1.2, 0.9, kind="cpu")
     stage.sweep(**settings)
     assert {cell[0] for cell in stage.cells()} == {0, 1, 2}
     assert ("--max-time 0 is up" in stage.printed) == ("max_time_s" in settings)
 
 
-def test_where_nobody_says_how_many_there_are_five_to_ten(tmp_path: Path) -> None:
+def test_the_default_number_of_rounds_is_five_to_ten(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, 1.0, 1.1, rounds=None, kind="cpu")
     stage.sweep(dry_run=True)
     assert "plan: 5 rounds (up to 10 while an interval is wide) of a, b" in stage.printed
@@ -61,7 +61,7 @@ def test_where_nobody_says_how_many_there_are_five_to_ten(tmp_path: Path) -> Non
     assert {cell[0] for cell in stage.cells()} == set(range(6))
 
 
-def test_a_sweep_that_goes_on_adds_rounds_as_it_was_asked_to(tmp_path: Path) -> None:
+def test_a_resumed_sweep_keeps_its_limit_on_added_rounds(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, 1.0, 1.2, 0.9, kind="cpu")
     stage.sweep(max_rounds=4)
     stage.sweep(resume=True)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 CONFIG = Path("configs/qwen3-4b.yaml")
 
 
-def test_a_model_that_there_is_not_is_said_once_and_nothing_is_begun(tmp_path) -> None:
+def test_a_missing_model_is_reported_once_and_nothing_begins(tmp_path) -> None:
     def nowhere(job: GenerationJob) -> None:
         raise ModelError(f"{job.model.id}: no such folder")
 
@@ -161,7 +161,7 @@ def test_resume_repeats_the_arguments_that_it_is_not_given(tmp_path: Path) -> No
     assert [cell[1] for cell in stage.cells()] == ["a", "a", "b", "b"]
 
 
-def test_going_on_again_is_going_on_with_what_was_asked_last(tmp_path: Path) -> None:
+def test_a_second_resume_repeats_the_last_request(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--runs", "2")
     stage.sweep("a", "--runs", "2", "--warmup", "4", str(stage.results), resume=True, output=None)
@@ -181,7 +181,7 @@ def test_how_much_is_printed_is_no_other_sweep(tmp_path: Path, flag: str) -> Non
     assert json.loads((stage.results / "sweep.json").read_text())["arguments"] == ["a", "--warmup", "4"]
 
 
-def test_options_that_replace_what_was_asked_before_are_said(tmp_path: Path) -> None:
+def test_options_that_replace_earlier_ones_are_reported(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"])
     stage.sweep("a", "--runs", "2")
     stage.sweep("--warmup", "4", resume=True)
@@ -190,7 +190,7 @@ def test_options_that_replace_what_was_asked_before_are_said(tmp_path: Path) -> 
     assert "replaces" not in stage.printed
 
 
-def test_the_folder_says_with_which_variant_the_others_are_compared(tmp_path: Path) -> None:
+def test_the_sweep_file_names_the_baseline(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a", "b"], baseline="b")
     stage.sweep()
     file = stage.results / "sweep.json"
@@ -217,7 +217,7 @@ def test_a_folder_that_is_not_this_sweeps_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name[:4] for path in stage.results.glob("*.json")) == ["a-ro", "job-"]
 
 
-def test_only_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_only_half_written_files_are_removed(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.results.mkdir()
     for name in (".notes.md.tmp", f".a-round1.json.x{UNFINISHED}"):
@@ -256,7 +256,7 @@ def _on_card(stage: Stage, uuid: str) -> None:
     stage.environment = stage.environment.model_copy(update={"device": device})
 
 
-def test_a_round_stays_on_one_card_but_whole_rounds_of_an_equal_card_are_kept(tmp_path: Path) -> None:
+def test_a_round_stays_on_one_card_and_complete_rounds_of_an_equal_card_are_kept(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=2, faults=[{"variant": "a", "round": 1, "at": "cell 1", "do": "exit", "times": 1}])
     _on_card(stage, "GPU-1")
     stage.sweep()
@@ -271,7 +271,7 @@ def test_a_round_stays_on_one_card_but_whole_rounds_of_an_equal_card_are_kept(tm
     }
 
 
-def test_an_edited_or_cut_record_is_said_and_the_rest_is_used(tmp_path: Path) -> None:
+def test_an_edited_or_truncated_record_is_reported_and_the_rest_is_used(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"])
     stage.sweep()
     cut, edited, _ = sorted(stage.results.glob("a-round*.json"))
@@ -284,7 +284,7 @@ def test_an_edited_or_cut_record_is_said_and_the_rest_is_used(tmp_path: Path) ->
     assert len([record for record in stage.records() if record.status == "complete"]) == 3
 
 
-def test_a_cell_with_fewer_samples_than_asked_for_is_not_reused(tmp_path: Path) -> None:
+def test_a_cell_with_too_few_samples_is_not_reused(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50])
     stage.sweep()
     (path,) = stage.results.glob("a-*.json")
@@ -343,7 +343,7 @@ def test_a_second_sweep_into_a_folder_is_refused_until_the_first_is_dead(tmp_pat
     assert not (tmp_path / OWNER).exists()
 
 
-def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
+def test_an_abandoned_lock_file_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text('{"pid": 1')
     (tmp_path / OWNER).write_text("process 1 on elsewhere")
     with locked(tmp_path):
@@ -359,9 +359,7 @@ def test_a_lock_file_that_nobody_holds_is_taken_over(tmp_path: Path) -> None:
         ("process 7 on elsewhere", r"another sweep \(process 7 on elsewhere\) is writing there"),
     ],
 )
-def test_a_refusal_says_who_holds_the_folder_as_far_as_it_is_known(
-    tmp_path: Path, owner: str | None, words: str
-) -> None:
+def test_a_refusal_names_the_process_that_holds_the_folder(tmp_path: Path, owner: str | None, words: str) -> None:
     with locked(tmp_path):
         (tmp_path / OWNER).unlink()
         if owner:
@@ -370,13 +368,13 @@ def test_a_refusal_says_who_holds_the_folder_as_far_as_it_is_known(
             pass
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ResultsError, match="choose another folder with --output"), locked(tmp_path / "file"):
         pass
 
 
-def test_the_estimate_becomes_what_was_measured(tmp_path: Path) -> None:
+def test_the_forecast_learns_from_measured_times(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=4, variants=["a"])
     stage.sweep()
     lines = [line for line in stage.printed.splitlines() if line.startswith("[round")]
@@ -389,7 +387,7 @@ def test_the_estimate_becomes_what_was_measured(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_given_up_takes_no_time_and_does_not_hide_how_a_round_ended(tmp_path: Path) -> None:
+def test_given_up_cells_are_not_counted_and_each_round_ends_with_a_table(tmp_path: Path) -> None:
     cannot = {"variant": "b", "at": "load", "do": "unsupported"}
     stage = Stage(tmp_path, rounds=3, variants=["a", "b"], new_tokens=[50], faults=[cannot])
     stage.sweep()

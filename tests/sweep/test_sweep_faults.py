@@ -93,7 +93,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[int, str, int, str]
 @pytest.mark.parametrize(
     ("made", "settings", "cells", "said"), TABLE, ids=[f"{row[0].get('do', 'oom')} at {row[0]['at']}" for row in TABLE]
 )
-def test_a_fault_is_a_row_and_the_rest_goes_on(
+def test_a_fault_is_a_row_and_the_other_cells_are_measured(
     tmp_path: Path, made: dict[str, Any], settings: dict[str, Any], cells: list[Any], said: str
 ) -> None:
     stage = Stage(tmp_path, faults=[made])
@@ -105,14 +105,14 @@ def test_a_fault_is_a_row_and_the_rest_goes_on(
     assert "decode tok/s" in stage.printed
 
 
-def test_every_record_says_of_which_sweep_it_is_also_of_a_child_that_could_not(tmp_path: Path) -> None:
+def test_every_record_names_its_sweep_even_if_the_child_died(tmp_path: Path) -> None:
     stage = Stage(tmp_path, faults=[fault("exit", "load")])
     assert stage.sweep()
     began = json.loads((stage.results / "sweep.json").read_text())["started_at"]
     assert {record.sweep for record in stage.records()} == {began}
 
 
-def test_half_a_record_is_said_and_put_aside(tmp_path: Path) -> None:
+def test_half_a_record_is_reported_and_set_aside(tmp_path: Path) -> None:
     stage = Stage(tmp_path, faults=[fault("half a record")])
     assert stage.sweep()
     assert (0, "a", 100, "error") in stage.cells()
@@ -129,7 +129,7 @@ def test_a_fault_that_was_chance_costs_one_more_process(tmp_path: Path, do: str)
     assert [cell for cell in stage.cells() if cell[3] == "ok"] == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_what_is_given_up_is_not_tried_again_in_later_rounds(tmp_path: Path) -> None:
+def test_given_up_cells_are_not_tried_again_in_later_rounds(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[fault("segfault", "load")])
     stage.sweep()
     assert (tmp_path / "script.0").read_text() == "xx"
@@ -176,7 +176,7 @@ def test_a_grandchild_that_holds_the_output_is_ended_with_its_parent(tmp_path: P
     assert stage.sweep() == []
 
 
-def test_what_a_child_prints_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_a_childs_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("control codes", "load")])
     stage.sweep()
     assert "cleared" in stage.printed
@@ -214,7 +214,7 @@ def test_a_command_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     assert shlex.split(line)[2:] == ["benchmarker", "sweep", str(stage.config), "--resume", str(stage.results)]
 
 
-def test_the_time_of_the_whole_sweep_ends_it_and_resume_goes_on(tmp_path: Path) -> None:
+def test_the_time_limit_ends_the_sweep_and_resume_measures_the_rest(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], faults=[fault("hang", times=1)])
     assert stage.sweep(timeout_s=0.6)
     assert stage.cells() == [(0, "a", 50, "ok")]
@@ -266,7 +266,7 @@ def test_a_parent_and_child_killed_together_lose_the_running_cell_alone(tmp_path
     assert stage.cells() == [(0, "a", 50, "ok"), (0, "a", 100, "ok")]
 
 
-def test_a_full_disk_stops_the_sweep_with_one_line_and_what_is_there_is_compared(
+def test_a_full_disk_ends_the_sweep_with_one_line_and_the_saved_records_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, rounds=2, faults=[fault("exit", "start", variant=name, round=1) for name in "ab"])

@@ -80,7 +80,7 @@ def test_many_readings_become_one() -> None:
         ),
     ],
 )
-def test_only_what_the_variant_cannot_help_makes_a_cell_invalid(seen: Conditions, why: tuple[str, str] | None) -> None:
+def test_only_external_conditions_make_a_cell_invalid(seen: Conditions, why: tuple[str, str] | None) -> None:
     assert why_invalid(seen) == why
 
 
@@ -191,7 +191,7 @@ class BrokenGpu(ShownGpu):
         return super().state()
 
 
-def test_a_board_that_cannot_be_read_any_more_is_said_once_and_the_sweep_goes_on(tmp_path: Path) -> None:
+def test_a_gpu_that_can_no_longer_be_read_is_reported_once_and_the_sweep_continues(tmp_path: Path) -> None:
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
     monitor = Monitor(BrokenGpu(reading(), reading(), reading()))
     stage = Stage(tmp_path, rounds=2, faults=[work], find_monitor=lambda surroundings: monitor)
@@ -248,7 +248,7 @@ def test_nvml_speaks_in_bits_and_milliwatts_and_may_not_know() -> None:
     assert replace(gpu.state(), time_s=0.0) == replace(expected, held_ns={"power_cap": 0, "thermal": 1000}, processes=1)
 
 
-def test_a_driver_that_refuses_every_question_has_not_said_that_nothing_was_throttled() -> None:
+def test_a_driver_without_any_value_does_not_rule_out_throttling() -> None:
     class Mute(FakeNvml):
         def __getattribute__(self, name: str) -> Any:
             attribute = super().__getattribute__(name)
@@ -262,7 +262,7 @@ def test_a_driver_that_refuses_every_question_has_not_said_that_nothing_was_thro
     assert why_invalid(seen) is None
 
 
-def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:
+def test_throttling_between_two_readings_is_detected() -> None:
     taken = [replace(reading(), held_ns={"thermal": 5_000, "power_cap": 7})] + 3 * [
         replace(reading(), held_ns={"thermal": 9_000, "power_cap": 7})
     ]
@@ -271,7 +271,7 @@ def test_what_held_the_clocks_down_between_two_readings_is_not_missed() -> None:
     )
 
 
-def test_a_throttled_cell_is_measured_again_and_says_what_held_it_back(tmp_path: Path) -> None:
+def test_a_throttled_cell_is_measured_again_with_its_reason(tmp_path: Path) -> None:
     hot = [reading(1980, 40, 300.0, "hardware_thermal")] * 3
     work = {"variant": "a", "at": "cell 0", "do": "work", "seconds": 1}
     gpu = ShownGpu(*hot, reading(1980, 40, 300.0, "power_cap"))

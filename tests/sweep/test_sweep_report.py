@@ -8,7 +8,7 @@ from benchmarker.cli.sweep_command import REPORT
 from tests.faults.stage import Stage
 
 
-def test_a_sweep_writes_its_report_and_says_where(tmp_path: Path) -> None:
+def test_a_sweep_writes_its_report_and_prints_the_path(tmp_path: Path) -> None:
     stage = Stage(tmp_path, report=REPORT)
     assert stage.sweep() == []
     page = tmp_path / "results" / "report.html"

@@ -86,9 +86,7 @@ def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path, places: str | N
 
 
 @pytest.mark.parametrize("places", THIS_HOST)
-def test_a_full_disk_ends_the_sweep_with_one_line_and_keeps_what_is_measured(
-    tmp_path: Path, places: str | None
-) -> None:
+def test_a_full_disk_ends_the_sweep_with_one_line_and_keeps_finished_cells(tmp_path: Path, places: str | None) -> None:
     stage = Stage(tmp_path, variants=["a"], rounds=2)
     stage.sweep(rounds=1, places=places)
 

@@ -13,12 +13,15 @@ import pytest
 
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import find_config
+from benchmarker.schema.run_order import read_order
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.workers.ray_pool import cores_each, workers_of
+from benchmarker.sweep.workers.ray_pool import RayPool, cores_each, workers_of
+from benchmarker.sweep.workers.ray_task import measure
 from tests.faults.stage import Stage
+from tests.sweep.fake_ray import FakeRay, WorkerCrashedError
 from tests.sweep.test_workers import running_in, workers_of_rounds
 
 slow = pytest.mark.slow
@@ -48,13 +51,67 @@ def test_rays_environment_is_for_ray(tmp_path: Path) -> None:
         Stage(tmp_path).sweep(places="local:0", runtime_env=tmp_path / "env.yaml")
 
 
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    ray = FakeRay()
+    # A task changes these variables of its process.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", ".")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(RayPool, "_near", lambda self, host: None)
+    return ray
+
+
+def test_a_sweep_on_ray_measures_entire_rounds_and_takes_in_their_files(fake_ray: FakeRay, tmp_path: Path) -> None:
+    alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
+    alone.sweep()
+    assert stage.sweep(places="ray") == []
+    assert stage.cells() == alone.cells()
+    assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
+    assert {line.worker for line in read_order(stage.results)} <= {"node/0", "node/1"}
+    assert len(read_order(stage.results)) == 8
+    assert sorted(record.variant.name for record in stage.records() if record.procedure["profile"]) == ["a", "b"]
+    assert not fake_ray.is_up
+
+
+def test_a_lost_task_of_ray_costs_its_round_and_given_up_cells_are_known_to_later_rounds(
+    fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, rounds=3, faults=[{"variant": "a", "at": "load", "do": "unsupported", "round": 0}])
+    deaths = iter([False, False, True])
+
+    def measure_or_die(*arguments: Any) -> Any:
+        if next(deaths, False):
+            raise WorkerCrashedError
+        return measure(*arguments)
+
+    monkeypatch.setattr("benchmarker.sweep.workers.ray_pool.measure", measure_or_die)
+    assert stage.sweep(places="ray") == ["a, round 1"]
+    assert "Ray lost it: WorkerCrashedError; round 2 is run again" in stage.printed
+    assert {cell[:2] for cell in stage.cells() if cell[3] == "ok"} >= {(number, "b") for number in range(3)}
+    failure = next(line for line in stage.printed.splitlines() if line.startswith("  log: "))
+    assert Path(failure.removeprefix("  log: ")).parent == stage.results
+    assert Path(failure.removeprefix("  log: ")).exists()
+
+
+def test_a_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise ResultsError(f"{path}: not saved: the disk is full")
+
+    stage = Stage(tmp_path, variants=["a"])
+    monkeypatch.setattr("benchmarker.sweep.workers.ray_pool.write_atomically", full)
+    with pytest.raises(ResultsError, match="not saved: the disk is full"):
+        stage.sweep(places="ray")
+    assert "resume with: benchmarker sweep" in stage.printed
+
+
 def once(deed: str, round_number: int) -> dict[str, Any]:
     return {"variant": "a", "at": "cell 1", "do": deed, "round": round_number, "times": 1}
 
 
 @slow
 @pytest.mark.by_hand
-def test_rounds_are_whole_and_come_back_through_rays_store(cluster: Any, tmp_path: Path) -> None:
+def test_entire_rounds_come_back_through_rays_object_store(cluster: Any, tmp_path: Path) -> None:
     alone, stage = Stage(tmp_path / "alone", rounds=4), Stage(tmp_path / "ray", rounds=4)
     alone.sweep()
     assert stage.sweep(places="ray") == []
@@ -85,7 +142,7 @@ def test_a_killed_host_costs_its_round_which_another_host_runs(cluster: Any, tmp
 
 @slow
 @pytest.mark.by_hand
-def test_a_killed_driver_loses_no_finished_round_and_ray_ends_what_it_began(cluster: Any, tmp_path: Path) -> None:
+def test_a_killed_driver_loses_no_finished_round_and_ray_ends_its_tasks(cluster: Any, tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=3, variants=["a"], faults=[once("hang", 2)])
     # Not a fork: what Ray has begun in this process would not live on in one.
     driver = subprocess.Popen([sys.executable, "-m", "tests.faults.ray_driver", str(tmp_path)])

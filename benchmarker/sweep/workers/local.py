@@ -56,7 +56,8 @@ class LocalPool:
         self._tools = tools
         self._numbers = tuple(numbers or ())
         host = socket.gethostname()
-        names = [f"{LOCAL}{number}" for number in self._numbers] or [None]
+        names: list[str | None] = [f"{LOCAL}{number}" for number in self._numbers]
+        names = names or [None]
         self._workers = [Worker(name, host, slot, len(names)) for slot, name in enumerate(names)]
         self._environments: dict[str | None, Environment] = {}
         self._unfit: dict[str | None, str] = {}
