@@ -15,7 +15,6 @@ MAXIMUM = {
     "checkpoints": UNFINISHED,
     "cli": UNFINISHED,
     "comparison": UNFINISHED,
-    "core": UNFINISHED,
     "distributed": UNFINISHED,
     "doctor": UNFINISHED,
     "engines": UNFINISHED,

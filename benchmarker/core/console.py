@@ -1,8 +1,7 @@
-"""What the user sees: one line a step, a bar on long ones, tables.
+"""Output for the user: one line per step, a bar for long ones, tables.
 
-Lines and tables go to standard output, so that a log of a run is whole, and so does what is pinned below them; bars go
-to standard error. Pins and bars are for terminals only. Text is printed as it is: nothing in a model's name is markup,
-and no control character gets through.
+Lines, tables and pinned lines go to standard output, so that a log of a run is complete; bars go to standard error.
+Pinned lines and bars are for terminals only. No text is interpreted as markup, and control characters are removed.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed"
 
 REDRAW_S = 0.1
 FILE_WIDTH = 100
-"""Columns of a table where no terminal says how wide it is."""
 _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
 
 class Terminal:
-    """Prints for people. Also the Progress that loaders report to."""
+    """Output for people, and the Progress of loaders."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, streams: Streams | None = None) -> None:
-        """Print to the given streams, or to the process's own.
+        """Print to the given streams, or to those of the process.
 
         Args:
-            quiet: Print tables alone.
-            verbose: The libraries are talking too, so a bar would be torn apart: print lines instead.
+            quiet: Print tables only.
+            verbose: Libraries print too, so bars are replaced by lines.
         """
         destination = streams or Streams(sys.stdout, sys.stderr)
         self._out = _console(destination.out)
@@ -58,42 +56,33 @@ class Terminal:
         )
         self._pinned = Pinned(self._out)
         self.can_pin = self._out.is_terminal and not self._out.is_dumb_terminal and not quiet and not verbose
-        """Whether `pin` shows anything."""
 
     def line(self, text: str) -> None:
-        """Say one thing, unless quiet."""
         if not self._quiet:
             self._print(text)
 
     def note(self, text: str) -> None:
-        """Say something from inside a long step, unless quiet."""
         self.line(text)
 
     def step(self, what: str, finished: int, total: int) -> None:
-        """Show how far a long step is, unless quiet: `step("quantizing layers", 3, 36)`."""
+        """Show the progress of a long step, unless quiet: `step("quantizing layers", 3, 36)`."""
         if not self._quiet:
             self._steps.step(clean(what), finished, total)
 
     def pin(self, text: str) -> None:
-        """Keep these lines below all others, in place of the last ones; an empty text takes them off."""
+        """Keep these lines below all others, instead of the previous ones; an empty text removes them."""
         if self.can_pin:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks with an empty line before them; also when quiet, unless they are only a detail.
-
-        A terminal gets text that fits; a file or pipe gets markdown, and so does a quiet terminal.
-        """
+        """Print blocks after an empty line; also when quiet, unless they are a detail."""
         if self._out.is_terminal and not self._quiet:
             self.show(blocks)
         elif not (self._quiet and detail):
             self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:
-        """Print paragraphs and tables, with an empty line before them; also when quiet.
-
-        No line is wider than the terminal; to a file, than 100 columns. A terminal has bold headings.
-        """
+        """Print paragraphs and tables, not wider than the terminal (100 columns in a file); also when quiet."""
         width = self._out.width if self._out.is_terminal else FILE_WIDTH
         with self._beside_pins():
             if not self._quiet:
@@ -102,7 +91,7 @@ class Terminal:
 
     def _print(self, text: str) -> None:
         with self._beside_pins():
-            # A terminal wraps a long line by itself; rich would cut it into lines that nobody can copy.
+            # A terminal wraps long lines by itself; rich would cut them, so that they could not be copied.
             self._out.print(Text(clean(text)), soft_wrap=True, highlight=False)
 
     @contextmanager
@@ -115,7 +104,7 @@ class Terminal:
 
 
 class Pinned:
-    """Lines that stay at the bottom of a terminal: taken off before another line is printed, and put back after it."""
+    """Lines at the bottom of a terminal, removed and redrawn around every other line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -133,7 +122,7 @@ class Pinned:
         self._drawn = 0
 
     def draw(self) -> None:
-        """Nothing where it would not fit: a line that wraps, or one that scrolled away, could not be taken off."""
+        """Draw the lines if they fit: a wrapped line, or one that scrolled away, could not be removed."""
         width, height = self._console.size
         if not self._lines or len(self._lines) >= height or max(map(cell_len, self._lines)) >= width:
             return
@@ -146,8 +135,7 @@ class Pinned:
 class Bar:
     """A bar that is redrawn in place.
 
-    It is drawn only when there is news: no thread redraws it while something is measured, and nothing has to be put
-    back in order after Ctrl-C.
+    It is drawn only at reports: no thread redraws it during a measurement, and Ctrl-C leaves nothing to restore.
     """
 
     def __init__(self, console: Console) -> None:
@@ -170,7 +158,6 @@ class Bar:
             self._draw(self._progress)
 
     def clear(self) -> None:
-        """Take the bar off the screen; the next step draws it again."""
         if self._drawn_at is not None:
             self._console.control(_UP_AND_CLEAR)
             self._drawn_at = None
@@ -198,7 +185,7 @@ class Bar:
 
 
 class Tenths:
-    """Plain lines for a file, a pipe or a simple terminal: at the start, and after every further tenth."""
+    """Lines for a file, a pipe or a simple terminal: at the start, and after every further tenth."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -218,7 +205,7 @@ class Tenths:
 
 
 def _count(finished: int, total: int) -> str:
-    """`: 3/36`; in percent where it is bytes that are counted, and nothing where there is no end to count to."""
+    """Return `: 3/36`; percent if bytes are counted, nothing without a total."""
     if total <= 0:
         return ""
     return f": {finished}/{total}" if total < 1_000_000 else f": {100 * finished / total:.0f} %"
@@ -226,9 +213,9 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process as a user expects: their mistake in one line with exit code 2, Ctrl-C with 130.
+    """End the process with one line and exit code 2 after a user's error, with 130 after Ctrl-C.
 
-    Anything else is ours and keeps its traceback.
+    Every other exception keeps its traceback.
     """
     try:
         yield
@@ -241,7 +228,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def print_what_can_be_printed() -> None:
-    """A terminal of few letters shows a question mark for the others, where Python would stop."""
+    """Replace letters outside the output's encoding by question marks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -253,5 +240,5 @@ def _say(text: str) -> None:
 
 
 def _console(stream: TextIO) -> Console:
-    # What is a terminal is asked of the stream alone: a variable that forces colours must not draw bars into a file.
+    # Only the stream decides whether it is a terminal: a variable that forces colours must not draw bars into a file.
     return Console(file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False)

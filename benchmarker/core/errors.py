@@ -36,8 +36,6 @@ ErrorKind = Literal[
 
 
 class BenchmarkerError(Exception):
-    """Base of the errors that print as one line instead of a traceback."""
-
     kind: ErrorKind = "other"
 
 
@@ -52,8 +50,6 @@ class ModelError(BenchmarkerError):
 
 
 class MissingLibraryError(BenchmarkerError):
-    """Library that a variant needs and that is not installed."""
-
     kind = "missing_library"
 
 
@@ -74,8 +70,6 @@ class ChangedError(BenchmarkerError):
 
 
 class ResultsError(BenchmarkerError):
-    """Records that cannot be read, written or compared."""
-
     kind = "results"
 
 

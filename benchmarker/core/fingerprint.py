@@ -30,7 +30,6 @@ def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Return the fingerprint of a file; `not there` if it cannot be read."""
     try:
         with path.open("rb") as file:
             status = path.stat()

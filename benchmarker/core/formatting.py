@@ -27,7 +27,7 @@ def gib(size_bytes: float | None) -> str:
 
 
 def seconds(duration_s: float | None) -> str:
-    """Format seconds in the unit that keeps three or four digits: `1.3832 s`, `27.31 ms`, `4.10 us`."""
+    """Format seconds with three or four digits: `1.3832 s`, `27.31 ms`, `4.10 us`."""
     if duration_s is None:
         return MISSING
     if duration_s >= 100:
@@ -127,7 +127,6 @@ def _places(value: float, *, digits: int = DIGITS) -> int:
 
 
 def _places_of_deviation(value: float, deviation: float) -> int:
-    """Return up to two more places if the deviation would otherwise read as zero."""
     places = _places(value)
     needed = _places(deviation, digits=1) if deviation else places
     return min(max(places, needed), places + 2)

@@ -38,7 +38,6 @@ def installed_version(package: str) -> str | None:
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that installs the libraries of an extra."""
     return f"pip install -e '.[{extra}]' in benchmarker's folder"
 
 

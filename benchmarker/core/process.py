@@ -18,10 +18,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Switch garbage collection off, and restore its state at the end.
-
-    Used inside timed regions and while many objects are made that stay.
-    """
+    """Switch garbage collection off (in timed regions, or while many lasting objects are made), and restore it."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""Keeping the libraries' own noise off the screen: progress bars, banners, warnings, output from C++.
+"""Redirection of the libraries' output: progress bars, banners, warnings, output from C++.
 
-Much of it does not pass through Python, so the process's output descriptors are pointed at a file, and the program
-itself prints to copies of the original ones. What was said there last is added to an unexpected error.
+Much of it bypasses Python, so the process's output descriptors point to a file, and the program prints to copies of the
+original ones. The last lines in the file are added to an unexpected error.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Streams:
-    """Where the program itself prints."""
+    """Streams of the program itself."""
 
     out: TextIO
     error: TextIO
     log: Path | None = None
-    """What the libraries print meanwhile; None where they are not silenced."""
+    """Output of the libraries; None if they are not silenced."""
 
     def tail(self, lines: int = 20) -> str:
-        """The last of what the libraries printed; empty where they are not silenced."""
+        """Return the last lines of the libraries; empty if they are not silenced."""
         if self.log is None:
             return ""
         _flush()
@@ -46,16 +46,16 @@ class Streams:
 
 @contextmanager
 def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
-    """Silence everything but the returned streams, unless verbose.
+    """Silence everything except the returned streams, unless verbose.
 
-    An error that is not the user's leaves with a note: the libraries' last lines.
+    An unexpected error gets a note with the libraries' last lines.
     """
     if verbose:
         yield Streams(sys.stdout, sys.stderr)
         return
     handle, name = tempfile.mkstemp(prefix="benchmarker-", suffix=".log")
     with ExitStack() as stack:
-        # A process that dies of a signal leaves the file behind, with the only words on why.
+        # A process killed by a signal leaves the file behind, with the only information on the cause.
         stack.callback(Path(name).unlink, missing_ok=True)
         stack.callback(os.close, handle)
         streams = Streams(
@@ -75,7 +75,7 @@ def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
 
 @contextmanager
 def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
-    """A stream to where this one goes now; the stream itself where it is not one of the process's own."""
+    """Return a stream to the present target of this one; the stream itself if it is not the process's own."""
     if _descriptor(stream) != descriptor:
         yield stream
         return
@@ -86,10 +86,10 @@ def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
 
 @contextmanager
 def _redirected(log: int) -> Iterator[None]:
-    """Point standard output and error at the log, for Python, C and child processes."""
+    """Point standard output and error to the log, for Python, C and child processes."""
     with ExitStack() as stack:
         text = stack.enter_context(os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1))
-        # In a notebook or a test these are not the descriptors' own streams, and would bypass them.
+        # In a notebook or a test these are not the streams of the descriptors, and would bypass them.
         if _descriptor(sys.stdout) != 1:
             stack.enter_context(redirect_stdout(text))
         if _descriptor(sys.stderr) != 2:
@@ -106,7 +106,7 @@ def _redirected(log: int) -> Iterator[None]:
 
 @contextmanager
 def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
-    """Let a crash inside a library print its stack where the user sees it."""
+    """Let a crash inside a library print its stack to the user."""
     if _descriptor(stream) is None:
         yield
         return
@@ -121,7 +121,6 @@ def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
 
 
 def _descriptor(stream: TextIO) -> int | None:
-    """The stream's file descriptor; None for one that has none."""
     try:
         return stream.fileno()
     except (UnsupportedOperation, AttributeError):
@@ -129,8 +128,8 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _flush() -> None:
-    """Write out what Python and C still hold, so that it goes where it was meant to."""
+    """Write out the buffers of Python and C, so that their content reaches its target."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # C keeps its own buffer when its output is no terminal, and would empty it onto the restored descriptors.
+    # Outside a terminal C has a buffer of its own, which would be written to the restored descriptors.
     ctypes.CDLL(None).fflush(None)

@@ -26,7 +26,6 @@ POWER = 0.80
 MIN_ROUNDS = 3
 """With two rounds the t interval is 13 standard errors wide on each side."""
 SAME_WITHIN = 0.02
-"""Largest difference between two variants that counts as none."""
 
 Round = TypeVar("Round", bound=Hashable)
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
@@ -34,8 +33,6 @@ Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Positive quantity, with its 95 % interval if there are enough rounds."""
-
     value: float
     low: float | None = None
     high: float | None = None
@@ -60,17 +57,13 @@ class Ratio:
     freedom: float | None = None
 
     def detectable(self, tests: int) -> float | None:
-        """Return the smallest true ratio above 1 that would be found with 80 % power among `tests` tests.
-
-        Holm's first step tests at 5 % / tests; its later steps are less strict.
-        """
+        """Return the smallest true ratio above 1 that is found with 80 % power in Holm's first step."""
         if self.standard_error is None or self.freedom is None:
             return None
         return detectable_ratio(self.standard_error, self.freedom, tests=tests)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return exp of the mean logarithm, so that twice as slow and twice as fast cancel."""
     if len(values) == 1:
         return values[0]  # exp(ln x) is not x in the last digit
     return math.exp(statistics.fmean(map(math.log, values)))
@@ -85,11 +78,7 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
-    """Return a variant's value from its per-round medians m_r.
-
-    The interval is exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) ). `repeats` are the raw values, for their
-    spread.
-    """
+    """Return a variant's value from its per-round medians: exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) )."""
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
         return Estimate(value, deviation=spread)
@@ -98,10 +87,10 @@ def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimat
 
 
 def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]) -> Ratio:
-    """Return the speed-up from times by round, paired by round: d_r = ln(baseline_r) - ln(variant_r).
+    """Return the speed-up from times by round: d_r = ln(baseline_r) - ln(variant_r), ratio = exp(mean d).
 
-    ratio = exp(mean d), interval exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). A slowdown of a whole round, such as
-    a warm room, is in both times and cancels. If no round has both, the ratio is unpaired: see `unpaired_ratio`.
+    The interval is exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). A slowdown of a whole round is in both times and
+    cancels. If no round has both, the ratio is unpaired.
     """
     common = [cell for cell in baseline if cell in variant]
     if not common:
@@ -114,10 +103,9 @@ def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]
 
 
 def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio:
-    """Return the speed-up between two sweeps, which share no rounds: Welch's t on logarithms of per-process medians.
+    """Return the speed-up between sweeps without common rounds: Welch's t on logarithms of per-process medians.
 
-    With s^2 and n of either side, SE^2 = s1^2/n1 + s2^2/n2 and the degrees of freedom are Welch and Satterthwaite's
-    SE^4 / ( (s1^2/n1)^2/(n1-1) + (s2^2/n2)^2/(n2-1) ).
+    SE^2 = s1^2/n1 + s2^2/n2; degrees of freedom SE^4 / ( (s1^2/n1)^2/(n1-1) + (s2^2/n2)^2/(n2-1) ).
     """
     value = geometric_mean(baseline) / geometric_mean(variant)
     fewer = min(len(baseline), len(variant))
@@ -130,11 +118,7 @@ def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for testing them all.
-
-    Sorted upwards, p_(i) becomes max over j <= i of min(1, (m - j + 1) * p_(j)). With twenty rows one in twenty would
-    look different by chance; after this, the chance of any is 5 %.
-    """
+    """Adjust p values for testing them all: p_(i), sorted, becomes max over j <= i of min(1, (m - j + 1) * p_(j))."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, highest = [0.0] * len(p_values), 0.0
     for position, index in enumerate(order):
@@ -146,10 +130,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
     """Return the verdict on a ratio, with its p after `holm`.
 
-    - not tested: fewer than three rounds.
-    - same: the whole interval lies inside [1 / (1 + band), 1 + band].
-    - faster, slower: a ratio of 1 is excluded, also after Holm's correction, and the estimate lies outside the band.
-    - inconclusive: none of these; more rounds could decide.
+    "same" if the whole interval lies within the band; "faster" or "slower" if a ratio of 1 is excluded after Holm's
+    correction and the estimate lies outside the band; "inconclusive" otherwise; "not tested" below three rounds.
     """
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
@@ -189,7 +171,7 @@ def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -
 
 
 def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
-    """Return exp(c * SE), with c the noncentrality at which a two-sided t test at 5 % / tests has 80 % power."""
+    """Return exp(c * SE), with c the noncentrality of a two-sided t test with 80 % power at 5 % / tests."""
     return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 

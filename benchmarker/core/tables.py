@@ -38,19 +38,16 @@ class Text(str):
 
 
 def bold(text: str) -> str:
-    """Mark a span as bold."""
     start, end = _MARKS["bold"]
     return f"{start}{text}{end}"
 
 
 def code(text: str) -> str:
-    """Mark a span as code."""
     start, end = _MARKS["code"]
     return f"{start}{text}{end}"
 
 
 def spans(text: str) -> Iterator[tuple[str, Style]]:
-    """Split a sentence into spans, each with its style."""
     position = 0
     for match in _SPAN.finditer(text):
         if match.start() > position:
@@ -63,7 +60,6 @@ def spans(text: str) -> Iterator[tuple[str, Style]]:
 
 
 def unmarked(text: str) -> str:
-    """Return a sentence without marks, for JSON and log lines. Code keeps backticks."""
     return "".join(f"`{part}`" if style == "code" else part for part, style in spans(text))
 
 
@@ -74,18 +70,14 @@ def inert(text: str, *, longest: int = NAME_LENGTH) -> str:
 
 @dataclass(frozen=True)
 class Column(Generic[RowT]):
-    """One column of a table."""
-
     heading: str
     text: Callable[[RowT], str]
-    """Text of a row's cell: plain, or a `Text`."""
     align: str = "right"
     sort: Callable[[RowT], float | None] | None = None
     """Number by which rows are sorted; None for a row without one. A column without this function sorts by text."""
     is_more_better: bool = False
     """True if the best row has the largest number."""
     help: str = ""
-    """Description of the column in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +85,10 @@ class Sheet:
     """One table, from which every output is rendered."""
 
     title: str
-    """Empty if the table needs none."""
     columns: Sequence[Column[Any]]
     rows: Sequence[Any]
     notes: tuple[str, ...] = ()
-    """Sentences below the table."""
     is_bold: Callable[[Any], bool] = lambda row: False
-    """Returns True for a row that is emphasized."""
 
 
 Block = str | Sheet
@@ -107,12 +96,10 @@ Block = str | Sheet
 
 
 def cell(text: str) -> str:
-    """Return a cell's text with foreign text made inert. A `Text` is returned unchanged."""
     return text if isinstance(text, Text) else plain_line(text)
 
 
 def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
-    """Render a GitHub table."""
     texts = [[cell(column.heading), *(cell(column.text(row)) for row in rows)] for column in columns]
     escaped = [[markdown(text) for text in column_texts] for column_texts in texts]
     aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(escaped, columns, strict=True)]
@@ -120,20 +107,17 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
 
 
 def sheet_to_markdown(sheet: Sheet) -> str:
-    """Render title, table and notes."""
     title = f"**{markdown(sheet.title)}**" if sheet.title else ""
     parts = (title, table(sheet.columns, sheet.rows), markdown(" ".join(sheet.notes)))
     return "\n\n".join(filter(None, parts))
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    """Render paragraphs and tables as one text."""
     texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else markdown(block.strip("\n")) for block in blocks)
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
 def markdown(text: str) -> str:
-    """Render a sentence as markdown."""
     return "".join(map(_span_to_markdown, *zip(*spans(text), strict=True))) if text else ""
 
 
@@ -147,12 +131,10 @@ def _span_to_markdown(text: str, style: Style) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Join sentences to a list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
 def _aligned(texts: Sequence[str], align: str) -> list[str]:
-    """Return heading, rule and cells of one column with equal widths."""
     width = max(3, *map(cell_len, texts))
     gaps = [" " * (width - cell_len(text)) for text in texts]
     padded = [text + gap if align == "left" else gap + text for text, gap in zip(texts, gaps, strict=True)]
