@@ -137,7 +137,7 @@ def test_beside_a_new_record_it_is_refused_and_forced_it_is_marked(tmp_path: Pat
         "gptq New": ("imported",),
         "bnb4": (),
     }
-    assert "imported: read from a log, which holds less than a record" in forced._repr_markdown_()
+    assert "imported: read from a log, which contains less than a record" in forced._repr_markdown_()
 
 
 def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ BROKEN = {
     b"": "the file is empty; give the log of a run",
     b" \n\n": "the file is empty; give the log of a run",
     b"1 + 1 = 2\n": (
-        "no run found; a log has lines such as `run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory "
-        "7.59 GiB`; docs/imports.md lists other files"
+        "no run found; a log has lines such as `run 1/5: latency 1.3832 s, 50 tokens, 36.15 tok/s, memory 7.59 GiB`; "
+        "docs/imports.md lists other files"
     ),
     "=== 开始测试: Qwen3-4B ===".encode("gb18030"): (
         "line 1: not UTF-8 text; convert it, as with `iconv -f GB18030 -t UTF-8`"

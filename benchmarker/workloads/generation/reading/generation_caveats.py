@@ -42,8 +42,8 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
         return []
     which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
     return [
-        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
-        "the weights' values."
+        f"Random weights (load_format dummy){which}: time and memory are those of normally distributed weights; "
+        "text and quality mean nothing."
     ]
 
 
