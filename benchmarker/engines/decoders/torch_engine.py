@@ -76,9 +76,6 @@ class TorchScorer(Scorer):
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
         """Score a text by the decode step that is timed; see `Scorer.step_scores`.
 
-        Args:
-            ids: [1, positions].
-
         Returns:
             [rows, vocabulary], float32, on the CPU.
         """
@@ -168,12 +165,7 @@ def load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
     """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
-
-    Args:
-        packages: Modules that the engine imports later.
-
-    Raises:
-        BenchmarkerError: It cannot be loaded in this form.
+    Raises BenchmarkerError.
     """
     from benchmarker.quantization.inspect import load_facts
     from benchmarker.quantization.load import load_form
