@@ -17,7 +17,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.kv_cache import missing_library, selected_form
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
-from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.quantization.load import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
@@ -132,10 +132,10 @@ class TorchEngine:
             return f"{self.whole_only}; use --engine eager"
         if selected_form(form.engine_options):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
-        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_int8_head(form.options)):
             return None
         if form.split == "tensors":
-            what = "lm_head=int8" if asks_for_head(form.options) else form.quant
+            what = "lm_head=int8" if has_int8_head(form.options) else form.quant
             return f"transformers divides plain 16-bit weights, and not those of {what}; use --quant fp16"
         able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"

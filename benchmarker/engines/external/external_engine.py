@@ -21,7 +21,7 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.schema.engine_facts import ExternalFacts
 from benchmarker.schema.model import LoadFacts
 
@@ -106,7 +106,7 @@ class ExternalEngine:
 
 def head_refusal(form: Form) -> str | None:
     """Return why an engine with quantizations of its own cannot quantize the output layer as requested."""
-    if not asks_for_head(form.options):
+    if not has_int8_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
