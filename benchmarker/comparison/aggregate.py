@@ -89,7 +89,7 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
-    # From the median time, never a mean of rates: half the work fast and half slow takes longer than that says.
+    # From the median time: a mean of rates would overstate work that is half fast and half slow.
     times = by_round(good, metric.time).items()
     return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
 
@@ -132,7 +132,7 @@ def _peak(cell: CellBase) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
     if allocated is None:
         return cell.memory.resident_growth_bytes
-    # What a graph keeps for itself counts as free while it is not replaying.
+    # The allocator counts a graph's pool as free between replays.
     return allocated + (cell.memory.graph_pool_bytes or 0)
 
 

@@ -194,7 +194,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """Return the differences in device, versions and the fields of the workload, such as the model."""
     differences = []
     for field, value_of in circumstances(records[0].workload, records).items():
-        # A run that failed before it loaded does not know its model's revision or shapes.
+        # A run that failed before loading has no revision and shapes of its model.
         values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
             # A variant that does without a library may come from an environment without it.

@@ -68,7 +68,7 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
             yield Check(f"{place}, run {number}", "parts_s", parts_s, expected, holds=parts_s <= most_s)
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     stated = cell.memory.peak_allocated_bytes
-    # Of an engine in a process of its own the driver tells one growth for all repeats, and nobody what is reserved.
+    # For an engine in its own process the driver reports one growth for all repeats, and no reserved memory.
     if peaks or cell.memory.peak_reserved_bytes is not None:
         yield equal(place, "memory.peak_allocated_bytes", stated, max(peaks, default=None))
     if stated is not None and cell.memory.peak_reserved_bytes is not None:

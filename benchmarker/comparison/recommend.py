@@ -258,7 +258,9 @@ def _condition(part: str, match: re.Match[str], forms: Collection[str]) -> Condi
 def _limit(part: str, words: dict[str, Limitable]) -> Limit:
     match = _LIMIT.fullmatch(part)
     if not match:
-        raise SpecError(f"--budget '{part.strip()}': write it as memory<6GiB: what, < or >, a number and its unit")
+        raise SpecError(
+            f"--budget '{part.strip()}': write it as memory<6GiB: a quantity, < or >, a number and its unit"
+        )
     name, sign, number, unit = match[1].lower(), match[2], float(match[3]), match[4].lower()
     if name not in words:
         raise SpecError(f"--budget '{part.strip()}': '{name}' cannot be limited{did_you_mean(name, words)}")

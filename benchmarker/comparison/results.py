@@ -93,7 +93,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
     def rank(name: str) -> tuple[bool, ...]:
         members = variants[name][1]
         could = any(cell.status == "ok" for record in members for cell in record.cells)
-        # Where the plainest failed, nothing has a speed-up, and the table says why.
+        # If the plainest variant failed, no row has a speed-up, and the table gives the reason.
         return *workload_of(members[0].workload).plainness(members[0]), could
 
     # The first of equals, in the order of the variants.

@@ -125,13 +125,13 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "compute": always("It is near what the arithmetic units allow: fewer or shorter operands make it faster."),
     "slow products": always("A better kernel for the products helps most."),
     "matrix products": always(
-        f"Measure the bandwidth too (leave {code('--no-limits')} out): it tells what the products lack."
+        f"Measure the bandwidth too (leave {code('--no-limits')} out): it shows the limit of the products."
     ),
     "dequantizing": always("A kernel that multiplies the packed weights saves it."),
     "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
     "linear attention": always("Another kernel of the mixer, a smaller state, or fewer heads help most."),
     "copies": always("Fewer or fused copies help most."),
-    "communication": always("Less of it, or more arithmetic beside it, helps most."),
+    "communication": always("Less communication, or more arithmetic at the same time, helps most."),
     "small kernels": always("Fusing them helps most."),
     "unknown kernels": always("What they are for is not known; their names are in the notes."),
 }

@@ -87,7 +87,7 @@ def _notes(case: Case, unit: str) -> list[str]:
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(kernel.name for kernel in phase.kernels if category(kernel.name) == "other")
         notes.append(
-            f"{percent(phase.share('other'))} of the {phase.what} has no category: no rule knows names such as "
+            f"{percent(phase.share('other'))} of the {phase.what} has no category: no rule covers names such as "
             f"{code(unknown)}"
         )
     if phase.not_listed_s:

@@ -145,7 +145,7 @@ def _phase(
         by=by,
         is_decode=False,
         tokens=tokens,
-        # Making views is what the host does between the operators, not what an operator is for.
+        # Creating views is the host's time between operators.
         busy_s=busy_s / tokens - categories.pop("bookkeeping", 0.0),
         categories=categories,
         kernels=longest_first,

@@ -170,7 +170,7 @@ def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float
     busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)
     seconds = {name: share.seconds / factor for name, share in busy.items()}
-    # The floor is no kernel's time: the products lose what they take beyond it first.
+    # The floor is no kernel's time: the excess of the products shrinks first.
     products_s = seconds.get("floor", 0.0) + seconds.get("excess", 0.0)
     if "floor" in busy:
         seconds["floor"] = min(busy["floor"].seconds, products_s)

@@ -9,8 +9,8 @@ from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model import LoadFacts
 
 FALLBACKS = {
-    "TorchLinear": "gptqmodel's for where no better one runs: it unpacks by torch operators and multiplies in 16 bits",
-    "TorchFusedLinear": "gptqmodel's for where no better one runs",
+    "TorchLinear": "gptqmodel's fallback, which dequantizes with torch operators and multiplies in 16 bits",
+    "TorchFusedLinear": "gptqmodel's fallback",
 }
 """Linear classes that run everywhere, for devices without a better one."""
 DEQUANTIZE_FROM = 0.15
@@ -48,7 +48,7 @@ def _loaded(load: LoadFacts) -> list[str]:
     linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
     return [
         f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
-        f"with scales and what is not quantized; lm_head {escaped(load.lm_head_dtype)}",
+        f"with scales and unquantized tensors; lm_head {escaped(load.lm_head_dtype)}",
         f"{linears}weights: {_counted(load.weight_classes)}",
     ]
 

@@ -93,13 +93,13 @@ def _decides(results: Results, ranking: Ranking) -> str:
     rounds = max((count for count in more if count), default=0)
     opening = f"Not decided: {_behind(ranking.undecided[0])}"
     if not rounds:
-        return f"{opening}, and more rounds would hardly tell."
+        return f"{opening}, and more rounds would hardly decide."
     round_time_s = round_s(results.records)
     how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
     counted = plural(rounds, "more round", "more rounds")
     if any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided):
-        return f"{opening}; it takes at least {counted} to tell{how_long}."
-    return f"{opening}; {counted} would tell{how_long}."
+        return f"{opening}; at least {counted} would decide{how_long}."
+    return f"{opening}; {counted} would decide{how_long}."
 
 
 def _costs(row: Row, ranking: Ranking) -> str:

@@ -77,7 +77,7 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     difference = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
     return [
         f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
-        f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would tell.",
+        f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would decide.",
         f"A true difference of {difference} would have been detected at least {percent(POWER, places=0)} of the time.",
     ]
 
@@ -87,7 +87,7 @@ def _peak(results: Results) -> list[str]:
         return []
     kinds = {record.environment.device.kind for record in results.records}
     if kinds == {"cpu"}:
-        return ["Peak is how much the process's resident memory grew since before the model was loaded."]
+        return ["Peak is the growth of the process's resident memory since before the model was loaded."]
     where = " on a GPU, and the growth of the process's resident memory on CPU" if "cpu" in kinds else ""
     return [f"Peak is the live tensors as torch's allocator counts them{where}."]
 
@@ -159,5 +159,9 @@ def _procedure(records: Sequence[RunRecord]) -> str:
     repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
     days = sorted({record.started_at[:10] for record in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    forks = " (forks of one a round that imported the libraries)" if any(record.forked for record in records) else ""
+    forks = (
+        " (one process per round imports the libraries; each variant is a fork of it)"
+        if any(record.forked for record in records)
+        else ""
+    )
     return f"{many} a variant{forks}{repeats}, {escaped(when)}"

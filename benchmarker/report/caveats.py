@@ -24,13 +24,13 @@ FLAGS: dict[Flag, str] = {
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
     "power_limited": "the power limit held the clocks down",
-    "throttling_unknown": "the driver did not say whether the clocks were held down",
-    "shared_device": "other processes computed on the device meanwhile",
-    "step_differs": "the timed step's predictions are further from the form's own forward than rounding takes them",
-    "disturbed": "other programs ran on the same cores meanwhile, also when it was measured again",
-    "shared_host": "other places of the same host measured meanwhile; rows that wait for the host, such as eager ones, "
+    "throttling_unknown": "the driver did not report the clocks' limits",
+    "shared_device": "other processes used the device during the measurement",
+    "step_differs": "predictions of the timed step differ from the variant's forward pass by more than rounding",
+    "disturbed": "other programs used the same cores during the measurement and during its repetition",
+    "shared_host": "other workers of the same host measured at the same time; host-bound rows, such as eager ones, "
     "may be slower than alone",
-    "imported": "read from a log, which holds less than a record",
+    "imported": "read from a log, which contains less than a record",
 }
 
 RecordT = TypeVar("RecordT", bound=RunRecord)
@@ -63,7 +63,7 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, 
 
 def _devices(records: Sequence[RunRecord]) -> list[str]:
     return _who_ran_what(
-        "boards, which are not quite alike",
+        "boards, which may differ in speed",
         variants_by(records, lambda record: record.environment.device.uuid),
         letters=UUID_LENGTH,
     )
@@ -99,7 +99,7 @@ def _sweeps(records: Sequence[RunRecord]) -> list[str]:
     if not merged:
         return []
     sweeps = sorted(set().union(*merged.values()))
-    return [f"{names(merged)}: rows are taken together from {len(sweeps)} sweeps: {', '.join(map(escaped, sweeps))}."]
+    return [f"{names(merged)}: rows merge {len(sweeps)} sweeps: {', '.join(map(escaped, sweeps))}."]
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
@@ -121,7 +121,7 @@ def failed(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.status != "ok":
             by_failure.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
-    # What stops several variants alike, such as a hub that is out of reach, is said once.
+    # A reason of several variants, such as an unreachable hub, is printed once.
     by_explanation: dict[str, list[str]] = {}
     for (variant, status, reason), members in by_failure.items():
         by_explanation.setdefault(f"{_where(members)}: {_why(status, reason)}", []).append(variant)
@@ -166,7 +166,7 @@ def _where(rows: Sequence[Row]) -> str:
 
 def unfinished(records: Sequence[RunRecord]) -> list[str]:
     words = {
-        "running": "has not finished, or its process died: what it saved so far is used",
+        "running": "has not finished, or its process died: the saved cells are used",
         "interrupted": "was interrupted: the cells it finished are used",
     }
     has_rounds = any(record.round for record in records)

@@ -78,7 +78,7 @@ def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Co
     if len(matches) == 1:
         return columns[matches[0]]
     if matches:
-        raise SpecError(f"{option} {name.strip()}: several columns begin so: {', '.join(matches)}")
+        raise SpecError(f"{option} {name.strip()}: several columns have this beginning: {', '.join(matches)}")
     raise SpecError(f"{option} {name.strip()}: no such column{did_you_mean(wanted, columns)}")
 
 

@@ -163,15 +163,17 @@ def _number(speed_up: SpeedUp | None) -> float | None:
     return speed_up.ratio.value if speed_up and not speed_up.outlier else None
 
 
-def memory(rows: Sequence[Row]) -> Columns:
+def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
     """Return the column of the peak memory during the measurement."""
-    return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes)
+    return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes, unit)
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Return the columns of memory and of every known metric of a process."""
+    """Return the columns of memory and of every known metric of a process, with one unit of bytes."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
-    return [*memory(rows), *(column for metric in facts for column in fact_columns(rows, metric))]
+    shown = [metric for metric in facts if any(metric.name in row.facts for row in rows)]
+    unit = next((metric.shown_unit for metric in shown if metric.shown_unit in ("MiB", "GiB")), None)
+    return [*memory(rows, unit), *(column for metric in facts for column in fact_columns(rows, metric))]
 
 
 def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
@@ -195,10 +197,16 @@ def number_columns(
     return [Column(heading, lambda row: MISSING if (number := value_of(row)) is None else form(number), sort=value_of)]
 
 
-def byte_columns(rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None]) -> list[Column[AnyRow]]:
-    """Return a column in GiB, or in MiB if all values are below 51 MiB, as for a tiny model."""
+def byte_columns(
+    rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None], unit: str | None = None
+) -> list[Column[AnyRow]]:
+    """Return a column of bytes.
+
+    Args:
+        unit: MiB or GiB. Default: GiB, or MiB if all values are below 51 MiB, as for a tiny model.
+    """
     largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
-    if largest < GIB / 20:
+    if unit == "MiB" or (unit is None and largest < GIB / 20):
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
     return number_columns(rows, f"{name} GiB", bytes_of, lambda size: f"{size / GIB:.2f}")
 
@@ -250,12 +258,12 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
     unit = measured[0].described.unit
     if any(row.demand and row.demand.bytes is not None for row in measured):
         source = (
-            "from the bytes that it must move and the memory bandwidth that was measured in the same process, or from "
-            "its arithmetic, where that takes longer"
+            "from its bytes and the memory bandwidth measured in the same process, or from its arithmetic, if that "
+            "takes longer"
         )
     else:
-        source = "from its arithmetic and the matmul rate that was measured in the same process"
-    return Sheet(LIMITS_TITLE, columns, measured, (f"Floor: the least time that a {unit} can take, {source}.",))
+        source = "from its arithmetic and the matmul rate measured in the same process"
+    return Sheet(LIMITS_TITLE, columns, measured, (f"Floor: the shortest possible time of a {unit}, {source}.",))
 
 
 def _floor_share(row: Row) -> str:

@@ -95,7 +95,7 @@ def _with_reasons(results: Results) -> Comparison:
     plain: dict[str, Any] = {field.name: getattr(results, field.name) for field in fields(Results)}
     explained = tuple(explain(name, members) for name, members in results.members.items())
     verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
-    # Of what was compared by force, a difference is as much that of the devices or versions.
+    # A difference of records compared by --force may be that of devices or versions.
     contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
     bounds = bounds_of(explained)
     return replace(

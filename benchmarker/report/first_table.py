@@ -70,7 +70,7 @@ def _pace(first: Row) -> Column[Row]:
 
 
 def _why(column: Column[Row]) -> Column[Row]:
-    return Column("why", lambda row: _first_of(column.text(row)), "left", help="what most of the time is lost to")
+    return Column("why", lambda row: _first_of(column.text(row)), "left", help="largest avoidable part of the time")
 
 
 def _first_of(reasons: str) -> str:
@@ -110,7 +110,7 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
     notes = []
     if any(_as_good(ranking) for ranking in rankings):
-        notes.append("Where several are named, nothing tells them apart yet, or they are equally fast.")
+        notes.append("If several are named, they are equally fast, or more rounds would decide.")
     leaders = [_leader(ranking) for ranking in rankings]
     notes += reference_note(leaders)
     if any(leader.speed_up and leader.speed_up.outlier for leader in leaders):

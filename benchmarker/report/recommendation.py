@@ -99,7 +99,7 @@ def _unsure(candidates: Sequence[Candidate]) -> str:
     inside = [candidate for candidate in candidates if _is_inside(candidate)]
     if not inside:
         names = listed(candidate.row.variant for candidate in candidates) or "no variant"
-        return f"none is known to fit; {names} may, and more rounds or measurements would tell."
+        return f"none is known to fit; {names} may fit, and more rounds or measurements would decide."
     first, *others = sorted(inside, key=lambda candidate: -candidate.row.speed)
     more = f"; {listed(candidate.row.variant for candidate in others)} too" if others else ""
     return (

@@ -1,4 +1,4 @@
-"""The interface of a workload: what is measured, how it is measured, and how its records are read.
+"""The interface of a workload: measuring, and reading of its records.
 
 A workload is a subclass of `Workload` in `workloads/NAME/workload.py`, and one line of `schema/registry.py`. The
 subclass is imported to read records and to parse a command line: methods import heavy libraries inside.
@@ -39,13 +39,13 @@ RowT = TypeVar("RowT", bound="Row", default="Row")
 
 
 class Workload(Generic[JobT, RecordT, RowT]):
-    """What is measured, and everything that the other packages need to know about it."""
+    """A kind of measurement, with everything that other packages need to know about it."""
 
     name: ClassVar[str]
     question: ClassVar[str]
     """Question of a user that the workload answers, in one sentence."""
     unit: ClassVar[str]
-    """What one repeat is: `token`, `call`, `step`."""
+    """Unit of one repeat: `token`, `call`, `step`."""
     experiment: ClassVar[type[ExperimentBase]]
     job: type[JobT]
     record: type[RecordT]
@@ -72,9 +72,9 @@ class Workload(Generic[JobT, RecordT, RowT]):
     subject_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a record that describe what was measured; they are part of a cell's key."""
     baseline_noun: ClassVar[str] = "baseline"
-    """Kind of variant that the others are compared with: `unquantized form`."""
+    """Kind of variant with which the others are compared: `unquantized form`."""
     surroundings_noun: ClassVar[str] = "table"
-    """What a row shares with the row that it is compared with: `engine`."""
+    """Value that a row shares with its reference: `engine`."""
     speed_axis: ClassVar[str] = ""
     """Label of the ranking metric on a chart's axis; by default the heading of its column."""
 
@@ -126,7 +126,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         raise NotImplementedError
 
     def key_parts(self, job: JobT) -> dict[str, Any]:
-        """Return everything of subject and variant that determines a result, for the key of a cell."""
         return {
             "subject": job.subject.model_dump(mode="json"),
             "variant": job.variant.model_dump(mode="json", exclude={"name"}),
@@ -149,11 +148,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return None
 
     def lacking(self, job: JobT) -> str | None:  # noqa: ARG002
-        """Return what this machine lacks for a job, with the remedy. A sweep prints it before it begins."""
+        """Return what is not installed for a job, with the remedy. A sweep prints it before it begins."""
         return None
 
     def prepare(self, job: JobT, device: Device, progress: Terminal) -> None:
-        """Put on disk what a job loads. Raises BenchmarkerError."""
+        """Download or build the files that a job loads. Raises BenchmarkerError."""
 
     def processes(self, job: JobT) -> int:  # noqa: ARG002
         """Return how many processes of one run may compute on the same GPU."""
@@ -186,7 +185,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return getattr(job.variant, "dtype", None) or getattr(job.subject, "dtype", None) or "float32"
 
     def judging(self) -> Judging[JobT, RecordT] | None:
-        """Return what is measured apart from time."""
+        """Return the measurements apart from time."""
         return None
 
     # Logs
@@ -217,7 +216,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return ()
 
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
-        """Return what must be equal in all records beside device, driver and versions, by name."""
+        """Return the values that must be equal in all records beside device, driver and versions, by name."""
         return {}
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
@@ -233,11 +232,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return cast("RowT", Row(**fields))
 
     def with_baseline(self, rows: Sequence[RowT], baseline: str | None) -> tuple[RowT, ...]:  # noqa: ARG002
-        """Return the rows with values that follow from the baseline's row."""
+        """Return the rows with values that depend on the baseline's row."""
         return tuple(rows)
 
     def limitable(self) -> Mapping[str, Limitable]:
-        """Return what a budget can limit beside memory and the metrics, by name."""
+        """Return the quantities that a budget can limit beside memory and the metrics, by name."""
         return {}
 
     def checks(self, record: RecordT) -> Iterable[Check]:  # noqa: ARG002
@@ -340,7 +339,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        """Return what a reader must know before believing a number, the most important first.
+        """Return the facts that a reader needs before believing a number, the most important first.
 
         Args:
             baseline: Variant with which the table compares; None for a short list.
@@ -362,14 +361,13 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_title(results)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
-        """Return sentences on what was predicted and reached, and on when a variant has paid for its start."""
+        """Return sentences on predicted and measured limits, and on when a variant has paid for its start."""
         return (), ()
 
     # For callers; not overridden
 
     @final
     def metric(self, name: str) -> Metric:
-        """Return the metric of this name."""
         return next(metric for metric in self.metrics if metric.name == name)
 
     @final
@@ -380,7 +378,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     @property
     @final
     def cell_class(self) -> type[CellBase]:
-        """Class of the cells of its records."""
         kind: type[CellBase] = get_args(self.record.model_fields["cells"].annotation)[0]
         return kind
 

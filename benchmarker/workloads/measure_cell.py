@@ -1,4 +1,4 @@
-"""One cell of any workload: its result is checked, then it is timed. What goes wrong becomes its status."""
+"""Measurement of one cell of any workload: check the result, then time it. An error becomes the cell's status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarker.workloads.session import Bench
 
 
 def ignored(number: int, sample: Any) -> None:
-    """Says nothing after a repeat."""
+    """Do nothing after a repeat."""
 
 
 def measure_cell(
@@ -29,12 +29,12 @@ def measure_cell(
     after_each: Callable[[int, Any], None] = ignored,
     after_warmup: Callable[[int, Any], None] = ignored,
 ) -> Any:
-    """Measure one cell. Running out of memory, or a variant that cannot do it, is a cell with that status.
+    """Measure one cell. Running out of memory, or an unsupported variant, becomes the cell's status.
 
     Args:
-        device_memory: Of the whole device, from before anything was loaded, to report the growth.
+        device_memory: Memory of the whole device before anything was loaded, to report its growth.
         after_each: Called after each repeat with its number from 1.
-        after_warmup: The same of the warm-up.
+        after_warmup: Called after each warm-up.
     """
     cell = bench.cell(point)
     kind: ErrorKind

@@ -98,7 +98,7 @@ class Judging(Generic[JobT, RecordT]):
     name: ClassVar[str]
 
     def check(self, job: JobT) -> None:
-        """Refuse, before anything is timed, what cannot be measured. Raises BenchmarkerError."""
+        """Refuse unsuitable inputs before anything is timed. Raises BenchmarkerError."""
 
     def form(self, job: JobT) -> str | None:
         """Return a key; jobs with the same key share one measurement. None if the job requests none."""
@@ -131,10 +131,10 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Refuse to measure, in a sweep, another commit of the model than the one that it began with.
+    """Refuse to measure another commit of the model than that with which the sweep began.
 
     Args:
-        commit: On the hub, as it was found now; None if the model is a folder.
+        commit: Current commit on the hub; None if the model is a folder.
 
     Raises:
         ChangedError: With the option that keeps the commit.

@@ -151,7 +151,7 @@ def test_a_forced_comparison_recommends_nothing() -> None:
         ("engine!=vllm", "variants differ in quant"),
         ("memory<6 parsec", "memory is in b, mib, gib, mb, gb, not 'parsec'"),
         ("kld<5ms", "kld is in %, not 'ms'"),
-        ("memory 6", "write it as memory<6GiB: what, < or >, a number and its unit"),
+        ("memory 6", "write it as memory<6GiB: a quantity, < or >, a number and its unit"),
         ("", "write conditions, as in --budget 'memory<6GiB, kld<0.05'"),
     ],
 )

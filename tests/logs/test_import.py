@@ -137,7 +137,7 @@ def test_beside_a_new_record_it_is_refused_and_forced_it_is_marked(tmp_path: Pat
         "gptq New": ("imported",),
         "bnb4": (),
     }
-    assert "imported: read from a log, which holds less than a record" in forced._repr_markdown_()
+    assert "imported: read from a log, which contains less than a record" in forced._repr_markdown_()
 
 
 def test_the_lines_that_this_program_prints_are_read(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ Values are medians over the timed runs of one process, ± their sample standard 
         "relative to fp16, in decode tok/s. Not tested: 1 round cannot separate a difference from chance; 3 rounds or "
         "more can "
         "(`benchmarker sweep`). Peak is the live tensors as torch's allocator counts them.\n\n"
-        "- Random weights (load_format dummy): text and quality mean nothing; time and memory do not depend on the "
-        "weights' values.\n"
+        "- Random weights (load_format dummy): time and memory are those of normally distributed weights; text and "
+        "quality mean nothing.\n"
     )
 
 
@@ -85,7 +85,7 @@ def test_five_rounds_show_intervals_and_verdicts(tmp_path):
         "[low, high] is the 95 % interval over the rounds, one median from a fresh process each. Speed-up is "
         "relative to fp16, in decode tok/s. Faster or slower: a ratio of 1 is excluded, after Holm's correction over "
         "the table, and it is more than 2 % off; same: the whole interval is within ±2 %; inconclusive: more rounds "
-        "would tell. A true difference of 0.3 % in the steadiest row and 8.7 % in the least steady would have been "
+        "would decide. A true difference of 0.3 % in the steadiest row and 8.7 % in the least steady would have been "
         "detected at "
         "least 80 % of the time." in text
     )
@@ -217,7 +217,7 @@ def test_unfinished_runs_are_said(tmp_path):
     text = shown(
         tmp_path, record("fp16", status="running"), record("int8", status="interrupted", round_number=2), record("gptq")
     )
-    assert "- fp16, round 1: the run has not finished, or its process died: what it saved so far is used.\n" in text
+    assert "- fp16, round 1: the run has not finished, or its process died: the saved cells are used.\n" in text
     assert "- int8, round 3: the run was interrupted: the cells it finished are used.\n" in text
 
 
@@ -231,7 +231,7 @@ def test_a_forced_table_is_marked_with_what_differs(tmp_path):
 def test_dummy_weights_beside_real_ones_are_named(tmp_path):
     text = shown(tmp_path, record("fp16"), record("int8", model={"load_format": "dummy"}), force=True)
     assert "(float16, some dummy weights)" in text
-    assert "- Random weights (load_format dummy) in int8: text and quality mean nothing; " in text
+    assert "- Random weights (load_format dummy) in int8: time and memory are those of " in text
 
 
 def test_variants_of_different_types_are_said(tmp_path):
@@ -251,7 +251,7 @@ def test_small_models_are_in_mib_and_the_cpu_has_the_growth_of_resident_memory(t
     assert "weights MiB" in text
     assert " 5.5 |" in text
     assert " 23.0 |" in text
-    assert "Peak is how much the process's resident memory grew since before the model was loaded." in text
+    assert "Peak is the growth of the process's resident memory since before the model was loaded." in text
     assert "- device: Intel Xeon (16 threads)\n" in text
 
 
@@ -306,7 +306,7 @@ def test_records_of_two_sweeps_and_two_commits_are_not_taken_together_without_a_
         save(tmp_path / commit, one.model_copy(update={"sweep": sweep, "environment": environment}))
     text = to_markdown(compare([tmp_path]))
     assert "- 2 versions of benchmarker: c227022 ran int8; ce2f25e ran int8." in text
-    assert "- int8: rows are taken together from 2 sweeps: 2026-11-22T09:00, 2026-11-23T09:00." in text
+    assert "- int8: rows merge 2 sweeps: 2026-11-22T09:00, 2026-11-23T09:00." in text
     alone = to_markdown(compare([tmp_path / commits[0]]))
     assert "versions of benchmarker" not in alone
     assert "taken together" not in alone

@@ -103,7 +103,10 @@ def test_every_caveat_of_compare_is_on_the_page(tmp_path):
         record("int8", failed_cell("oom_gpu", "79.2 GiB of 79.2 in use"), model={"load_format": "dummy"}),
     )
     text = page(comparison)
-    assert "Random weights: time and memory are real, text and quality are not" in text
+    assert (
+        "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
+        in text
+    )
     assert "out of GPU memory: 79.2 GiB of 79.2 in use" in text
     assert "the last three warm-ups differed by more than 2 %, or there were fewer than three" in text
     assert "broken.json: not valid JSON" in text
@@ -209,7 +212,7 @@ def test_gaps_are_named_by_what_was_profiled():
     device = waterfall_chart([explained(run("fp16", *FP16, tpot_ms=9.0))])
     cpu = waterfall_chart([explained(run("fp16", tpot_ms=9.0, profiled=split_profile(*FP16, by="cpu")))])
     assert "Its gaps are time in which the device waits for the host; " in device.note
-    assert "Its gaps are Python, and what lies between operators; " in cpu.note
+    assert "Its gaps are Python, and the time between operators; " in cpu.note
 
 
 def test_the_bar_of_kernels_at_once_ends_where_the_token_does():
@@ -321,7 +324,7 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
     assert lines_of(alone)[0] == "**fp16** leads: 35.71 tok/s, the unquantized form itself."
     assert lines_of(alone)[1].startswith(
-        "Not decided: int8 is 50 % behind; it takes at least 2 more rounds to tell. Costs 7.59 GiB"
+        "Not decided: int8 is 50 % behind; at least 2 more rounds would decide. Costs 7.59 GiB"
     )
 
 

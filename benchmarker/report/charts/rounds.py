@@ -68,7 +68,7 @@ def rounds_chart(
     return Chart(
         "rounds",
         f"Every timed run at {cell_words(cell)}",
-        "Latency of each run against the variant's median: up is slower, and what is far off is drawn at the edge. A "
+        "Latency of each run relative to the variant's median: up is slower, and outliers are drawn at the edge. A "
         "slope is drift; a line that lies apart from "
         "the others of its strip is a process that differs from its repeats.",
         draw,

@@ -183,7 +183,7 @@ def _gaps(profiles: Sequence[Profile]) -> list[str]:
     return ["Time in which no kernel ran is not in the bars."] if on_device else []
 
 
-GAPS_ARE = {"cpu": "Python, and what lies between operators", "device": "time in which the device waits for the host"}
+GAPS_ARE = {"cpu": "Python, and the time between operators", "device": "time in which the device waits for the host"}
 """Meaning of gaps by the profiled unit."""
 
 

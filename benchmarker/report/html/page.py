@@ -45,7 +45,9 @@ class Picture:
     svg: Markup
 
 
-RANDOM_WEIGHTS = "Random weights: time and memory are real, text and quality are not"
+RANDOM_WEIGHTS = (
+    "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
+)
 """Badge of a page whose records have random weights."""
 
 

@@ -1,4 +1,4 @@
-"""Which quantizations run here, in which engine: looked at, or tried on a model of two layers."""
+"""Quantizations that run here, by engine: from a look at the machine, or tried on a model of two layers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path
 
 
 def dtype_for(quant: str, device: Device) -> DType:
-    """The type that suits the device, or another where the quantization does not work with that."""
+    """Return the type that suits the device and the quantization."""
     dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
     dtypes = LOADERS[quant].dtypes
     return dtype if dtype in dtypes else dtypes[0]
@@ -104,7 +104,6 @@ def _why_no_engine(engine: str, machine: Any) -> str | None:
 
 
 def _gguf_file(folder: Path) -> str:
-    """The small model that ships with benchmarker, as a GGUF file in the folder."""
     path, shipped = folder / "qwen3-small.gguf", shipped_shape("qwen3-small")
     assert shipped
     if not path.exists():
@@ -114,7 +113,7 @@ def _gguf_file(folder: Path) -> str:
 
 @contextmanager
 def two_layers() -> Iterator[tuple[Path, Path]]:
-    """A folder with the shape of a two-layer model, and one for what trying it leaves behind; gone afterwards."""
+    """Yield a folder with the shape of a two-layer model, and one for the files of a trial; delete both afterwards."""
     shape = shipped_shape("qwen3-tiny")
     assert shape
     with tempfile.TemporaryDirectory(prefix="benchmarker-doctor-") as name:

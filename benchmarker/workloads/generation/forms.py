@@ -1,4 +1,4 @@
-"""Which forms of a model there are: names of a variant, looked up in the registries of quantizations and engines."""
+"""Look-up of a variant's names in the registries of quantizations and engines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from benchmarker.workloads.generation.spec import VariantSpec, name_of
 
 
 def resolve(variant: VariantSpec) -> VariantSpec:
-    """The variant with the names that the registries have: an older or another name becomes today's.
+    """Return the variant with the registries' names.
 
     Raises:
-        FieldError: There is no such quantization or engine, or an option that it does not have.
+        FieldError: There is no such quantization, engine or option.
     """
     is_named = variant.name != name_of(variant.model_dump())
     variant = resolved_quant(variant)
@@ -39,28 +39,28 @@ def resolve(variant: VariantSpec) -> VariantSpec:
 
 
 def engine_place(name: str) -> int:
-    """Where an engine stands in the registry; the last place for a name that is not there."""
+    """Return an engine's position in the registry; the last position for an unknown name."""
     names = list(ENGINES)
     return names.index(name) if name in names else len(names)
 
 
 def runs_here(name: str) -> bool:
-    """Whether an engine runs a model in this program, so that `benchmarker generate` takes it."""
+    """Return whether an engine runs a model in this program, so that `benchmarker generate` accepts it."""
     return name in MODEL_ENGINES
 
 
 def libraries_of(quant: str) -> tuple[str, ...] | None:
-    """pip names of what a quantization brings; None for a quantization that is not in the registry."""
+    """Return the pip names of a quantization's libraries; None for an unknown quantization."""
     return LOADERS[quant].packages if quant in LOADERS else None
 
 
 def engine_options(variant: VariantSpec) -> Options:
-    """The engine's options as its own type, defaults filled in."""
+    """Return the engine's options as its own type, with defaults."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)
 
 
 def chosen_options(quant: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Of a recorded quantization's options those that are not its defaults. All of them where it is not known here."""
+    """Return a recorded quantization's options that differ from the defaults; all for an unknown one."""
     if quant not in LOADERS:
         return dict(options)
     defaults = LOADERS[quant].options().model_dump()
@@ -68,16 +68,16 @@ def chosen_options(quant: str, options: Mapping[str, Scalar]) -> dict[str, Scala
 
 
 def chosen_engine_options(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The same of a recorded engine's."""
+    """Return a recorded engine's options that differ from the defaults."""
     defaults = ENGINES[engine].options().model_dump() if engine in ENGINES else {}
     return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
 
 def form_of(variant: VariantSpec, dtype: DType) -> Form:
-    """What an engine is told to open.
+    """Return the variant as an engine opens it.
 
     Args:
-        dtype: Of what is not quantized.
+        dtype: Type of unquantized weights.
     """
     return Form(
         variant.quant, loader_options(variant), dtype, engine_options(variant), gpus=variant.gpus, split=variant.split

@@ -1,4 +1,4 @@
-"""One model in one form, opened by an engine and measured: the Bench of text generation."""
+"""Bench of text generation: one model in one quantization, opened by an engine and measured."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator[GenerationBench]:
-    """Find the checkpoint, check the prompts, plan the quality, and open the checkpoint in the form that is asked for.
+    """Find the checkpoint, check the prompts, plan the quality, and open the checkpoint.
 
     Raises:
-        BenchmarkerError: The model cannot be had or used for this.
+        BenchmarkerError: The model is not available or not suitable.
     """
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
@@ -69,7 +69,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
 
 
 class GenerationBench(SourceBenchmarker):
-    """A bench that also judges the model when everything is timed."""
+    """Bench that also judges the model after timing."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class GenerationBench(SourceBenchmarker):
         """Wrap an open token source.
 
         Args:
-            plan: Of the quality; None where none is asked for.
+            plan: Plan of the quality; None if not requested.
             stack: Closes the source.
         """
         super().__init__(source, checkpoint.config, device, tokenizer=tokenizer, chat_template=job.model.chat_template)
@@ -96,11 +96,10 @@ class GenerationBench(SourceBenchmarker):
         self._stack = stack
 
     def cell(self, point: Point) -> GenerationCell:
-        """What is known of a cell before it is measured."""
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
-        """Kernels counted, a profile, energy, the step checked and quality: each kept as soon as it is there."""
+        """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""
         job, session = self._job, self._session
         if job.procedure.profile:
             session.keep(**kernels_counted(job, record, self, session.terminal))
@@ -112,27 +111,25 @@ class GenerationBench(SourceBenchmarker):
         return self._judge() if job.is_judged else {}
 
     def _judge(self) -> dict[str, Any]:
-        """Fields of the record on quality. The source is handed over, so that it can make room for the baseline:
-        nothing can be measured after this."""
         subject = Subject(self.source, self._stack.close)
         del self.source
         return judged(self._job, self._plan, subject, self._tokenizer, self.device, self._session.terminal)
 
 
 class _Lengths:
-    """Refuses prompts that cannot be made, or that do not fit, before any weight is read."""
+    """Check of the prompts before any weight is read."""
 
     def __init__(self, job: GenerationJob) -> None:
         self._job = job
 
     def check_config(self, config: dict[str, Any]) -> None:
-        """Before any weight is downloaded or made: prompts of a length."""
+        """Check prompts of a length before any weight is downloaded or made."""
         for point in self._job.grid.points():
             if point.prompt_tokens is not None:
                 self._check(point, point.prompt_tokens, config)
 
     def of_texts(self, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
-        """Lengths of the prompts that are texts, each checked; the others are checked too."""
+        """Return the lengths of the prompts that are texts; check all prompts."""
         lengths: dict[str | None, int] = {}
         for point in self._job.grid.points():
             prompt = make_prompt(
@@ -152,11 +149,6 @@ class _Lengths:
 def _open_source(
     job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
 ) -> TokenSource:
-    """The checkpoint, opened by the engine until the stack is closed.
-
-    Raises:
-        UnsupportedError: The engine is not installed, or does not take this form.
-    """
     engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)
     reason = engine.installed() or engine.takes(form, checkpoint)
     if reason:
@@ -189,9 +181,9 @@ Found = TypeVar("Found")
 def kernels_counted(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """Kernels a token, at the last good cell. Not before all is timed: a tracer leaves its mark.
+    """Return the number of kernels per token at the last good cell, counted after all timing.
 
-    A graph that holds fewer of them than the step runs by itself was fast for a reason that makes its cells invalid.
+    A graph with fewer kernels than the step runs without it was not captured completely, and its cells are invalid.
     """
     last = record.last_good
     if last is None or benchmarker.device.kind == "cpu":
@@ -226,7 +218,7 @@ def _invalid(cell: GenerationCell, reason: str) -> GenerationCell:
 def profiled(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, path: Path, terminal: Terminal
 ) -> dict[str, Any]:
-    """One more generation under the profiler, cut to `profile_tokens`, with its trace beside the record at `path`."""
+    """Profile one more generation of at most `profile_tokens`, with its trace beside the record at `path`."""
     last = record.last_good
     if last is None:
         return {}
@@ -264,7 +256,6 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
 
 
 def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
-    """Prefill ends and decoding begins with the first token."""
     first_ns = step.first_token_ns
     return () if first_ns is None else (Cut("prefill", None), Cut("decode", first_ns))
 
@@ -272,7 +263,7 @@ def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
 def with_energy(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """The cells, the last good one with its energy."""
+    """Return the cells with the energy of the last good one."""
     last = record.last_good
     if last is None:
         return {}
@@ -298,9 +289,9 @@ def _energy(point: Point, benchmarker: SourceBenchmarker) -> Energy:
 def step_checked(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """The timed step held against the form's own forward, at the shape of the last good cell.
+    """Compare the timed step with the variant's own forward pass, at the shape of the last good cell.
 
-    Cells of a step that computes something else have no speed: they are invalid.
+    Cells of a wrong step become invalid.
     """
     last = record.last_good
     if last is None:
@@ -338,7 +329,6 @@ def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCe
 
 
 def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
-    """What the work finds, or the reason why it cannot be done here, such as too little memory."""
     try:
         return work()
     except Exception as error:

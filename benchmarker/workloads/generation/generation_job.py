@@ -1,6 +1,6 @@
-"""What can be said of a generation's job before anything is loaded: for the key of a cell, for a sweep, for the record.
+"""Facts and checks of a generation's job before anything is loaded.
 
-A model in a folder is known by the fingerprints of its files; one on the hub by its commit, which `Origin` holds.
+A model in a folder is identified by the fingerprints of its files, one on the hub by its commit in `Origin`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from benchmarker.workloads.generation.record import GenerationRecord, Generation
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
-"""Endings of the files that are read of a model's folder."""
+"""Endings of the files of a model's folder that are read."""
 
 
 def key_parts(job: GenerationJob) -> dict[str, Any]:
-    """All of model and variant that determines a result."""
+    """Return everything of model and variant that determines a result."""
     variant = job.variant
     return {
         "model": job.model.model_dump(mode="json"),
@@ -41,7 +41,7 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
 
 
 def record_fields(job: GenerationJob) -> dict[str, Any]:
-    """Model and variant, as the record has them."""
+    """Return model and variant for the record."""
     variant = job.variant
     return {
         "model": ModelFacts(**job.model.model_dump()),
@@ -58,10 +58,10 @@ def record_fields(job: GenerationJob) -> dict[str, Any]:
 
 
 def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
-    """Fingerprint of each file or folder that is read, by what it is: `calibration text my.txt`.
+    """Return the fingerprint of each file or folder that is read, by description: `calibration text my.txt`.
 
     Args:
-        judged: Whether the text and the baseline for quality are read too.
+        judged: Whether to include the text and the baseline of quality.
     """
     prints = {f"model {job.model.id}": model_fingerprint(job.model.id)}
     calibration = job.variant.options.get("calibration")
@@ -78,9 +78,9 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
 
 
 def lacking(job: GenerationJob) -> str | None:
-    """What has to be installed for the engine; a quantization's library is asked for by the process that loads it.
+    """Return what must be installed for the engine.
 
-    For `auto` an environment for any device will do: which it is, nobody has looked yet.
+    For `auto` an environment for any device is enough, because the device is still unknown.
     """
     reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
     if reason or kind == "auto":
@@ -89,12 +89,13 @@ def lacking(job: GenerationJob) -> str | None:
 
 
 def processes(job: GenerationJob) -> int:
-    """Processes of a run that may be on one GPU: this one, which measures the device's limits, and the engine's own."""
+    """Return the number of processes on one GPU: this one, which measures the device's limits, and an external
+    engine's."""
     return 1 if job.variant.engine in MODEL_ENGINES else 2
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
-    """Axes of a cell that was not measured; None for a text prompt, as long as no process has told its length.
+    """Return the axes of a cell that is not measured; None for a text prompt of unknown length.
 
     Args:
         records: Of the processes so far.
@@ -115,7 +116,6 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of change of a local model's files; empty for a model from elsewhere."""
     # A name as long as no folder's is an error to ask about; it is not one of ours.
     with contextlib.suppress(OSError, ValueError):
         if folder.is_file():
@@ -128,7 +128,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def model_fingerprint(model_id: str) -> str | None:
-    """Of a model's folder, or of a shape that ships with benchmarker; None for a model from the hub."""
+    """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
     # A name as long as no folder's is an error to ask about; it is not a folder here.
     with contextlib.suppress(OSError, ValueError):
         folder = Path(model_id).expanduser()
@@ -146,11 +146,11 @@ IDLE = {
     "--quality-topk": "subject.quality.top_k",
     "--quality-baseline": "subject.quality.baseline",
 }
-"""Options that say how quality is measured, by the places that they fill."""
+"""Fields of the options that need --quality."""
 
 
 def over(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed. Lengths take the place of a config's texts, which would win over its own lengths.
+    """Return the typed values. Prompt lengths replace a config's texts.
 
     Raises:
         SpecError: Both were typed.
@@ -163,11 +163,11 @@ def over(typed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_split(job: GenerationJob) -> None:
-    """Refuse several GPUs where the form, the engine or what else is asked for has one.
+    """Refuse several GPUs if the quantization, the engine or another option supports only one.
 
     Raises:
-        UnsupportedError: The engine, or the quantization's library, cannot share the model so.
-        SpecError: With what to leave out.
+        UnsupportedError: The engine, or the quantization's library, cannot divide the model like this.
+        SpecError: With the option to leave out.
     """
     if job.variant.gpus == 1:
         return
@@ -184,10 +184,10 @@ def check_split(job: GenerationJob) -> None:
 
 
 def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
-    """Refuse options that would do nothing, and to judge random weights.
+    """Refuse options without effect, and quality of random weights.
 
     Raises:
-        SpecError: With what to leave out.
+        SpecError: With the option to leave out.
     """
     quality = job.quality
     idle = [flag for flag, place in IDLE.items() if typed.get(place) is not None]

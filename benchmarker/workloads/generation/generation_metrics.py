@@ -1,4 +1,4 @@
-"""What is computed from the raw times of text generation."""
+"""Axes and metrics of text generation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ METRICS = (
 )
 HEADLINE = "tok/s"
 RANKED_BY = ("decode", "tok/s")
-"""The time to the first token is the host's on a GPU, and repeats badly; a cell of one new token has no other."""
+"""Metrics that rank. TTFT depends on the host and repeats badly; a cell of one new token has no decode rate."""
 
 
 AXES = (
@@ -73,11 +73,11 @@ AXES = (
     Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache"),
 )
 TOKEN_S = 0.03
-"""First guess of a step; Qwen3-4B in fp16 takes about that in plain `generate`."""
+"""First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
 
 
 def point_words(point: Point) -> str:
-    """`26 x 100`, `26 x 100, batch 4`, or a text prompt's beginning."""
+    """Return `26 x 100`, `26 x 100, batch 4`, or the beginning of a text prompt."""
     prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
     batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
     depth = f", depth {point.depth}" if point.depth else ""
@@ -85,7 +85,7 @@ def point_words(point: Point) -> str:
 
 
 def point_arguments(point: Point) -> list[str]:
-    """Options that measure this cell alone."""
+    """Return the options that measure this cell alone."""
     if point.prompt_tokens is not None:
         arguments = ["--prompt-tokens", str(point.prompt_tokens)]
     else:
@@ -95,25 +95,23 @@ def point_arguments(point: Point) -> list[str]:
 
 
 def cell_words(cell: GenerationCell) -> str:
-    """`prompt of 26, 100 new tokens, batch of 4`: what is said before a cell is measured."""
+    """Return `prompt of 26, 100 new tokens, batch of 4`."""
     batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
     depth = f", after {cell.depth} in the cache" if cell.depth else ""
     return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}{_large_cache(cell)}"
 
 
 def _large_cache(cell: GenerationCell) -> str:
-    """`; its KV cache needs 23.65 GiB`, where that is worth a word before the first repeat."""
     positions = cell.depth + cell.prompt_tokens + cell.new_tokens
     cache_bytes = cell.demand.kv_bytes_per_token * cell.batch_size * positions if cell.demand else 0
     return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
 
 
 def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
-    """`100 tokens, 34.10 tok/s`: what is said after a repeat."""
+    """Return `100 tokens, 34.10 tok/s`."""
     tokens = cell.batch_size * sample.new_tokens
     return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
 
 
 def guess_s(point: Point) -> float:
-    """First guess of the seconds of one repeat."""
     return point.new_tokens * TOKEN_S

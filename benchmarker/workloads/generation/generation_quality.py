@@ -1,4 +1,4 @@
-"""Quality in a sweep: which variants share one measurement, whether a record has it, and which fields it becomes."""
+"""Quality of text generation: the measurement, and its sharing among the variants of a sweep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
     name = "quality"
 
     def check(self, job: GenerationJob) -> None:
-        """Refuse a text or tasks that cannot be judged on.
+        """Refuse an unsuitable text or tasks.
 
         Raises:
             SpecError: The text does not exist, or is too short.
@@ -46,9 +46,9 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
             require("tasks", "lm_eval")
 
     def form(self, job: GenerationJob) -> str | None:
-        """What variants must have in common to share one measurement; None where nothing is judged.
+        """Return the key of variants that share one measurement; None if nothing is judged.
 
-        Each engine predicts by its own step; answers to questions are those of the weights, whatever the engine.
+        Each engine predicts by its own step; answers to questions depend on the weights alone.
         """
         if not job.quality.is_asked:
             return None
@@ -58,17 +58,17 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return f"{weights} {job.variant.engine} {engine_options(job.variant)!r}"
 
     def words(self, job: GenerationJob) -> str:
-        """`quick, arc_easy`."""
+        """Return `quick, arc_easy`."""
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
-        """Whether a record has the quality and the answers that the job asks for, measured in the way it asks for."""
+        """Return whether a record has the requested quality and answers."""
         spec = job.quality
         has_quality = spec.size == "off" or _is_of(record.quality, job)
         return has_quality and (not spec.tasks or _answers(record.tasks, spec))
 
     def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
-        """Fields of the records: what was measured. Where that failed, why; what a record has from before stays."""
+        """Return the measured fields for the records, or the reason of a failure; earlier results stay."""
         fields: dict[str, Any] = {}
         if judged and judged.quality:
             fields |= {"quality": judged.quality, "no_quality": None}
@@ -81,11 +81,10 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return fields
 
     def missing(self, record: GenerationRecord) -> Missing | None:
-        """Why the quality or the answers are missing; None where they are not."""
         return record.no_quality or record.no_tasks
 
     def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
-        """What a process that failed was to measure and did not: `quality`, `tasks`, or both."""
+        """Return the name of the failed measurement: `quality`, `tasks`, or both."""
         lost = [
             what
             for what, is_asked, result in (
@@ -98,7 +97,6 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
 
 
 def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
-    """Whether a quality was measured as the job asks for."""
     spec = job.quality
     baseline = baseline_name(spec.baseline or job.model.id, job.model.dtype)
     return (
@@ -111,17 +109,16 @@ def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
 
 
 def _answers(results: Sequence[TaskResult], spec: QualitySpec) -> bool:
-    """Whether the results are of the tasks that the spec asks for."""
     return bool(results) and all(
         (set(result.asked), result.limit) == (set(spec.tasks), spec.task_limit) for result in results
     )
 
 
 def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:
-    """What is to be judged; None where nothing is.
+    """Return the plan of the quality; None if not requested.
 
     Raises:
-        BenchmarkerError: The text, the tasks, the tokenizer or the baseline cannot be used.
+        BenchmarkerError: The text, the tasks, the tokenizer or the baseline is not usable.
     """
     if job.is_judged and job.quality.tasks:
         if tokenizer is None:
@@ -149,7 +146,7 @@ def judged(
     device: Device,
     terminal: Terminal,
 ) -> dict[str, Any]:
-    """Fields of the record: answers and quality, or why they are missing. The subject is dropped."""
+    """Return answers and quality for the record, or the reasons for their absence. The subject is released."""
     fields: dict[str, Any] = {}
     assert subject.source is not None
     if job.quality.tasks:

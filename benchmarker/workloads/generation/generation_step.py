@@ -1,8 +1,7 @@
-"""Text generation, the work that this program was made for.
+"""One repeat of text generation: one greedy generation of exactly N tokens after a prompt of P.
 
-One repeat is one greedy generation of exactly N tokens after a prompt of P. TTFT is the time until the first new
-token is known (prefill); TPOT the mean time of each further one, over N - 1 intervals; the latency runs until the
-device is drained.
+TTFT is the time until the first new token is known (prefill); TPOT is the mean time of each further token, over N - 1
+intervals; the latency ends when the device is drained.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class GenerationStep:
-    """One cell's repeat. Remembers the first generation's tokens: every later one must make the same."""
+    """Repeat of one cell. Every generation must have the first generation's tokens."""
 
     def __init__(
         self,
@@ -68,12 +67,12 @@ class GenerationStep:
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
-        """At most 64 tokens of the first sequence."""
+        """Return at most 64 tokens of the first sequence."""
         return () if self._tokens is None else self._tokens[0][:64]
 
 
 class SourceBenchmarker(Nothing):
-    """Measures what an engine has opened, cell by cell."""
+    """Measurement of an open engine, cell by cell."""
 
     def __init__(
         self,
@@ -89,8 +88,8 @@ class SourceBenchmarker(Nothing):
 
         Args:
             config: The model's config.json, parsed.
-            tokenizer: For prompts of real text; without one the prompt is random ids.
-            device_memory: Whole-device memory from before the model was loaded, to report the growth.
+            tokenizer: For prompts of text; without one the prompt is random ids.
+            device_memory: Memory of the whole device before the model was loaded, to report its growth.
         """
         self.source = source
         self.device = device
@@ -109,12 +108,12 @@ class SourceBenchmarker(Nothing):
         *,
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> Iterator[GenerationCell]:
-        """Measure every cell of the grid, smallest first; yield each as soon as it is done."""
+        """Measure every cell of the grid, the smallest first; yield each when it is done."""
         for point in grid.points():
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
 
     def prompt(self, point: Point) -> Prompt:
-        """The prompt of a cell, checked against the model's length."""
+        """Return the prompt of a cell, checked against the model's length."""
         config = self._config
         prompt = make_prompt(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
@@ -124,14 +123,14 @@ class SourceBenchmarker(Nothing):
         return prompt
 
     def text(self, tokens: int) -> tuple[int, ...]:
-        """So many tokens of the text that prompts of a length are cut from."""
+        """Return tokens of the text from which prompts of a length are cut."""
         point = Point(tokens, None, new_tokens=1, batch_size=1)
         return make_prompt(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
         ).ids
 
     def step(self, point: Point) -> GenerationStep:
-        """What one repeat of this cell runs."""
+        """Return the callable of one repeat."""
         prompt = self.prompt(point)
         ids = [prompt.ids] * point.batch_size
         context = [prompt.context] * point.batch_size if prompt.context else None
@@ -148,14 +147,14 @@ class SourceBenchmarker(Nothing):
         *,
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> GenerationCell:
-        """Measure one cell. Running out of memory, or an engine that cannot do it, is a cell with that status."""
+        """Measure one cell. Running out of memory, or an unsupported cell, becomes its status."""
         cell: GenerationCell = measure_cell(
             self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
         )
         return cell
 
     def cell(self, point: Point) -> GenerationCell:
-        """What is known of a cell before it is measured."""
+        """Return the cell before it is measured."""
         prompt = self.prompt(point)
         return GenerationCell(
             prompt_tokens=len(prompt.ids),
@@ -176,20 +175,20 @@ class SourceBenchmarker(Nothing):
         )
 
     def facts(self) -> dict[str, Any]:
-        """What ran, for the record."""
+        """Return the engine's facts for the record."""
         return {"engine": self.source.facts()}
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surrounds the timed repeats: what must not happen there, such as a recompilation, raises UnsupportedError."""
+        """Surround the timed repeats; events such as a recompilation raise UnsupportedError."""
         return self.source.timed()
 
     def measured(
         self, cell: GenerationCell, step: GenerationStep, measured: Measured[GenerationSample]
     ) -> dict[str, Any]:
-        """Fields of the cell that only the engine and the step can tell.
+        """Return fields of the cell from engine and step.
 
         Raises:
-            UnsupportedError: What ran is not what the row says.
+            UnsupportedError: The engine ran something else than the variant's name states.
         """
         self.source.check()
         return {
@@ -202,7 +201,7 @@ class SourceBenchmarker(Nothing):
     def _peaks(
         self, memory: Memory, step: GenerationStep, measured: Measured[GenerationSample]
     ) -> dict[str, tuple[GenerationSample, ...] | Memory]:
-        """Repeats and memory of a cell, of whatever process makes the tokens and of each of several GPUs."""
+        """Return repeats and memory of a cell, for the process that makes the tokens and for each of several GPUs."""
         peak_bytes, samples = self.source.peak_bytes(), measured.samples
         if peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
@@ -226,7 +225,7 @@ class SourceBenchmarker(Nothing):
 
 
 class ModelBenchmarker(SourceBenchmarker):
-    """Measures a loaded model cell by cell.
+    """Measurement of a loaded model, cell by cell.
 
     model = load_model("qwen3-small", "int8", dtype="bfloat16")
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
@@ -246,13 +245,13 @@ class ModelBenchmarker(SourceBenchmarker):
         """Wrap a model that `load_model` returned.
 
         Args:
-            engine: One of those that run a torch model: eager, cuda_graph, compile or native.
-            device: Where the model is; found from the model if not given.
-            tokenizer: For prompts of real text; without one the prompt is random ids.
-            device_memory: Whole-device memory from before the model was loaded, to report the growth.
+            engine: An engine that runs a torch model: eager, cuda_graph, compile or native.
+            device: Device of the model; found from the model by default.
+            tokenizer: For prompts of text; without one the prompt is random ids.
+            device_memory: Memory of the whole device before the model was loaded, to report its growth.
 
         Raises:
-            SpecError: No such engine, or one that loads its models itself.
+            SpecError: There is no such engine, or it loads its models itself.
         """
         from benchmarker.hardware.device import find_device
 

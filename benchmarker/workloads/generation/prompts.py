@@ -1,7 +1,7 @@
-"""Prompts of an exact length, the same token ids for every variant.
+"""Prompts of an exact length, with the same token ids for every variant.
 
-Real text where the model has a tokenizer: a prompt of zeros would draw less power than a real one and so raise the
-clocks. Without a tokenizer (a bare shape), the ids come from a seeded generator, and the record says so.
+A prompt is text if the model has a tokenizer: zeros would draw less power and so raise the clocks. Without a tokenizer
+the ids come from a seeded generator, and the record contains this.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Prompt:
 
     ids: tuple[int, ...]
     source: str
-    """As in Cell.prompt_source."""
+    """See `GenerationCell.prompt_source`."""
     context: tuple[int, ...] = ()
-    """The tokens of the depth, which come before it."""
+    """Tokens of the depth, before the prompt."""
 
     @property
     def sha256(self) -> str:
@@ -32,16 +32,16 @@ class Prompt:
 
 
 def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> Prompt:
-    """The prompt of one cell, with the tokens of its depth.
+    """Return the prompt of one cell, with the tokens of its depth.
 
     Args:
-        tokenizer: The model's own, or None if it has none.
+        tokenizer: The model's own, or None.
         vocabulary: Number of token ids.
         chat_template: Wrap a text prompt in the model's template.
 
     Raises:
-        ModelError: A text was given, and there is no tokenizer or no template for it.
-        SpecError: The text comes out as no token at all.
+        ModelError: There is no tokenizer or template for a text.
+        SpecError: The text has no token.
     """
     context, _ = _exactly(point.depth, tokenizer, vocabulary)
     if point.prompt is not None:
@@ -52,7 +52,6 @@ def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_te
 
 
 def _exactly(length: int, tokenizer: Any | None, vocabulary: int) -> tuple[tuple[int, ...], str]:
-    """That many tokens, and where they come from."""
     if tokenizer is None:
         generator = random.Random(0)
         return tuple(generator.randrange(vocabulary) for _ in range(length)), "random ids (no tokenizer)"
@@ -78,10 +77,10 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Promp
 
 
 def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model: str) -> None:
-    """Refuse a cell that is longer than the model can see.
+    """Refuse a cell that exceeds the model's maximum length.
 
     Args:
-        prompt_tokens: Of the prompt, which only a tokenizer can tell where the point gives a text.
+        prompt_tokens: Length of the prompt; a text needs a tokenizer.
 
     Raises:
         SpecError: With the numbers and the longest generation that fits.

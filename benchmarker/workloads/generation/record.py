@@ -1,4 +1,4 @@
-"""A record of text generation: its samples, cells and facts."""
+"""Record of text generation."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchmarker.schema.record import CellBase, Demand, Missing, RunRecord, Vari
 
 
 class GenerationDemand(Demand):
-    """What the work of one cell cannot do without, counted from the loaded tensors.
+    """Least work of one cell, from the loaded tensors.
 
-    Where several GPUs divide every weight, it is the share of one of them: they work at once. Where they take turns, it
-    is all of it."""
+    If several GPUs divide every weight, it is the share of one GPU; if they take turns, it is the total.
+    """
 
     weight_bytes: Positive
-    """Read by every decode step: weights with their scales, the output layer, norms, one row of the embedding a
-    sequence. Shared storage counts once."""
+    """Bytes of weights read by every decode step: scales, output layer and norms included, with one row of the
+    embedding per sequence. Shared storage counts once."""
     kv_bytes_per_token: Whole
-    """KV cache of one position of one sequence."""
+    """KV cache of one position of one sequence, bytes."""
     context_tokens: Number
     """Positions in the cache before a step, mean over the decode steps."""
     kv_bytes: Count
@@ -62,13 +62,13 @@ class GenerationCell(CellBase):
     step: StepFacts | None = None
     """None for `generate`, which has none ready, and in records from before each cell said so."""
     first_tokens: tuple[Whole, ...] = ()
-    """The first new tokens of the first sequence, at most 64."""
+    """First new tokens of the first sequence, at most 64."""
     demand: GenerationDemand | None = None
-    """What the cell's work cannot do without. None in records from before this was counted."""
+    """Least work of the cell. None in older records."""
 
 
 class GenerationProfile(Profile):
-    """One generation under torch.profiler. Its sections are `prefill`, and `decode` from the first token on."""
+    """One generation under torch.profiler, with the sections `prefill` and `decode`."""
 
     prompt_tokens: Positive
     new_tokens: Positive
@@ -83,22 +83,21 @@ class GenerationProfile(Profile):
 
 
 class GenerationVariant(VariantFacts):
-    """Which form of the model."""
+    """Variant of the model."""
 
     quant: str
     engine: str
-    """Who made the tokens. Schema 1 had `runtime`: a step that was compiled with this program's own kernels was
-    `compile` there, and is `native` here."""
+    """Name of the engine."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
-    """All of the engine's options, defaults included. Empty for an engine that has none."""
+    """All engine options, defaults included. Empty for an engine without options."""
     gpus: Positive = 1
     """GPUs that shared the model; on a CPU, processes."""
     split: Split | None = None
-    """How they shared it. None for one."""
+    """Division of the model over GPUs. None for one."""
 
 
 class GenerationRecord(RunRecord):
-    """One process, one variant of a model that generates text."""
+    """One process of one variant."""
 
     workload: Literal["generation"] = "generation"
     model: ModelFacts
@@ -106,21 +105,21 @@ class GenerationRecord(RunRecord):
     load: LoadFacts | None = None
     engine: EngineFacts | None = None
     text_tokens: tuple[Whole, ...] = ()
-    """Lengths of the texts that were asked for, known before the first cell."""
+    """Lengths of the text prompts in tokens, known before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
     step_divergence: StepDivergence | None = None
-    """Whether the step that was timed computes what the form's own forward does. None where that was checked in
-    another process of the sweep, where the engine cannot be asked, and in records from before it was checked."""
+    """Comparison of the timed step with the variant's own forward pass. None if another process of the sweep did it, if
+    the engine cannot, and in older records."""
     no_step_divergence: Missing | None = None
-    """Why it could not be checked although the engine can be asked."""
+    """Reason why the step could not be compared."""
     quality: Quality | None = None
     no_quality: Missing | None = None
-    """Why there is none although it was asked for."""
+    """Reason why requested quality is missing."""
     tasks: tuple[TaskResult, ...] = ()
-    """Answers to benchmark questions, where they were asked."""
+    """Answers to benchmark questions."""
     no_tasks: Missing | None = None
-    """Why there are none although they were asked for."""
+    """Reason why requested answers are missing."""
 
     @property
     def knows_subject(self) -> bool:

@@ -1,7 +1,7 @@
-"""What is asked of text generation: which model, in which forms, over which grid.
+"""Config values of text generation: model, variants and grid.
 
-Frozen values, checked when they are made, before torch is imported or a byte is downloaded. Quantizations and engines
-are plain names here: `workloads/generation/forms.py` looks them up.
+They are checked before torch is imported or a byte is downloaded. `workloads/generation/forms.py` looks up the names of
+quantizations and engines.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from benchmarker.schema.quality import QualitySpec
 
 
 class VariantSpec(QuantSpec, VariantBase):
-    """One form of the model: a quantization, its options, and who makes the tokens."""
+    """One variant: a quantization and an engine with their options."""
 
     engine: str = "eager"
-    """Who makes the tokens: `eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a
-    CUDA or HIP graph; `compile` the same with the step compiled by torch; `native` that with benchmarker's own kernels,
-    on a GPU. `runtime` is an older word for this key, and `graph` for `cuda_graph`."""
+    """`eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a CUDA or HIP graph;
+    `compile` the same with the step compiled by torch; `native` adds benchmarker's own kernels, on a GPU. `runtime` is
+    an older name of this key, and `graph` of `cuda_graph`."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
-    """The engine's own."""
+    """Options of the engine."""
     gpus: Positive = 1
-    """GPUs of this host that share the model, from the one that `--device` names on; on a CPU, processes."""
+    """GPUs of this host that share the model, beginning with `--device`; on a CPU, processes."""
     split: Split = "tensors"
-    """How several GPUs share the model: `tensors` divides every weight, so that all of them work on each token and add
-    up their parts (tensor parallelism); `layers` gives each GPU its own layers, so that they take turns, for a model
-    that fits no single one."""
+    """`tensors` divides every weight, so that all GPUs work on each token (tensor parallelism); `layers` gives each GPU
+    its own layers, so that they take turns, for a model that does not fit one GPU."""
 
     @model_validator(mode="after")
     def _several_gpus(self) -> Self:
@@ -60,12 +59,12 @@ class VariantSpec(QuantSpec, VariantBase):
 
     @property
     def runtime(self) -> str:
-        """An older word for `engine`."""
+        """Older name of `engine`."""
         return self.engine
 
 
 def name_of(data: Mapping[str, Any]) -> str:
-    """What tables call a form that nobody named: `gptq group_size=64 compile`."""
+    """Return the default name of a variant: `gptq group_size=64 compile`."""
     parts = [data["quant"]]
     for field in ("options", "engine_options"):
         if isinstance(data.get(field), dict):
@@ -81,7 +80,7 @@ class Point(NamedTuple):
     """One cell of the grid."""
 
     prompt_tokens: int | None
-    """None where the prompt is a text, whose length only the tokenizer knows."""
+    """None if the prompt is a text."""
     prompt: str | None
     new_tokens: int
     batch_size: int
@@ -89,18 +88,18 @@ class Point(NamedTuple):
 
 
 class Grid(GridBase):
-    """Which shapes are measured: every prompt with every generation length, batch size and depth."""
+    """Shapes to measure: every prompt with every generation length, batch size and depth."""
 
     prompt_tokens: tuple[Positive, ...] = (3, 26)
     """Prompt lengths, cut from a text that ships with benchmarker."""
     prompts: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Prompt texts; where given, they take the place of prompt_tokens."""
+    """Prompt texts in place of prompt_tokens."""
     new_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (50, 100)
     """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
     """Sequences at once, all with the same prompt."""
     depth: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0,)
-    """Tokens that are in the KV cache already when the prompt comes: they are put there before the clock starts."""
+    """Tokens in the KV cache before the prompt. They are put there before the clock starts."""
 
     @model_validator(mode="after")
     def _something_to_ask(self) -> Self:
@@ -109,7 +108,7 @@ class Grid(GridBase):
         return self
 
     def points(self) -> list[Point]:
-        """Every cell, smallest first, so that running out of memory costs only the larger ones."""
+        """Return every cell, the smallest first, so that running out of memory costs only larger ones."""
         sources: list[tuple[int | None, str | None]] = [(None, text) for text in self.prompts] or [
             (length, None) for length in self.prompt_tokens
         ]
@@ -128,19 +127,19 @@ class Grid(GridBase):
         )
 
     def text_of(self, point: Point) -> int | None:
-        """Which of the texts a cell's prompt is, from 0; None for a prompt of a length."""
+        """Return the number of a cell's prompt text, from 0; None for a prompt of a length."""
         return None if point.prompt is None else self.prompts.index(point.prompt)
 
 
 class GenerationSubject(Plain):
-    """The model, and what is asked of its quality."""
+    """The model, and the requested quality."""
 
     model: ModelSpec = ModelSpec()
     quality: QualitySpec = QualitySpec()
 
 
 class GenerationJob(Job):
-    """Everything that one run is told."""
+    """One run of text generation."""
 
     subject: GenerationSubject
     variant: VariantSpec
@@ -168,7 +167,7 @@ class GenerationJob(Job):
 
 
 class Experiment(ExperimentBase):
-    """A whole comparison, as a config file holds it."""
+    """A whole comparison, as in a config file."""
 
     workload: Literal["generation"] = "generation"
     model: ModelSpec = ModelSpec()

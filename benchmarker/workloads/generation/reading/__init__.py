@@ -1,1 +1,1 @@
-"""How records of text generation are compared and shown: what is beyond the declared axes and metrics."""
+"""Comparison and presentation of text generation beyond the declared axes and metrics."""

@@ -1,8 +1,7 @@
 """Accuracy on tasks, question by question against the baseline's.
 
-Two accuracies on the same questions share their luck, so that their difference is surer than either. Flips are the
-questions that are right for one and wrong for the other, either way round; McNemar's exact test asks whether more of
-them went one way than chance allows.
+Two accuracies on the same questions are correlated, so that their difference is more certain than either. Flips are
+questions that only one of the two answered rightly; McNemar's exact test compares the two directions.
 """
 
 from __future__ import annotations
@@ -19,32 +18,32 @@ from benchmarker.workloads.generation.reading.generation_rows import GenerationR
 
 
 class Answers(NamedTuple):
-    """The answers of one variant in one task."""
+    """Answers of one variant in one task."""
 
     variant: str
     result: TaskResult
     baseline: TaskResult | None
-    """The baseline's result on the same questions; None for the baseline itself, and where it was asked others."""
+    """The baseline's result on the same questions; None for the baseline itself, or if its questions differ."""
 
 
 class Paired(NamedTuple):
-    """How two variants' answers to the same questions differ."""
+    """Difference of two variants' answers to the same questions."""
 
     change: float
-    """The variant's accuracy less the baseline's, between -1 and 1."""
+    """Accuracy minus the baseline's, between -1 and 1."""
     error: float
     """Standard error of the change."""
     flips: float
-    """Share of the questions that only one of the two answered rightly."""
+    """Share of questions that only one of the two answered rightly."""
     p: float
-    """Two-sided p of McNemar's exact test: how often chance alone would be as one-sided."""
+    """Two-sided p of McNemar's exact test."""
 
 
 def answers(rows: Sequence[GenerationRow]) -> list[Answers]:
-    """The answers of all variants, task by task.
+    """Return the answers of all variants, task by task.
 
     Args:
-        rows: Rows of one cell, so that every variant is there once.
+        rows: Rows of one cell.
     """
     by_task = {result.task: result for row in rows if row.is_baseline for result in row.tasks}
     pairs = [
@@ -69,14 +68,13 @@ def paired(variant: TaskResult, baseline: TaskResult) -> Paired:
 
 
 def _mcnemar(gained: int, lost: int) -> float:
-    """Two-sided p that as many flips go one way by chance, each with probability 1/2, in exact integers."""
     flips = gained + lost
     tail = sum(math.comb(flips, fewer) for fewer in range(min(gained, lost) + 1))
     return min(1.0, 2 * tail / (1 << flips))
 
 
 def task_columns(rows: Sequence[Answers]) -> list[Column[Answers]]:
-    """The columns of the table of tasks; none where no task was run."""
+    """Return the columns of the table of tasks; none without tasks."""
     if not rows:
         return []
     return [
@@ -104,7 +102,7 @@ def task_columns(rows: Sequence[Answers]) -> list[Column[Answers]]:
 
 
 def task_caption(rows: Sequence[Answers]) -> str:
-    """How to read the table of tasks; empty where no task was run."""
+    """Return how to read the table of tasks; empty without tasks."""
     if not rows:
         return ""
     metrics = " or ".join(sorted({escaped(row.result.metric) for row in rows}))
@@ -128,7 +126,6 @@ def _pair(row: Answers) -> Paired:
 
 
 def _comparable(result: TaskResult, baseline: TaskResult | None) -> TaskResult | None:
-    """The baseline's result, if it is of the same questions, asked in the same way."""
     return baseline if baseline and _procedure(baseline) == _procedure(result) else None
 
 

@@ -1,4 +1,4 @@
-"""How records of text generation are compared: what must be equal, the baseline, and what a budget can limit."""
+"""Identity of variants, the baseline, and the quantities that a budget can limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN_ENGINE = "eager"
 
 
 def keys(record: GenerationRecord) -> list[CellKey]:
-    """The record's cells in their order."""
+    """Return the keys of a record's cells in their order."""
     counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
     cell_keys: list[CellKey] = []
     for cell in record.cells:
@@ -51,11 +51,11 @@ def keys(record: GenerationRecord) -> list[CellKey]:
 
 
 LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
-"""Options that older records lack, each with the value that they ran with."""
+"""Options that older records lack, with their values."""
 
 
 def form(record: GenerationRecord) -> dict[str, str]:
-    """A variant's quantization, engine, options and type, by field."""
+    """Return a variant's quantization, engine, options and type, by field."""
     both = {**record.variant.options, **record.variant.engine_options}
     options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS)
     return {
@@ -68,21 +68,21 @@ def form(record: GenerationRecord) -> dict[str, str]:
 
 
 def gpus(variant: GenerationVariant) -> dict[str, str]:
-    """How several GPUs shared the model, by field; nothing for one."""
+    """Return the division of the model over GPUs, by field; empty for one GPU."""
     return {"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}
 
 
 def plainness(record: GenerationRecord) -> tuple[bool, ...]:
-    """fp16 is the baseline, on the eager engine if it is there."""
+    """Return the rank of a variant as baseline: fp16, on the eager engine if possible."""
     plain = is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
     return plain, plain and record.variant.engine == PLAIN_ENGINE
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """The rows, completed by what follows from the baseline's row.
+    """Return the rows with values that follow from the baseline's row.
 
-    That is how many tokens their text has in common with the baseline's, where it first differs, the best speed-up that
-    they can have, and which of their qualities do not compare with the baseline's: these are taken out.
+    These are the common beginning of their texts, the first difference, and the best possible speed-up. Qualities that
+    do not compare with the baseline's are removed.
     """
     texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
     shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
@@ -99,10 +99,10 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
 
 
 def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
-    """The rows without the perplexity, divergence and agreement that do not compare with the baseline's.
+    """Return the rows without perplexities and divergences that do not compare with the baseline's.
 
-    Where the baseline was not judged, the first judged row stands for it. No table, chart or budget then compares
-    what was measured on different texts or in different ways.
+    If the baseline was not judged, the first judged row is the standard. No table or budget then compares results of
+    different texts or methods.
     """
     judged = [row for row in rows if row.quality]
     standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
@@ -110,7 +110,6 @@ def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
 
 
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
-    """The row without the qualities that were measured differently from the standard."""
     if row.quality is None or standard is None:
         return row
     # A prefill is another computation than the step that is timed, and not the one that the row's speed is of.
@@ -123,7 +122,6 @@ def _without_incomparable(row: GenerationRow, standard: Quality | None) -> Gener
 
 
 def _about(value: float | None, error: float | None) -> float | Estimate | None:
-    """A mean over windows of text, with two standard errors to either side."""
     return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
 
 
@@ -163,8 +161,8 @@ LIMITABLE: Mapping[str, Limitable] = {
 
 
 def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """Each row with its best possible speed-up against the baseline, the share of it that the row reached, and how
-    many tokens its text has in common with plain `generate`'s."""
+    """Return each row with its best possible speed-up, the share of it that was reached, and the tokens in common with
+    `generate`."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
 
@@ -183,7 +181,7 @@ def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[Generatio
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
-    """The row of the baseline's quantization in the row's own cell and engine; None where the row is of that itself."""
+    """Return the row of the baseline's quantization in the row's cell and engine; None for that row itself."""
     if row.weights == base.weights:
         return None
     if row.engine == base.engine:
@@ -196,7 +194,7 @@ def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str
 
 
 def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
-    """How many leading tokens two texts have in common; None where one has none."""
+    """Return the number of equal leading tokens of two texts; None if one is empty."""
     if not first or not second:
         return None
     shorter = min(len(first), len(second))
@@ -207,7 +205,7 @@ FORM_WORDS = re.compile(
     r"gptq|gptqmodel|awq|hqq|autoround|bnb|nf4|fp8|quantized|sym|int[48]|[48]|[48]?bits?|w\d+a\d+|g?(32|64|128)",
     re.IGNORECASE,
 )
-"""Words that a quantized checkpoint's name has after the model's."""
+"""Parts of a quantized checkpoint's name after the model's name."""
 
 
 def model_revisions(records: Sequence[GenerationRecord]) -> dict[str, str | None]:
@@ -220,7 +218,7 @@ def model_revisions(records: Sequence[GenerationRecord]) -> dict[str, str | None
 
 
 def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
-    """Each model's name with the one that stands for it: its own, where it means no other's model."""
+    """Return a common name for each model: its own, or that of an equal model with another name."""
     names = list(dict.fromkeys(record.model.id for record in records))
     by_files: dict[str, str] = {}
     for record in records:
@@ -238,7 +236,7 @@ def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
 
 
 def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    """What was taken for a quantized checkpoint of what, one line each."""
+    """Return a line for each model that was recognized as a quantized checkpoint of another."""
     names = list(dict.fromkeys(record.model.id for record in records))
     return [
         f"{escaped(name)} is taken for a quantized checkpoint of {escaped(base)}, by its name and its shapes."
@@ -249,7 +247,6 @@ def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _is_checkpoint_of(name: str, base: str, records: Sequence[GenerationRecord]) -> bool:
-    """Whether `name` is `base` with the words of a form behind it, with equal shapes and quantized throughout."""
     last, base_last = (_last_part(text) for text in (name, base))
     words = [word for word in re.split(r"[-_.]+", last[len(base_last) :]) if word]
     if not last.lower().startswith(base_last.lower()) or not words or not all(map(FORM_WORDS.fullmatch, words)):

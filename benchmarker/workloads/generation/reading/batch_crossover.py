@@ -1,13 +1,14 @@
-"""Until which batch a quantized form is faster than the unquantized one, and from which prompt on it is slower.
+"""Largest batch at which a quantization is faster than the unquantized variant, and shortest prompt at which it is
+slower.
 
-Both are measured at a few sizes. Between two of them the logarithm of the speed-up is taken as straight over the
-logarithm of the size, and the crossing is where it is 0:
+Both are measured at a few sizes. Between two sizes the logarithm of the speed-up is interpolated over the logarithm of
+the size, and the crossing is at 0:
 
     ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
 
-Its interval is from the crossing of the speed-up's lower bounds to that of its upper bounds. Where r = y / x, and x and
-y have intervals x * exp(+-u) and y * exp(+-v), that of r is r * exp(+-sqrt(u^2 + v^2)). A size where that has 1 in it
-is neither won nor lost.
+Its interval extends from the crossing of the lower bounds to that of the upper bounds. For r = y / x with intervals x *
+exp(+-u) and y * exp(+-v), the interval of r is r * exp(+-sqrt(u^2 + v^2)). A size whose interval contains 1 is
+undecided.
 """
 
 from __future__ import annotations
@@ -29,13 +30,12 @@ TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
 }
 
 PREFILL_TOKENS = 256
-"""Nothing is said of prefill where all prompts are shorter: they wait for the weights, or for the host, as decoding
-does."""
+"""Shortest prompt for which prefill is compared: shorter ones wait for the weights or the host, as decoding does."""
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast a variant is as its peer at one size."""
+    """Speed-up of a variant relative to its peer at one size."""
 
     value: float
     spread: float | None
@@ -43,7 +43,7 @@ class SpeedUp:
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval has 1 in it."""
+        """Whether the interval contains 1."""
         return self.spread is not None and abs(math.log(self.value)) <= self.spread
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class SpeedUp:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where a speed-up falls below 1, with the interval's ends; None for an end beyond what was measured."""
+    """Size at which a speed-up falls below 1, with its interval; None for an end beyond the measured sizes."""
 
     size: float
     low: float | None
@@ -64,8 +64,7 @@ class Crossover:
 
 
 def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """For each quantization against the baseline's in its engine: a sentence on batches for the whole request and for
-    decode, and one on prompts for the prefill. Empty where fewer than two sizes were measured."""
+    """Return sentences for each quantization: on batches for request and decode, and on prompts for prefill."""
     lines = []
     for (variant, peer, cell), per_batch in _series(rows, baseline, "batch_size").items():
         for what, time in TIMES.items():
@@ -86,7 +85,6 @@ Pairs = dict[int, tuple[GenerationRow, GenerationRow]]
 def _series(
     rows: Sequence[GenerationRow], baseline: str | None, axis: str, *ignored: str
 ) -> Mapping[tuple[str, str, CellKey], Pairs]:
-    """Rows with their peers by size, for each variant, peer, and cell without the axis and those that are ignored."""
     bases = {row.cell: row for row in rows if row.variant == baseline}
     series: dict[tuple[str, str, CellKey], Pairs] = {}
     for row in rows:
@@ -98,7 +96,6 @@ def _series(
 
 
 def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> dict[int, SpeedUp]:
-    """Speed-ups by size, the smallest first, of the pairs of which both have the time."""
     speed_ups = {}
     for size, (row, peer) in sorted(pairs.items()):
         own, other = time(row), time(peer)
@@ -110,7 +107,7 @@ def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -
 
 
 def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
-    """Where the speed-up falls below 1, if it does so once and never rises above it; else None.
+    """Return where the speed-up falls below 1 if it does so once; else None.
 
     Args:
         speed_ups: By size, the smallest first.
@@ -130,7 +127,6 @@ def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
 
 
 def _first_fall(logs: Mapping[int, float]) -> float | None:
-    """Where a curve first falls to 0; None where it is below from the first size on, or above to the last."""
     for (before, upper), (after, lower) in pairwise(logs.items()):
         if upper > 0 >= lower:
             return math.exp(math.log(before) + math.log(after / before) * upper / (upper - lower))
@@ -138,7 +134,6 @@ def _first_fall(logs: Mapping[int, float]) -> float | None:
 
 
 def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
-    """`int8 wins against fp16 in decode until batch 5 [4, 6]`; None for fewer than two batches."""
     if len(speed_ups) < 2:
         return None
     start = f"{escaped(variant)} wins against {escaped(peer)} in {what}"
@@ -149,7 +144,6 @@ def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp
 
 
 def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
-    """`int8 loses to fp16 in prefill from 700 tokens on [650, 760]`; None for fewer than two prompts."""
     if len(speed_ups) < 2:
         return None
     words = _Words(f"{escaped(variant)} loses to {escaped(peer)} in prefill", "prompt", "", " tokens", speed_ups)
@@ -160,23 +154,23 @@ def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str |
 
 @dataclass(frozen=True)
 class _Words:
-    """A sentence on sizes: at which of them something holds, at which not, and at which it is not decided."""
+    """Sentence on the sizes at which a comparison is won, lost or undecided."""
 
     start: str
-    """`int8 wins against fp16 in decode`: what holds or does not."""
+    """Beginning of the sentence: `int8 wins against fp16 in decode`."""
     axis: str
     before: str
     after: str
-    """What stands before and behind sizes."""
+    """Text before and after the sizes."""
     speed_ups: Mapping[int, SpeedUp]
 
     def said(self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]) -> str:
-        """The sentence.
+        """Return the sentence.
 
         Args:
             holding: Sizes at which it holds by the value alone.
-            crossing: Where it begins or ends, for speed-ups that fall below 1 once.
-            end: `best` or `worst`, and `furthest` finds the size of it, where it holds at none.
+            crossing: Start or end, for speed-ups that fall below 1 once.
+            end: `best` or `worst` if it holds at no size; `furthest` returns the size.
         """
         undecided = [size for size, ratio in self.speed_ups.items() if ratio.is_open]
         decided = [size for size in self.speed_ups if size not in undecided]
@@ -195,7 +189,6 @@ class _Words:
         return f"{self.start} {every}{self._span(held)}{doubt}"
 
     def _span(self, sizes: Sequence[int]) -> str:
-        """`from batch 1 (1.51x) to batch 32 (1.31x)` of neighbours, else each of them."""
         measured = list(self.speed_ups)
         if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
             return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
@@ -209,7 +202,6 @@ class _Words:
 
 
 def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
-    """` [4, 6]`; an end beyond what was measured is said by the last size."""
     if not fall.has_interval:
         return " (no interval: fewer than three rounds)"
     low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"

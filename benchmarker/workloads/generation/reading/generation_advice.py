@@ -1,5 +1,4 @@
-"""What a user of a language model can do about what a token waits for. Each sentence names an option of `benchmarker
-run`, where there is one."""
+"""Advice for each bound of a token's time, with the option of `benchmarker run` if there is one."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from benchmarker.schema.profile import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
 
 UNCAPTURED = frozenset({"ExllamaV2Linear"})
-"""Classes of layers that launch on the default stream, which no graph holds."""
+"""Classes of layers that launch on the default stream, which a graph does not capture."""
 TOUCHED_BELOW = 0.05
-"""Of a token: with less in all that fewer bits touch, quantization cannot help."""
+"""Share of a token's time that fewer bits could shorten; below it quantization cannot help."""
 FUSES = f"{code('--engine compile')} fuses casts and small kernels"
 
 
 def can_be_captured(record: GenerationRecord) -> bool:
-    """Whether a graph can hold the kernels of this variant."""
+    """Return whether a graph can contain the variant's kernels."""
     return record.load is None or not UNCAPTURED & set(record.load.linear_classes)
 
 
@@ -82,7 +81,7 @@ def _better_products(case: Case) -> str:
 
 
 def _dequantize(case: Case) -> str:
-    """By form and device: which kernel multiplies packed weights."""
+    """Return the advice by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
     quant, engine = _record(case).variant.quant, _engine(case)
     if quant == "int8" and not _is_fused(case):
@@ -131,11 +130,11 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 
 def communication(profile: Profile, phase: Phase, *, total_s: float) -> tuple[str, ...]:
-    """A sentence on the communication of a token; none where no kernel is for it.
+    """Return a sentence on the communication of a token; none without such kernels.
 
     Args:
-        phase: Of the tokens of the profile.
-        total_s: Seconds a token without the profiler.
+        phase: Of the profiled tokens.
+        total_s: Seconds per token without the profiler.
     """
     kernels = [kernel for kernel in profile.kernels if category(kernel.name) == "communication"]
     times = [kernel.sections["decode"] for kernel in kernels if "decode" in kernel.sections]

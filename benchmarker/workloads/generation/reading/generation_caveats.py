@@ -1,4 +1,4 @@
-"""What must be known of text generation before believing a number."""
+"""Caveats of text generation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) -> tuple[str, ...]:
-    """What a reader should know before believing the table, most important first."""
+    """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
         *_dummy(rows),
@@ -42,13 +42,12 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
         return []
     which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
     return [
-        f"Random weights (load_format dummy){which}: text and quality mean nothing; time and memory do not depend on "
-        "the weights' values."
+        f"Random weights (load_format dummy){which}: time and memory are those of normally distributed weights; "
+        "text and quality mean nothing."
     ]
 
 
 def _types(records: Sequence[GenerationRecord]) -> list[str]:
-    """The types that variants compute in, where they differ: that changes speed and quality too."""
     types = variants_by(records, lambda record: record.model.dtype)
     if len(types) < 2:
         return []
@@ -60,11 +59,6 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
-    """Variants whose processes all ran the kernels of one compilation.
-
-    On a GPU the compiler times candidates, keeps the best and finds them again in its cache. The interval over rounds
-    therefore does not tell how far another compilation would be off.
-    """
     caches: dict[str, list[str]] = {}
     for record in records:
         # Where a layer is compiled for all, it is captured too: that is on a GPU.
@@ -80,10 +74,10 @@ def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
-    """Variants whose text of a later round differs from the first round's.
+    """Return the variants whose text differs between rounds.
 
-    Greedy decoding of one model makes one text: where it differs, something changed between the rounds, or the form's
-    arithmetic is not the same each time.
+    Greedy decoding of one model gives one text. A difference means that something changed between the rounds, or that
+    the arithmetic is not deterministic.
     """
     firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
     others: dict[str, dict[CellKey, str]] = {}
@@ -110,7 +104,7 @@ def _more(cells: int) -> str:
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
-    """Why quality, tasks or the check of the timed step are missing, for variants where no process has them."""
+    """Return why quality, tasks or the check of the step are missing in all processes of a variant."""
     judged = {("quality", record.variant.name) for record in records if record.quality}
     judged |= {("tasks", record.variant.name) for record in records if record.tasks}
     judged |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
@@ -132,14 +126,14 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
-    """The kernels of a decode step that no other program has, and what an external engine's name does not say."""
+    """Return the kernels of a decode step that no other program has, and the details of external engines."""
     ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
     cache = [f"its KV cache is {engine.kv_cache_stored}"] if engine.kv_cache_stored else []
     return [*(["; ".join(ours)] if ours else []), *cache, *(external_notes(engine.external) if engine.external else [])]
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
-    """How the tensors of a GGUF file are stored."""
+    """Return the storage types of a GGUF file's tensors."""
     types = ", ".join(
         f"{name} {count} ({gib(facts.weight_bytes_by_type[name])})" for name, count in facts.tensors_by_type.items()
     )
@@ -148,7 +142,7 @@ def types_note(facts: ExternalFacts | TensorTypes) -> str:
 
 
 def external_notes(facts: ExternalFacts) -> list[str]:
-    """What the name of an external engine's form does not say, and where its own times contradict our clock."""
+    """Return details of external engines' variants, and differences of their own times from our clock."""
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
@@ -163,7 +157,6 @@ def external_notes(facts: ExternalFacts) -> list[str]:
 
 
 def _disagreeing_times(facts: ExternalFacts) -> str:
-    """Name the times that differ from our clock's by more than `DISAGREEMENT`."""
     shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
     names = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
     return " and ".join(names) or " or ".join(shares)
@@ -179,7 +172,7 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
-    """For each variant of an external engine, how much of a step goes into choosing the token, over its processes."""
+    """Return the share of a step that each external engine spends on choosing the token."""
     shares: dict[str, list[float]] = {}
     steps: dict[str, list[float]] = {}
     for record in records:

@@ -1,4 +1,4 @@
-"""The charts of text generation that the records can fill, in the order of the page."""
+"""Charts of text generation in the order of the page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def charts_of(results: Comparison) -> list[Chart]:
-    """None is empty: what no record knows has no chart."""
+    """Return the charts that have data."""
     rows, members = cast("tuple[GenerationRow, ...]", results.rows), results.members
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
@@ -41,7 +41,7 @@ def charts_of(results: Comparison) -> list[Chart]:
 
 
 def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Chart | None:
-    """Speed over divergence from the baseline, where quality was measured.
+    """Return speed over divergence from the baseline.
 
     Args:
         rows: Of the headline's cell.
@@ -60,7 +60,7 @@ def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Ch
 
 
 def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Decoding over the tokens that were in the cache already; only where there are several depths."""
+    """Return decode rates over depth; None for one depth."""
     return curve_chart(
         rows,
         cell,
@@ -74,7 +74,7 @@ def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict
 
 
 def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Decoding over the number of sequences at once; only where there are several."""
+    """Return decode rates over batch size; None for one batch size."""
     return curve_chart(
         rows,
         cell,
@@ -101,7 +101,6 @@ def _origin(profiles: Sequence[GenerationProfile]) -> str:
 
 
 def shape_words(cells: Sequence[CellKey]) -> str:
-    """What the numbers of a cell are."""
     depth = "depth + " if any(cell.depth for cell in cells) else ""
     batch = " × batch" if any(cell.batch_size > 1 for cell in cells) else ""
     return f"{depth}prompt + new tokens{batch}"

@@ -1,4 +1,4 @@
-"""What must hold within one record of text generation, beyond what holds in any."""
+"""Checks of one record of text generation beyond those of every record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarker.workloads.generation.demand import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 DRAIN_S, DRAIN_SHARE = 0.05, 0.10
-"""The last token is known before the device is drained; longer than both of these is not draining."""
+"""Longest time between the last token and the end that can be draining, s."""
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:
-    """Every statement of a record of generation that other workloads' records do not make."""
+    """Yield the checks of a record."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         if cell.status == "ok":
             yield from _token_checks(f"cell {key.place}", cell)
@@ -37,7 +37,6 @@ def checks(record: GenerationRecord) -> Iterator[Check]:
 
 
 def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
-    """Whether each repeat made its tokens, and its parts add up to its latency."""
     for number, sample in enumerate(cell.samples, start=1):
         where = f"{place}, run {number}"
         yield equal(where, "new_tokens", sample.new_tokens, cell.new_tokens)
@@ -55,7 +54,6 @@ def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
 
 
 def _limit_checks(place: str, cell: GenerationCell, limits: Limits | None) -> Iterator[Check]:
-    """Whether the cell is no faster than its memory allows; what stays in a cache may be."""
     tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
     if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
         used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
@@ -70,7 +68,6 @@ def _quality_checks(quality: Quality) -> Iterator[Check]:
 
 
 def _quality_of(windows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """The numbers of a quality that follow from the windows' means: all but the percentiles."""
     means = {name: np.array([window[name] for window in windows]) for name in windows[0]}
     change = means["nats"] - means["baseline_nats"]
     many = len(windows) > 1

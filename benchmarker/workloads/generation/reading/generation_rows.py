@@ -1,4 +1,4 @@
-"""The rows of text generation: what they have beyond the declared metrics."""
+"""Rows of text generation."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
 class GenerationKey(CellKey):
-    """A shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+    """Shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
 
     @property
     def words(self) -> str:
-        """`prompt 26, 100 new tokens, batch 1`. Without what the cells of a series do not have in common."""
+        """Cell in a sentence: `prompt 26, 100 new tokens, batch 1`."""
         values = dict(self.pairs)
         shape = {"prompt_tokens": "prompt {}", "new_tokens": "{} new tokens", "batch_size": "batch {}"}
         words = [text.format(values[name]) for name, text in shape.items() if name in values]
@@ -39,7 +39,7 @@ class GenerationKey(CellKey):
 
     @property
     def short_words(self) -> str:
-        """`26 + 100`, and the depth and the batch where there is one."""
+        """Cell beside a chart: `26 + 100`, with depth and batch."""
         batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
         text = f" text {self.text + 1}" if self.text else ""
         depth = f"{self.depth} + " if self.depth else ""
@@ -47,7 +47,7 @@ class GenerationKey(CellKey):
 
     @property
     def place(self) -> str:
-        """`26 x 100 x 1`."""
+        """Cell in a message: `26 x 100 x 1`."""
         depth = f", depth {self.depth}" if self.depth else ""
         return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
 
@@ -61,30 +61,30 @@ class GenerationKey(CellKey):
 
     @property
     def context(self) -> tuple[int, int, int]:
-        """What a decode step works on, whatever number of tokens follow."""
+        """Axes that a decode step depends on."""
         return self.batch_size, self.prompt_tokens, self.depth
 
 
 ROUNDING_GAP = 0.05
-"""Nats. Where the two likeliest tokens are nearer than that, 16-bit arithmetic in another order may swap them."""
+"""Nats. Two tokens closer than this may swap if 16-bit arithmetic runs in another order."""
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Of one row's texts from the baseline's."""
+    """First difference of one row's texts from the baseline's."""
 
     prompts: int
-    """Texts that were compared."""
+    """Number of compared texts."""
     same: int
-    """Of these the equal ones."""
+    """Number of equal texts."""
     token: int | None
-    """Earliest token that differs, counted from 1; None where all texts are equal."""
+    """Earliest token that differs, counted from 1; None if all texts are equal."""
     gap: float | None
-    """Largest gap between the two likeliest tokens where a text first differs, in nats; None where it is not known."""
+    """Largest gap between the two most likely tokens at a first difference, nats; None if unknown."""
 
     @property
     def verdict(self) -> str:
-        """What explains it."""
+        """Explanation of the difference."""
         if self.token is None:
             return "the same"
         if self.gap is None:
@@ -93,7 +93,7 @@ class FirstDifference:
 
 
 def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
-    """None where either has no texts, or they followed other prompts."""
+    """Return the first difference; None if either has no texts, or the prompts differ."""
     if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
         return None
     pairs = list(zip(quality.greedy, baseline.greedy, strict=False))
@@ -121,8 +121,7 @@ BASELINE = "fp16"
 
 
 def is_plain(weights: str, quantized_fraction: float | None) -> bool:
-    """Whether nothing is quantized. llama.cpp's forms, an output layer in int8 and a KV cache in fewer bits are options
-    beside `fp16`.
+    """Return whether nothing is quantized, including output layer, KV cache and llama.cpp's formats.
 
     Args:
         weights: See `stored_as`.
@@ -132,46 +131,45 @@ def is_plain(weights: str, quantized_fraction: float | None) -> bool:
 
 @dataclass(frozen=True)
 class GenerationRow(Row):
-    """One variant in one cell. Perplexity, divergence and agreement are there only where they compare with the other
-    rows': see `comparing.comparable`; `quality` keeps them."""
+    """One variant in one cell. `comparable` removes qualities that do not compare; `quality` keeps them."""
 
     model: str = ""
     weight_bytes: int | None = None
     bits_per_weight: float | None = None
     quantized_fraction: float | None = None
-    """Share of the parameters that is stored in fewer than 16 bits."""
+    """Share of the parameters in fewer than 16 bits."""
     weights: str = ""
-    """The quantization, with what its options make of the output layer: `gptq lm_head=int8`."""
+    """Quantization with the storage of the output layer: `gptq lm_head=int8`."""
     load_s: float | None = None
     setup_s: float | None = None
     setup_cold_s: float | None = None
-    """Setting up with the compiler's cache empty; the next with it filled."""
+    """Set-up time with an empty compiler cache, s; the next field with a filled one."""
     setup_warm_s: float | None = None
     mbu: float | None = None
-    """Share of the memory's bandwidth that decoding used for what it must read."""
+    """Share of the memory bandwidth that decoding used for its required reads."""
     fits_cache: bool = False
-    """Whether all that a step reads stays in the device's last cache."""
+    """Whether all bytes of a step fit in the device's last cache."""
     best_ratio: float | None = None
-    """The largest speed-up against the baseline that there can be: the ratio of their floors on the same limits."""
+    """Largest possible speed-up: the ratio of the floors on the same limits."""
     best_ratio_reached: float | None = None
-    """Share of it that was reached against the baseline's quantization in the same engine."""
+    """Share of it that was reached."""
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
-    """The first new tokens, at most 64."""
+    """First new tokens, at most 64."""
     same_tokens: int | None = None
-    """Leading tokens that are those of the same quantization in the eager engine; None for that itself."""
+    """Number of leading tokens in common with the same quantization in eager; None for that itself."""
     perplexity: float | None = None
     kl_divergence: float | None = None
     top1_agreement: float | None = None
     quality: Quality | None = None
     step_divergence: StepDivergence | None = None
-    """Of the step that was timed, from the same form's own forward."""
+    """Divergence of the timed step from the variant's own forward pass."""
     first_difference: FirstDifference | None = None
-    """Of its greedy texts from the baseline's; None for the baseline."""
+    """Difference of its greedy texts from the baseline's; None for the baseline."""
     tasks: tuple[TaskResult, ...] = ()
     tokens_in_common: int | None = None
-    """Leading tokens that are those of the baseline variant."""
+    """Number of leading tokens in common with the baseline."""
     energy: EnergyUse | None = None
     dummy_weights: bool = False
 
@@ -216,7 +214,7 @@ class GenerationRow(Row):
 
     @property
     def ttft(self) -> Estimate | None:
-        """Seconds, as the next."""
+        """Time to first token, s."""
         return self.metrics.get("ttft")
 
     @property
@@ -225,35 +223,33 @@ class GenerationRow(Row):
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Of all sequences, without the time to the first token."""
+        """Decode rate of all sequences, tokens per second."""
         return self.cell.batch_size / self.tpot.value if self.cell and self.tpot else None
 
     @property
     def step_demand(self) -> GenerationDemand | None:
-        """What a decode step cannot do without."""
+        """Least work of a decode step."""
         return cast("GenerationDemand | None", self.demand)
 
     @property
     def tokens_compared(self) -> int:
-        """Of how many `tokens_in_common` are."""
+        """Number of tokens that `tokens_in_common` compares."""
         return len(self.first_tokens)
 
 
 def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:
-    """The row of one variant and cell."""
     return cast("GenerationRow", make_row(name, key, records))
 
 
 def generation_cell(record: GenerationRecord, key: CellKey | None) -> GenerationCell | None:
-    """The record's cell under that key, if it has one."""
     return cast("GenerationCell | None", cell_of(record, key))
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
-    """What a row of generation has beyond those of every workload.
+    """Return the fields of a row beyond those of every workload.
 
     Args:
-        good: Those that measured the cell.
+        good: Records and cells that measured the cell.
     """
     loads = [record.load for record in records if record.load]
     setups = [record.engine.setup_s for record in records if record.engine and record.engine.setup_s is not None]
@@ -279,7 +275,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
 
 
 def stored_as(record: GenerationRecord) -> str:
-    """The form of the weights and of the KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
+    """Return the storage of weights and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
     variant = record.variant
     chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
     return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
@@ -290,7 +286,6 @@ def _has_own_kernels(record: GenerationRecord) -> bool:
 
 
 def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
-    """Quality, from the newest record that has it: it is measured once, in no matter which round."""
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     tasks = next((record.tasks for record in newest if record.tasks), ())
     quality = next((record.quality for record in newest if record.quality), None)
@@ -306,7 +301,6 @@ def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
 
 
 def _setup(records: Sequence[GenerationRecord], cache: str) -> float | None:
-    """Median of those that set up with the compiler's cache in that state."""
     facts = [record.engine for record in records if record.engine and record.engine.setup_cache == cache]
     times = [engine.setup_s for engine in facts if engine.setup_s is not None]
     return statistics.median(times) if times else None
@@ -318,8 +312,6 @@ def _kernels(good: Good) -> float | None:
 
 
 def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
-    """Of a step at this cell's shape. The profiler counts at the last good cell; else the cell's graph says it, or in
-    records from before cells did the engine, whose facts are those of the last cell."""
     is_last_good = record.last_good is not None and cell is record.cells[record.last_good]
     if record.engine and is_last_good and record.engine.kernels_per_token:
         return record.engine.kernels_per_token
@@ -329,8 +321,6 @@ def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
 
 
 def _limits(good: Good) -> dict[str, Any]:
-    """What the device allows a decode step, and how near the cell came: each process against its own measured
-    limits."""
     pairs = [(record.limits, cell.demand, cell) for record, cell in good if record.limits and cell.demand]
     used, floors, prefills = [], [], []
     for limits, demand, cell in pairs:
@@ -353,20 +343,20 @@ def _median_load(loads: Sequence[LoadFacts]) -> float | None:
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """Energy of one row over all its processes, in joules of the whole board; None where it was not counted."""
+    """Energy of one row over all processes, in joules of the whole board."""
 
     per_token: Estimate
-    """Joules a token, the board's idle power included. The deviation is over the windows."""
+    """Joules per token, idle power included. The deviation is over the windows."""
     net_per_token_j: float | None
-    """Joules a token above the board's idle power."""
+    """Joules per token above the idle power."""
     decode_per_token_j: float | None
-    """Joules a token of decoding alone, the board's idle power included."""
+    """Joules per token of decoding alone, idle power included."""
     prefill_j: float | None
-    """Joules of one prompt's prefill, the board's idle power included."""
+    """Joules of one prompt's prefill, idle power included."""
 
 
 def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
-    """The energy of one row, from the processes that counted it; None where none did."""
+    """Return the energy of one row; None if no process counted it."""
     counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
     if not counted:
         return None
@@ -389,7 +379,6 @@ def _tokens(cell: GenerationCell) -> int:
 
 
 def _generation_j(windows: Sequence[EnergyWindow]) -> float:
-    """Joules of one generation of the whole batch: all windows' energy over all their generations."""
     return sum(window.energy_j for window in windows) / sum(window.generations for window in windows)
 
 

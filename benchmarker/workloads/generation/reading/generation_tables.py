@@ -1,4 +1,4 @@
-"""The columns of text generation beyond the declared metrics: what a variant costs and is worth beside its speed."""
+"""Columns and lines of text generation."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 Columns = list[Column[GenerationRow]]
 SHOWN_ELSEWHERE = ("latency", "decode")
-"""Metrics that need no column of their own kind: the first column, and what the first table is ranked by."""
+"""Metrics without a column of the general kind: that of the first column, and the one that ranks."""
 
 
 def names(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of the variant's name, and of its engine where that varies."""
+    """Return the columns of the variant's name, and of its engine if that varies."""
     columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left")]
     if len({row.engine for row in rows}) > 1:
         columns.append(Column("engine", lambda row: row.engine, "left"))
@@ -34,7 +34,7 @@ def names(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
-    """A column for each axis of the cell that varies; with `always`, for prompt, new tokens and batch in any case."""
+    """Return a column for each axis that varies; with `always`, also prompt, new tokens and batch."""
     parts: dict[str, Callable[[CellKey], int]] = {
         "prompt": lambda key: key.prompt_tokens,
         "new": lambda key: key.new_tokens,
@@ -58,8 +58,7 @@ def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of latency, TTFT, TPOT, tok/s and further declared metrics. In a row without numbers, the first says
-    why."""
+    """Return the columns of latency, TTFT, TPOT, tok/s and further metrics; the first has the status of a failed row."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
@@ -74,7 +73,7 @@ def _latency(row: GenerationRow) -> str:
 
 
 def costs(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of memory, bits, loading, set-up, energy and quality, as far as they were measured."""
+    """Return the columns of memory, bits, loading, set-up, energy and quality."""
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
@@ -89,7 +88,6 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _setup(rows: Sequence[GenerationRow]) -> Columns:
-    """The column of set-up; two where it was measured with an empty compiler's cache and with a filled one."""
     times = {"setup s": lambda row: row.setup_s}
     if any(row.setup_cold_s and row.setup_warm_s for row in rows):
         times = {
@@ -110,7 +108,6 @@ def _divergence(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _divergence_text(row: GenerationRow) -> str:
-    """The divergence of a row, or a word where it is not above the baseline's divergence from itself."""
     if row.kl_divergence is None:
         return MISSING
     if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
@@ -119,17 +116,17 @@ def _divergence_text(row: GenerationRow) -> str:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    """The column of the time to the first token."""
+    """Return the column of the time to first token."""
     return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
-    """The column of how far a variant's predictions are from the baseline's."""
+    """Return the column of the divergence from the baseline."""
     return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
 
 
 def quality_words(row: GenerationRow) -> str:
-    """`KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or why there is no number."""
+    """Return `KL divergence 0.0183 ± 0.0005, perplexity 17.59`, or why there is no number."""
     if row.quality and row.quality.is_baseline:
         return f"perplexity {decimal(row.quality.perplexity)}"
     if row.quality and row.kl_divergence is not None:
@@ -142,7 +139,7 @@ def quality_words(row: GenerationRow) -> str:
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of the whole board's energy; with its spread, which is never small enough to leave out."""
+    """Return the columns of the whole board's energy, with its spread."""
     if not any(row.energy for row in rows):
         return []
     return [
@@ -160,13 +157,12 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
-    """What the table of every cell has beyond speed and memory: energy, where it was counted elsewhere than at the
-    first table's cell. It is counted at the largest cell that a variant could do, which is not always that one."""
+    """Return memory, and energy if another cell than the first table's has it."""
     return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else [])]
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
-    """What was measured, on what, with what, and how."""
+    """Return the lines above the tables."""
     models = each(records, lambda record: record.model.id)
     revisions = each(records, lambda record: (record.model.revision or "")[:12])
     types = each(records, lambda record: record.model.dtype)
@@ -179,12 +175,12 @@ def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
 
 
 def variant_line(record: GenerationRecord) -> str:
-    """`variant: int8, engine eager`."""
+    """Return `variant: int8, engine eager`."""
     return f"variant: {escaped(record.variant.name)}, engine {escaped(record.variant.engine)}"
 
 
 def load_words(record: GenerationRecord) -> tuple[str, ...]:
-    """What loading made, in one line."""
+    """Return the result of loading in one line."""
     load = record.load
     if load is None:
         return ()
@@ -198,12 +194,11 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
 
 
 def _of_each(load: LoadFacts) -> str:
-    """What of the weights each of several GPUs holds; nothing for one."""
     return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
 
 
 def caption(results: Results) -> str:
-    """One paragraph under the tables. Empty where there is no number to explain."""
+    """Return the paragraph below the tables; empty without numbers."""
     rows = [row for row in results.rows if row.status == "ok" and isinstance(row, GenerationRow)]
     return " ".join([*filter(None, [captions.caption(results)]), *_energy(rows)])
 
@@ -218,9 +213,9 @@ def _energy(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """The rows that stand in the table of limits: those of the headline's cell, at every batch size and depth.
+    """Return the rows of the table of limits: the headline's cell at every batch size and depth.
 
-    A decode step is limited by these two; how long its prompt was and how many tokens follow hardly matter to it.
+    The limits of a decode step depend on these two, and hardly on prompt and new tokens.
     """
     cell = headline(rows)
     if cell is None:
@@ -230,22 +225,22 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
 
 
 def title(results: Results) -> str:
-    """`Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
+    """Return `Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
     models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
     return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
 
 
 DTYPE = "float16"
-"""Of `benchmarker generate` if nothing is said."""
+"""Default type of `benchmarker generate`."""
 QUESTION = "Why is the sky blue?"
 TEXTS = {"qwen3-small": "The function returns"}
-"""For models that only continue what they were trained on."""
+"""Prompts for models that only continue text."""
 
 
 def generate_command(records: Sequence[GenerationRecord]) -> str:
-    """`benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
+    """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Empty for an engine that is a program of its own, for several GPUs and for a record of an old log.
+    Empty for an external engine, for several GPUs and for an imported record.
     """
     first = records[0]
     if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
@@ -262,6 +257,5 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
 
 
 def _pairs(flag: str, options: Mapping[str, Scalar]) -> list[str]:
-    """Each option as the words `flag key=value`."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     return [word for name, text in texts.items() for word in (flag, f"{name}={text}")]

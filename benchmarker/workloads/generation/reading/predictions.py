@@ -1,4 +1,4 @@
-"""What was predicted of text generation beside what was reached, and when a variant has paid for its loading."""
+"""Predicted and reached decode rates, and the break-even of loading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """What the `cuda_graph` engine was predicted to reach and what it reached, a sentence a variant."""
+    """Return a sentence for each variant on the rate that `cuda_graph` was predicted to reach and reached."""
     if comparison.differences:
         return []
     explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
@@ -35,7 +35,6 @@ def ceilings(comparison: Comparison) -> list[str]:
 
 
 def _in_a_graph(explanation: Explanation, comparison: Comparison) -> GenerationRow | None:
-    """The row of the same form in the same cell whose steps are replayed as a graph; None where there is none."""
     form = _form(comparison, explanation.variant)
     rows = (row for row in _rows(comparison) if row.engine == "cuda_graph" and row.cell == explanation.cell)
     return next((row for row in rows if _form(comparison, row.variant) == form), None)
@@ -47,7 +46,7 @@ def _form(comparison: Comparison, variant: str) -> tuple[object, ...]:
 
 
 def break_evens(comparison: Comparison) -> list[str]:
-    """When each variant has paid for itself in the cell that was profiled, a sentence a variant."""
+    """Return a sentence for each variant on its break-even in the profiled cell."""
     baseline = comparison.baseline
     cells = [explanation.cell for explanation in comparison.explained if isinstance(explanation, Explanation)]
     if baseline is None or not cells or comparison.differences:
@@ -76,15 +75,15 @@ def _members(comparison: Comparison) -> Mapping[str, Sequence[GenerationRecord]]
 State = Literal["cold", "warm"]
 
 QUANTIZED_AHEAD = ("gptq",)
-"""Forms that are quantized before they are loaded; the others are while loading."""
+"""Quantizations done before loading; the others are done while loading."""
 
 COMPILED = ("compile", "native")
-"""Engines whose setting up is compiling, which a cache on disk makes shorter."""
+"""Engines whose set-up is compilation, which a cache on disk shortens."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds before the first token; None where they were not measured."""
+    """Seconds before the first token; None if not measured."""
 
     cold_s: float | None
     warm_s: float | None
@@ -92,21 +91,21 @@ class Cost:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """A variant against the baseline."""
+    """Break-even of a variant against the baseline."""
 
     variant: str
     cold_tokens: int | None
-    """Tokens until a first run has paid for itself; 0 where it costs no more than the baseline. None if unknown."""
+    """Tokens until a first run breaks even; 0 if it costs no more than the baseline. None if unknown."""
     warm_tokens: int | None
-    """Tokens until a later run has paid for itself, likewise."""
+    """Tokens until a later run breaks even."""
     cost: Cost
     saved_s: float
-    """Seconds a token less than the baseline's; negative where the variant is slower."""
+    """Seconds per token less than the baseline's; negative if the variant is slower."""
     verdict: str | None
-    """The comparison's verdict on the variant's speed; None where there is none."""
+    """Verdict on the variant's speed-up; None if there is none."""
 
     def sentence(self, baseline: str) -> str:
-        """When the variant has paid for itself, for a reader, without the full stop."""
+        """Sentence without the full stop."""
         variant = escaped(self.variant)
         if self.verdict in ("same", "inconclusive") or self.saved_s <= 0:
             why = "is not faster" if self.saved_s <= 0 else f"is not told to be faster ({self.verdict})"
@@ -124,7 +123,7 @@ class BreakEven:
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:
-    """What a variant costs before its first token, by the records of its processes."""
+    """Return the cost of a variant before its first token."""
     loads = [record.load for record in records if record.load]
     if not loads:
         return Cost(None, None)
@@ -140,12 +139,10 @@ def cost_of(records: Sequence[GenerationRecord]) -> Cost:
 
 
 def _skips_quantizing(records: Sequence[GenerationRecord]) -> bool:
-    """Whether weights that take minutes to quantize were random ones, written as if they had been."""
     return any(record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records)
 
 
 def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
-    """Seconds of set-up with that state of the compiler's cache: 0 for an engine without set-up, None if unmeasured."""
     engines = [record.engine for record in records if record.engine]
     # A compiled step whose cache nobody looked at was set up in one of the two states, and which is not known.
     times = [
@@ -160,7 +157,7 @@ def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
 
 
 def break_even(baseline: Row, variant: Row, *, costs: tuple[Cost, Cost]) -> BreakEven | None:
-    """The variant against the baseline in one cell; None where one of them has no rate or no cost.
+    """Return the break-even in one cell; None if a rate or a cost is unknown.
 
     Args:
         costs: The baseline's and the variant's.

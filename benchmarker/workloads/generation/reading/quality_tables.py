@@ -1,4 +1,4 @@
-"""What quantization cost in quality, one row a variant: the table that stands beside the speeds."""
+"""Table of quality, one row per variant."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %": "kl_999", "max": "kl_max"}
-"""Fields of a divergence by the headings of their columns."""
+"""Fields of a divergence by heading."""
 
 
 TAILS = {"Δp 0.1 %": "change_low", "Δp 99.9 %": "change_high"}
-"""Fields of the tails of a divergence by the headings of their columns."""
+"""Fields of the tails of a divergence by heading."""
 
 
 def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """The columns of the table of quality; none where no row was judged."""
+    """Return the columns of the table of quality; none without quality."""
     if not any(row.quality for row in rows):
         return []
     return [
@@ -41,7 +41,6 @@ def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]
 
 
 def _has(rows: Sequence[GenerationRow], field: str) -> bool:
-    """Whether any row has this field of a divergence: older records lack some."""
     return any(row.quality and getattr(row.quality.against, field) is not None for row in rows)
 
 
@@ -52,7 +51,6 @@ def _column(
     *,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """A column of a quality's number, with a dash for rows that were not judged."""
     return Column(
         heading,
         lambda row: text(row.quality) if row.quality else MISSING,
@@ -68,7 +66,6 @@ def _beside(
     *,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """A column of a quality's number that the baseline has none of: a dash there."""
     column = _column(
         heading,
         value_of,
@@ -108,12 +105,11 @@ def _share(
 
 
 def _change(quality: Quality) -> float:
-    """Logarithm of a variant's perplexity over the baseline's; 0 for the baseline."""
     return 0.0 if quality.is_reference else quality.against.ln_ratio
 
 
 def quality_caption(rows: Sequence[GenerationRow]) -> str:
-    """How to read the table of quality, and what it was measured on; empty where no row was judged."""
+    """Return how to read the table and its text; empty without quality."""
     judged = [row for row in rows if row.quality]
     if not judged:
         return ""
@@ -133,7 +129,7 @@ def quality_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def _paths(judged: Sequence[GenerationRow]) -> list[str]:
-    """Whether the decode step, the prefill or the forward was scored; nothing where all are of older records."""
+    """Return whether step, prefill or forward pass was scored; empty for older records."""
     paths: dict[str, list[str]] = {}
     for row in judged:
         if row.quality:
@@ -159,7 +155,7 @@ def _tails(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
-    """The variants whose divergences are too small to rank them; nothing where there is only one."""
+    """Return the variants whose divergences are too small to rank them; empty for one variant."""
     silent = [row.variant for row in judged if row.quality and not row.quality.is_reference and row.quality.is_silent]
     silent = list(dict.fromkeys(silent))
     if len(silent) < 2:
@@ -171,7 +167,7 @@ def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Where each variant's greedy text leaves the baseline's; nothing for random weights, whose text means nothing."""
+    """Return where each variant's greedy text leaves the baseline's; none for random weights."""
     compared = [
         row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
     ]
@@ -188,7 +184,6 @@ def _leaves(row: GenerationRow) -> str:
 
 
 def _measured_on(judged: Sequence[GenerationRow]) -> str:
-    """The text and the baseline that variants were judged on, with the variants' names where these differ."""
     groups: dict[tuple[object, str], list[str]] = {}
     for row in judged:
         if row.quality:
@@ -207,7 +202,6 @@ def _method(quality: Quality) -> str:
 
 
 def _apart(judged: Sequence[GenerationRow]) -> list[str]:
-    """The rows whose qualities do not compare with the baseline's and were taken out, and why."""
     texts = [row.variant for row in judged if row.perplexity is None]
     limited = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
     sentences = []
@@ -225,7 +219,6 @@ def _apart(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def _noise(floors: Sequence[float]) -> str:
-    """The baseline's divergence from itself: each row has one, as the baseline is run beside every variant anew."""
     low, high = significant(min(floors), 3), significant(max(floors), 3)
     if low == high:
         return (
@@ -249,7 +242,7 @@ def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """The columns of the table; none where no texts were compared."""
+    """Return the columns of the table of greedy text; none without texts."""
     if not any(row.first_difference for row in rows):
         return []
     return [
@@ -265,7 +258,7 @@ def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationR
 
 
 def difference_caption(rows: Sequence[GenerationRow]) -> str:
-    """How to read the table; empty where there is none."""
+    """Return how to read the table; empty without texts."""
     found = next((row.first_difference for row in rows if row.first_difference), None)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""The plain form of a row of text generation, which a program reads."""
+"""Plain values of a row of text generation, for programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference, GenerationRow
 
 WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
-"""Metrics whose keys are older than the rule by which keys are made of a metric's name."""
+"""Metrics whose keys do not follow the rule for metric names."""
 
 
 def to_row(row: GenerationRow) -> dict[str, Any]:
-    """Plain values for a program, in base units; null for what is not known.
-
-    The details of quality are there only where it was measured.
-    """
+    """Return plain values in base units; None for unknown. Details of quality appear only if measured."""
     cell, ratio, energy = row.cell, row.ratio, row.energy
     return {
         "variant": row.variant,
@@ -72,7 +69,6 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
 
 
 def _first_difference(found: FirstDifference | None) -> dict[str, Any]:
-    """Only where texts were compared."""
     if found is None:
         return {}
     return {
@@ -85,7 +81,6 @@ def _first_difference(found: FirstDifference | None) -> dict[str, Any]:
 
 
 def _step(checked: StepDivergence | None) -> dict[str, Any]:
-    """Only where it was checked."""
     if checked is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""How near each row came to what the hardware allows, and what it says in words."""
+"""Tables of the device's limits and of the timed step."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from benchmarker.workloads.generation.reading.generation_tables import Columns, 
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
-    """The table of rows beside their limits; None where no limit is known."""
+    """Return the table of rows beside their limits; None without limits."""
     members = limited(rows)
     return Sheet(LIMITS_TITLE, limit_columns(members), members, (limit_caption(rows),)) if members else None
 
 
 def limited(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
-    """The rows whose limits are known."""
+    """Return the rows with known limits."""
     return [row for row in rows if row.floor_s is not None]
 
 
 def limit_columns(rows: Sequence[GenerationRow]) -> Columns:
-    """The columns of the table of limits, made of its rows."""
+    """Return the columns of the table of limits."""
     columns: Columns = [
         *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
         *names(rows),
@@ -55,7 +55,7 @@ def _column(
 
 
 def limit_caption(rows: Sequence[GenerationRow]) -> str:
-    """How to read the table of limits."""
+    """Return how to read the table of limits."""
     sentences = [
         "Decode tok/s: without the time to the first token. Floor: the least time that a token can take, from the "
         "bytes that it must read and the memory bandwidth measured in the same process (or its arithmetic, where that "
@@ -72,7 +72,7 @@ def limit_caption(rows: Sequence[GenerationRow]) -> str:
 
 
 def impossible(rows: Sequence[GenerationRow]) -> list[str]:
-    """A line for each row that is faster than its memory allows."""
+    """Return a line for each row that is faster than its memory allows."""
     return [
         f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
         + (
@@ -90,7 +90,6 @@ def _agreement(row: GenerationRow) -> str:
 
 
 def _share(fraction: float | None) -> str:
-    """`66 %`; a dash where it is not known."""
     return MISSING if fraction is None else percent(fraction, places=0)
 
 
@@ -121,7 +120,7 @@ ELSEWHERE = (
 
 
 def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """None where no step was checked."""
+    """Return the columns of the table of the timed step; none without a check."""
     if not any(row.step_divergence for row in rows):
         return []
     return [
@@ -136,7 +135,7 @@ def step_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
 
 
 def step_caption(rows: Sequence[GenerationRow]) -> str:
-    """How to read the table; empty where there is none."""
+    """Return how to read the table; empty without a check."""
     checked = [row for row in rows if row.step_divergence]
     if not checked:
         return ""

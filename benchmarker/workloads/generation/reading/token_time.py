@@ -1,8 +1,8 @@
-"""Why a token takes as long as it does: what of a generation is timed, its floor, and what a user can do.
+"""Explanation of a token's time: the profiled part of a generation and its floor.
 
     floor = max(weight bytes / bandwidth, operations of a step / matmul rate)
 
-The bytes are those that every decode step reads; the cache's are attention's, which is a part of its own.
+The bytes are read by every decode step; those of the KV cache belong to attention.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from benchmarker.workloads.generation.reading.generation_rows import generation_
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 
 FEWEST_BITS = 5.5
-"""Bits a weight that the 4-bit forms come to with their scales and an output layer in 16 bits: 5.3 and 5.6 at four
-billion parameters."""
+"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at four billion parameters.
+"""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
 SLOWED_FROM = 1.05
-"""Of the time without the profiler: kernels do not take longer than the whole."""
+"""Ratio to the time without the profiler from which kernels were slowed."""
 INTEGER_SAVES = 0.5
-"""Products in 8 bits run at twice the rate of those in 16."""
+"""Share saved by 8-bit products, which run at twice the rate of 16-bit ones."""
 
 
 class _Shown(TypedDict):
@@ -57,7 +57,7 @@ class _Shown(TypedDict):
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
-    """A decode step of the generation that was profiled, or of the log's last run above its table."""
+    """Return a decode step of the profiled generation, or of the last run above a log's table."""
     profiled = next((record for record in records if record.profile), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
@@ -72,10 +72,10 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
-    """The least time of a decode step's products; None where the bytes or the limits were not measured.
+    """Return the least time of a decode step's products; None if bytes or limits are unknown.
 
     Args:
-        bits: A weight, on average: fewer could be read.
+        bits: Average bits per weight.
     """
     if demand is None or limits is None:
         return None
@@ -114,7 +114,7 @@ def _from_profile(
 
 
 def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
-    """An imported run: its last cell is what was profiled, as far as the log tells."""
+    """Return the last cell of an imported run, which the table profiles as far as the log shows."""
     assert record.imported is not None
     table = read_tables(record.imported.profiler_tables[-1])[0]
     last = next((cell for cell in reversed(record.cells) if cell.status == "ok" and cell.samples), None)
@@ -153,7 +153,7 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
 
 
 def decode_phase(profile: GenerationProfile) -> Phase:
-    """Decoding; the whole generation where the profile does not tell prefill and decode apart."""
+    """Return decoding; the whole generation if the profile has no sections."""
     tokens = profile.new_tokens - 1
     decode = section_phase(profile, "decode", units=tokens) if tokens else None
     return replace(decode, is_decode=True) if decode else phase_of(profile, units=profile.new_tokens)
@@ -162,11 +162,6 @@ def decode_phase(profile: GenerationProfile) -> Phase:
 def _row(
     name: str, records: Sequence[GenerationRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
 ) -> Row | None:
-    """The longest cell with the profiled prompt and depth, over all processes.
-
-    Args:
-        depth: None where it was not kept: then the deepest is taken, which is what is profiled if it ran.
-    """
     keys: list[CellKey] = [
         key
         for record in records
@@ -179,7 +174,6 @@ def _row(
 
 
 def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
-    """A token's time without the profiler, over the same part of a generation as the phase."""
     if phase.is_decode:
         return row.tpot.value if row.tpot else None
     if row.ttft and row.tpot:
@@ -188,7 +182,7 @@ def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
 
 
 def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> str | None:
-    """What the prompt waits for; None where the profile does not tell it apart."""
+    """Return a sentence on prefill; None if the profile has no sections."""
     phase = section_phase(profile, "prefill")
     if phase is None or row.ttft is None:
         return None
@@ -215,14 +209,12 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
 
 
 def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
-    """The largest cell that has a time a token, and a bandwidth to hold it against if one was measured."""
     keys = sorted({key for record in records for key in keys_of(record)}, reverse=True)
     rows = [row for key in keys if (row := make_row(name, key, records)).status == "ok" and row.tpot]
     return next((row for row in rows if row.mbu is not None), rows[0] if rows else None)
 
 
 def _own_clock(records: Sequence[GenerationRecord]) -> str:
-    """Whether the time is an engine's own, where it runs in another process and told what it measured itself."""
     engines = [record.engine.external for record in records if record.engine and record.engine.external]
     told = [engine.disagreement for engine in engines if engine.disagreement is not None]
     if not told or max(told) > DISAGREEMENT:
@@ -234,7 +226,7 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
 
 
 def _allows(row: Row) -> str:
-    """What the time and the bytes of a token say without a profile."""
+    """Return what time and bytes of a token imply without a profile."""
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
     if row.mbu is not None:
@@ -253,10 +245,6 @@ def _allows(row: Row) -> str:
 
 
 def _shown(record: GenerationRecord, phase: Phase, units: int) -> _Shown:
-    """The fields of every explained generation.
-
-    Our own kernels multiply all of GPTQ's packed weights if a step has one token.
-    """
     engine = record.engine
     return {
         "form": {"quant": record.variant.quant, "engine": record.variant.engine},
