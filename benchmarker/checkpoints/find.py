@@ -145,7 +145,7 @@ def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
             has = ", ".join(models_with_weights())
             raise ModelError(
                 f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
-                f"(with weights there is {has})"
+                f"(models with weights: {has})"
             )
         return shape
     if shape is not None and not weights and model.revision is None:

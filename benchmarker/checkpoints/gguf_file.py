@@ -92,7 +92,7 @@ def gguf_facts(path: Path) -> GgufFacts:
             f"({_first_line(error)})"
         ) from error
     if architecture not in gguf.MODEL_ARCH_NAMES.values():
-        raise ModelError(f"{path}: a GGUF file of the architecture '{architecture}', which llama.cpp does not know")
+        raise ModelError(f"{path}: a GGUF file of the architecture '{architecture}', which llama.cpp does not support")
     sizes: Counter[str] = Counter()
     tensors: Counter[str] = Counter()
     narrow: dict[str, set[int]] = {}
@@ -158,7 +158,7 @@ def write_gguf(folder: Path, target: Path) -> None:
     writer.write_ti_data_to_file()
     for name, values in _values(folder):
         if not _is_finite(values):
-            raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so there is no F16 form of it")
+            raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so it cannot be written as F16")
         writer.write_tensor_data(values)
     writer.close()
 
@@ -203,7 +203,7 @@ def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
 def _gguf_name(names: Any, name: str, folder: Path) -> str:
     translated = names.get_name(name, try_suffixes=(".weight", ".bias"))
     if translated is None:
-        raise ModelError(f"{folder}: the tensor {name} has no place in a GGUF file of Qwen3")
+        raise ModelError(f"{folder}: the tensor {name} has no counterpart in a GGUF file of Qwen3")
     return str(translated)
 
 

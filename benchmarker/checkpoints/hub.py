@@ -56,7 +56,7 @@ def fetch(
     shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
     everything = [*shape, *(WEIGHT_FILES if weights else ())]
     try:
-        answer = _ask(model_id, revision)
+        answer = _query(model_id, revision)
         if answer is None:
             folder = _download(model_id, revision, everything, progress, offline=True)
             check_config(folder)
@@ -77,7 +77,7 @@ def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None
     Raises:
         ModelError: See `fetch`.
     """
-    answer = _ask(model_id, revision)
+    answer = _query(model_id, revision)
     if answer is not None:
         if weights:
             _check_weights(model_id, answer.files)
@@ -94,7 +94,7 @@ def _out_of_reach(model_id: str, *, weights: bool) -> ModelError:
         shapes = ", ".join(shape_names())
         way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
     near = near_miss(model_id, shape_names(), alike=0.7)
-    meant = f"; '{near}' is what ships with benchmarker" if near else ""
+    meant = f"; benchmarker ships '{near}'" if near else ""
     return ModelError(
         f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
         f"and it is not in the cache{meant}; {way_on}"
@@ -109,7 +109,7 @@ def _check_weights(model_id: str, names: list[str]) -> None:
     raise ModelError(f"{model_id}: has no safetensors weights on the hub; only safetensors are read")
 
 
-def _ask(model_id: str, revision: str | None) -> Revision | None:
+def _query(model_id: str, revision: str | None) -> Revision | None:
     """Return the files of a revision, or None if the hub does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (

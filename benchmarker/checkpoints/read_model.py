@@ -107,7 +107,8 @@ def read_model(
             raise
         if "ignore_mismatched_sizes" in str(error):
             raise ModelError(
-                f"{checkpoint.model_id}: its tensors have other shapes than its config.json says; --verbose lists them"
+                f"{checkpoint.model_id}: its tensors have other shapes than its config.json states; "
+                "--verbose lists them"
             ) from error
         reason = " ".join(str(error).split())
         raise ModelError(f"{checkpoint.model_id}: cannot be loaded: {reason[:300]}") from error

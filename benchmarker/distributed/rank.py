@@ -57,12 +57,6 @@ class Store:
     each process group has its own."""
 
     def __init__(self, port: int, *, is_server: bool = False) -> None:
-        """Connect.
-
-        Args:
-            port: Port of the server; 0 to take a free port.
-            is_server: True if this process holds the values.
-        """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self.torch_store = TCPStore(store_host(), port, is_master=is_server, wait_for_workers=False)
@@ -139,11 +133,7 @@ def _answer(answer: Callable[[Any], Any], message: Any, device: Device) -> dict[
 
 @contextlib.contextmanager
 def process_group(number: int, count: int, port: int, device: str) -> Iterator[None]:
-    """Join the process group of all ranks, and leave it at the end.
-
-    Args:
-        device: Device of this rank, as torch names it.
-    """
+    """Join the process group of all ranks, and leave it at the end."""
     import torch
     import torch.distributed as dist
 
@@ -169,7 +159,6 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
 
 @contextlib.contextmanager
 def _variables(number: int, count: int, device: torch.device) -> Iterator[None]:
-    """Set the variables of torchrun, from which transformers reads its device."""
     local = number if device.index is None else device.index
     values = {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(local)}
     before = {name: os.environ.get(name) for name in values}
@@ -193,7 +182,6 @@ def barrier(device: Device) -> None:
 
 
 def _beat(number: int, port: int) -> None:
-    """Count heartbeats until the process ends."""
     store = Store(port).torch_store
     pause = threading.Event()
     while True:

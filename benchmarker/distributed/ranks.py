@@ -91,11 +91,6 @@ class LocalProcess(RankProcess):
     """A rank on this host."""
 
     def __init__(self, number: int, port: int) -> None:
-        """Start it.
-
-        Args:
-            port: Port of rank 0's store.
-        """
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             # In this process's group, so that a signal to the group ends the rank too.
@@ -133,13 +128,6 @@ class RankProcesses:
     """Ranks 1 and higher, each a process."""
 
     def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
-        """Start and watch them.
-
-        Args:
-            count: Number of ranks, including rank 0.
-            port: Port of rank 0's store.
-            stuck: See `open_ranks`.
-        """
         self.failure: RankError | None = None
         """Why no rank can continue; None if all are well."""
         self.awaited: tuple[float, Callable[[int], str]] | None = None
@@ -182,11 +170,7 @@ class RankProcesses:
                     return
 
     def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
-        """Return why a rank has failed; None if it is well.
-
-        Args:
-            beats: Last heartbeat of each rank and its time, updated here.
-        """
+        """Return why a rank has failed; None if it is well."""
         process = self._processes[number]
         if reported := store.read(failure_key(number)):
             return RankError(number, reported["reason"], reported["kind"])
@@ -201,7 +185,6 @@ class RankProcesses:
         return RankError(number, LATE, "timeout") if now > until_s and store.read(key(number)) is None else None
 
     def _free(self, failure: RankError) -> None:
-        """Abort the exchange that rank 0 waits in. If rank 0 does not return, report the failure and exit."""
         break_off()
         deadline_s = time.monotonic() + FREED_S
         while self.awaited and time.monotonic() < deadline_s:
@@ -245,7 +228,7 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Let every rank do one thing: the other ranks carry out the message, this one the work.
+        """Let every rank do one thing: the other ranks carry out the message, this one the work. Raises RankError.
 
         Args:
             kind: Equal for messages that take about equally long. The times of a kind set the limit after which a rank
@@ -253,9 +236,6 @@ class Ranks:
 
         Returns:
             Result of the work, and the answers of ranks 1 and higher.
-
-        Raises:
-            RankError: A rank died, hangs, refused, or has failed at an earlier message.
         """
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
@@ -269,14 +249,7 @@ class Ranks:
 
     @contextmanager
     def guarded(self, limit_s: float) -> Iterator[None]:
-        """Surround work that this rank does together with the others.
-
-        Args:
-            limit_s: Time after which a rank hangs.
-
-        Raises:
-            RankError: Replaces any error that a failed rank caused here.
-        """
+        """Surround work that this rank does together with the others. Raises RankError."""
         if self._others.failure:
             raise self._others.failure
         messages = self._messages
@@ -322,7 +295,6 @@ class Ranks:
         return answer["answer"]
 
     def _take(self, key: str) -> Any:
-        """Return a value as soon as another rank sets it; raise the RankError if one fails meanwhile."""
         while self._others.failure is None:
             if (value := self._store.read(key)) is not None:
                 return value
@@ -330,7 +302,6 @@ class Ranks:
         raise self._others.failure
 
     def _raise_soon(self, error: Exception) -> None:
-        """Raise the failure that the watcher finds within its next ticks, if any."""
         deadline_s = time.monotonic() + 4 * TICK_S
         while self._others.failure is None and time.monotonic() < deadline_s:
             time.sleep(TICK_S / 4)
@@ -347,19 +318,16 @@ def open_ranks(
     device: Device,
     stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Start the other ranks, join their process group, and yield the object that sends them messages.
+    """Start the other ranks, join their process group, and yield the object that sends them messages. Raises
+    RankError.
 
     Args:
         target: `package.module:function` that each other rank runs. It takes its Rank and the arguments, and usually
             ends with `rank.serve`.
         arguments: Values that JSON supports.
         devices: Device of each rank, as torch names it; the first is this process's own.
-        device: The first of them.
         stuck: Called if rank 0 cannot be freed from an exchange with a failed rank, just before the process exits: the
             last chance to save something.
-
-    Raises:
-        RankError: A rank did not start.
     """
     store = Store(0, is_server=True)
     store.put(TASK, {"target": target, "arguments": arguments, "devices": list(devices)})

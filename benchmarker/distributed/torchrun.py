@@ -57,11 +57,6 @@ class TorchrunProcess(RankProcess):
     """A rank that another process of torchrun starts."""
 
     def __init__(self, store: Store, number: int, rank: int) -> None:
-        """Watch a rank.
-
-        Args:
-            number: Number of the opening.
-        """
         self._store = store
         self._number = number
         self._rank = rank
@@ -84,15 +79,7 @@ class TorchrunProcess(RankProcess):
 
 
 def request_ranks(count: int, port: int) -> dict[int, RankProcess]:
-    """Let torchrun's other processes start ranks 1 and higher.
-
-    Args:
-        count: Number of ranks, including rank 0.
-        port: Port of rank 0's store.
-
-    Raises:
-        DeviceError: torchrun started fewer processes.
-    """
+    """Let torchrun's other processes start ranks 1 and higher. Raises DeviceError."""
     if count > world_size():
         raise DeviceError(f"{count} ranks: torchrun started {world_size()} processes; start as many")
     store = agent_store()

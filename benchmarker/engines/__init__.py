@@ -1,1 +1,1 @@
-"""Who makes the tokens: engines in this process, and engines in one of their own."""
+"""Engines that make the tokens, in this process or in a process of their own."""

@@ -83,11 +83,7 @@ class Scorer:
         return False
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        """Return the greedy continuation of one text, at any shape that is ready.
-
-        Raises:
-            UnsupportedError: This variant cannot run this way.
-        """
+        """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
         raise NotImplementedError
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
@@ -140,16 +136,14 @@ class TokenSource:
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens. `measure/clock.py` times it.
+        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens. `measure/clock.py` times it. Raises
+        UnsupportedError.
 
         Args:
             prompt_ids: [batch][prompt_tokens].
             new_tokens: At least 1.
             context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. Filling the cache
                 happens only at the first call with the same object.
-
-        Raises:
-            UnsupportedError: This variant cannot run this way.
         """
         raise NotImplementedError
 
@@ -170,18 +164,10 @@ class TokenSource:
         return nullcontext()
 
     def check(self) -> None:
-        """Check, after the timed repeats, that the engine ran as the row claims.
-
-        Raises:
-            UnsupportedError: It did not, for example because nothing was compiled.
-        """
+        """Check, after the timed repeats, that the engine ran as the row claims. Raises UnsupportedError."""
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown.
-
-        Args:
-            count: Runs a function and returns the number of kernels that ran on the device.
-        """
+        """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown."""
         del count
         return None
 
@@ -221,8 +207,4 @@ class Engine(Protocol):
     def open(
         self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
     ) -> AbstractContextManager[Any]:
-        """Load the checkpoint and yield a TokenSource, which is closed at the end.
-
-        Raises:
-            BenchmarkerError: It cannot be loaded.
-        """
+        """Load the checkpoint and yield a TokenSource, which is closed at the end. Raises BenchmarkerError."""

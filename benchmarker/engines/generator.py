@@ -41,16 +41,13 @@ class Generator:
         tokenizer: PreTrainedTokenizerBase | None = None,
         chat_template: bool = False,
     ) -> None:
-        """Wrap a model that `load_model` returned.
+        """Wrap a model that `load_model` returned. Raises BenchmarkerError.
 
         Args:
             engine: eager, cuda_graph, compile or native.
             engine_options: Options of the engine, such as {"prefill": "captured"} for native.
             tokenizer: Default: the tokenizer in the folder from which the model was loaded.
             chat_template: Wrap each text in the model's own chat template.
-
-        Raises:
-            BenchmarkerError: An unknown engine or option, an engine that needs a GPU, or a model without a tokenizer.
         """
         import torch
         from transformers import AutoTokenizer
@@ -77,15 +74,10 @@ class Generator:
     def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[True]) -> Iterator[str]: ...
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
-        """Continue the text.
+        """Continue the text. Raises BenchmarkerError.
 
         Args:
-            max_new_tokens: Limit; an end-of-text token ends the text earlier.
             stream: Return an iterator over pieces of text, each as soon as it is known.
-
-        Raises:
-            BenchmarkerError: The text is longer than the model's positions, memory runs out, or the engine cannot run
-                this model. With `stream`, raised while iterating.
         """
         ids = self._ids(text)
         self._check_length(len(ids), max_new_tokens)
@@ -148,7 +140,6 @@ class Generator:
 
 
 def _checked(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """All options of an engine, including defaults."""
     kind = torch_engine(engine).options
     try:
         return kind.model_validate(dict(options)).model_dump()

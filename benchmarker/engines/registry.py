@@ -1,4 +1,4 @@
-"""How tokens can be produced: a new engine is one file beside this one and one line here."""
+"""Engines by name. A new engine is one file in this folder and one line here."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NativeOptions(Options):
     """Options of the engine `native`."""
 
     prefill: Literal["plain", "captured"] = "captured"
-    """captured: the prompt's prefill is one graph launch too, recorded for each padded length when it first comes.
-    plain: launched kernel by kernel, as the model does it."""
+    """captured: prefill is one graph launch too, recorded for each padded length at its first prompt. plain: prefill
+    launches the model's own kernels one by one."""
 
 
 def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> TorchDecoder:
@@ -87,11 +87,7 @@ HOST_BOUND_ENGINES = frozenset({"eager"})
 
 
 def torch_engine(name: str) -> TorchEngine:
-    """Return an engine that runs a loaded transformers model.
-
-    Raises:
-        SpecError: No such engine, or one that loads its models itself.
-    """
+    """Return an engine that runs a loaded transformers model. Raises SpecError."""
     models = {key: engine for key, engine in ENGINES.items() if isinstance(engine, TorchEngine)}
     if name not in models:
         raise SpecError(f"no engine '{name}' for a loaded model{did_you_mean(name, models)}")

@@ -45,15 +45,13 @@ def measure_energy(
     prefill: Callable[[], object] | None,
     watch: Stopwatch = REAL,
 ) -> Energy:
-    """Measure the energy of a generation, of its prefill, and of an idle GPU; takes more than a minute.
+    """Measure the energy of a generation, of its prefill, and of an idle GPU; takes more than a minute. Raises
+    DeviceError.
 
     Args:
         gpu: None if no driver library answers.
         generation: Runs one whole generation and returns when the device is drained.
         prefill: Runs one with a single new token; None if `generation` itself has only one.
-
-    Raises:
-        DeviceError: The counter is missing or wrong.
     """
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
@@ -64,7 +62,6 @@ def measure_energy(
 
 
 def _idle_power_w(gpu: Gpu, watch: Stopwatch) -> float:
-    """Mean power in watts with the model loaded and the GPU idle."""
     before, started = _count(gpu), watch.now()
     watch.sleep(WINDOW_S)
     return (_count(gpu) - before) / (watch.now() - started)
@@ -97,7 +94,6 @@ def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWin
 
 
 def _count(gpu: Gpu) -> float:
-    """The energy counter in joules; raises DeviceError if there is none."""
     count = gpu.energy_j()
     if count is None:
         raise DeviceError("this board or its driver has no energy counter")
@@ -105,7 +101,6 @@ def _count(gpu: Gpu) -> float:
 
 
 def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
-    """Raise DeviceError if the counter stands still or contradicts the power readings."""
     if energy_j <= 0:
         raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
     counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None

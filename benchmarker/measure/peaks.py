@@ -35,11 +35,7 @@ LAUNCH_REPEATS = 10
 
 
 def measure_limits(device: Device, dtype: str) -> Limits:
-    """Measure bandwidth, GEMM rate and launch costs in about a second.
-
-    Args:
-        dtype: Type of the GEMM, as torch names it.
-    """
+    """Measure bandwidth, GEMM rate and launch costs in about a second."""
     on_gpu = device.kind != "cpu"
     cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
     array_bytes = GPU_ARRAY_BYTES if on_gpu else cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
@@ -90,7 +86,6 @@ def _gpu_cache_bytes(device: Device) -> int | None:
 
 
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
-    """Best seconds to read an array, and to copy one half over the other; both move `array_bytes`."""
     import torch
 
     array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
@@ -134,7 +129,6 @@ def _product(device: Device, dtype: str, size: int) -> Product:
 
 
 def _launches(device: Device) -> dict[str, float]:
-    """Seconds of a launch on a GPU by field of Limits: bare, of torch's operator, and in a replayed graph."""
     import torch
 
     gpu = torch_device(device)

@@ -38,15 +38,12 @@ def profile_step(
     trace_path: Path | None,
     cuts: Callable[[], Sequence[Cut]] = tuple,
 ) -> Profile:
-    """Run a warm step once more, with the profiler on.
+    """Run a warm step once more, with the profiler on. Raises BenchmarkerError.
 
     Args:
         step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
         trace_path: Path of the gzipped Chrome trace; None to keep none.
         cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`; none if unknown.
-
-    Raises:
-        BenchmarkerError: The profiler recorded nothing on the device, or the trace cannot be saved.
     """
     start_profiler_once(device)
     device.synchronize()
@@ -84,7 +81,6 @@ def profile_step(
 
 
 def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
-    """Convert the cuts to the trace's clock; return none if the trace has no marks."""
     placed = []
     for cut in cuts:
         from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
@@ -95,11 +91,7 @@ def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    """Count the kernels, copies and fills of some work on the device, with the profiler.
-
-    Raises:
-        BenchmarkerError: The profiler recorded nothing.
-    """
+    """Count the kernels, copies and fills of some work on the device, with the profiler. Raises BenchmarkerError."""
     kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 
@@ -135,7 +127,6 @@ def start_profiler_once(device: Device) -> None:
 
 
 def _marks() -> list[int]:
-    """Put clock marks into the trace, and return the `time.perf_counter_ns` inside each."""
     from torch.profiler import record_function
 
     readings_ns = []
@@ -146,7 +137,6 @@ def _marks() -> list[int]:
 
 
 def _keep(trace: Path, destination: Path) -> None:
-    """Save the trace gzipped and atomically."""
     partial = destination.with_name(f".{destination.name}{UNFINISHED}")
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ Lines of several processes may be shuffled. A process is the text before the hea
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +42,9 @@ _BOX = str.maketrans(
     {**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"), **dict.fromkeys("┡╇┩┏┳┓└┴┘├┼┤╞╪╡", "|")}
 )
 _LONGEST_LINE = 20_000
+_MOST_ROWS = 300
+"""Maximum distance of the first row of a table without headings from its total."""
+_HEADLESS_PIECES = 6
 _MISSES = 12
 """Number of consecutive lines without a row that end a table without a closing rule."""
 _LONGEST_TITLE = 60
@@ -129,8 +133,14 @@ def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
 
 def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
     position = above = 0
+    totals = [index for index, line in enumerate(lines) if "time total" in line.body]
     while position < len(lines):
-        begun = _heading(lines, position) or _headless(lines, position)
+        begun = _heading(lines, position)
+        if begun is None and "%" in lines[position].body:
+            # Only a total below them shows that such lines are rows.
+            nearest = bisect_right(totals, position)
+            if nearest < len(totals) and totals[nearest] - position <= _MOST_ROWS:
+                begun = _headless(lines, position)
         if begun is None:
             position += 1
             continue
@@ -179,9 +189,7 @@ def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
 
 def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
     """Return a table without headings: at least two rows with cells of the types that torch prints."""
-    if "%" not in lines[position].body:
-        return None
-    found = _Found(lines[position].number, typed_columns(lines[position : position + PIECES], ""))
+    found = _Found(lines[position].number, typed_columns(lines[position : position + _HEADLESS_PIECES], ""))
     if CALLS not in found.names:
         return None
     width = max(len(line.raw) for line in lines[position : position + PIECES])

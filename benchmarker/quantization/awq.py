@@ -41,7 +41,7 @@ def check(options: AWQOptions, target: Target) -> None:
     """Raise an error for a type, a library or a device without support, whatever the checkpoint."""
     require("awq", "gptqmodel")
     if target.dtype == "float32":
-        raise SpecError("awq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
+        raise SpecError("awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":
         # transformers would cast to float16, and the row would be named bfloat16.
         raise SpecError("awq: transformers runs it in float16 on a GPU; use --dtype float16")

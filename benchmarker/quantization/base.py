@@ -100,19 +100,19 @@ def require(variant: str, *packages: str) -> None:
             raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")
 
 
-def asks_for_head(options: Options) -> bool:
+def has_int8_head(options: Options) -> bool:
     return isinstance(options, FormOptions) and options.lm_head is not None
 
 
 def check_head(options: Options) -> None:
     """Raise MissingLibraryError if torchao, which quantizes the output layer, is required and not installed."""
-    if asks_for_head(options) and installed_version("torchao") is None:
+    if has_int8_head(options) and installed_version("torchao") is None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
 def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
     """Return the note that the output layer stays in 16 bits, unless it will be quantized."""
-    if asks_for_head(options):
+    if has_int8_head(options):
         return ()
     tied = ", tied to the embedding" if _says_tied(model) else ""
     return (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
@@ -120,7 +120,7 @@ def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tupl
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:
     """Return the model with the output layer that the options request; UnsupportedError if it cannot be quantized."""
-    if not asks_for_head(options):
+    if not has_int8_head(options):
         return loaded
     import torch
     from torch import nn

@@ -76,4 +76,4 @@ def _instead(plain: str) -> str:
         return did_you_mean(plain, LOADERS)
     names = ", ".join(name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits)
     title = "; that is a format of GGUF files" if gguf else ""
-    return f"{title}; in {bits[1]} bit there is {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"
+    return f"{title}; in {bits[1]} bits: {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"

@@ -93,7 +93,7 @@ def test_a_file_of_another_architecture_is_refused(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ModelError, match=r"architecture 'abacus', which llama.cpp does not know"):
+    with pytest.raises(ModelError, match=r"architecture 'abacus', which llama.cpp does not support"):
         gguf_facts(tmp_path / "other.gguf")
 
 

@@ -157,7 +157,7 @@ def test_a_quantization_that_no_loader_reads(model_folder):
 def test_a_shipped_shape_has_no_weights():
     assert complaint("qwen3-tiny") == (
         "qwen3-tiny: ships with benchmarker as a shape without weights; use --load-format dummy "
-        "(with weights there is qwen3-small)"
+        "(models with weights: qwen3-small)"
     )
 
 

@@ -106,7 +106,7 @@ def test_the_hub_cannot_be_reached(tmp_path):
 
 def test_the_name_of_a_shipped_model_with_a_slip_is_named(tmp_path):
     said = ask(tmp_path, {"id": "qwen3-smal"}, HF_HUB_OFFLINE="1")
-    assert "not in the cache; 'qwen3-small' is what ships with benchmarker; give a folder" in said
+    assert "not in the cache; benchmarker ships 'qwen3-small'; give a folder" in said
 
 
 def test_a_dummy_needs_the_shape_from_somewhere(tmp_path):

@@ -337,7 +337,7 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
     facts = ExternalFacts(
         environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
     )
-    assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row says fp8"
+    assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row is labelled fp8"
     assert contradiction(None, facts, 100) is None
     packed = facts.model_copy(update={"linear_methods": {"Fp8LinearMethod": 3, "UnquantizedEmbeddingMethod": 1}})
     assert "100 bytes of 100 in 16 bit" in (contradiction("fp8", packed, 100) or "")
@@ -348,7 +348,7 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
 def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
     gptq = checkpoint(tmp_path, quantization_config={"quant_method": "gptq"})
     assert VllmEngine().takes(Form("gptq", Options(), "float16", VllmOptions()), gptq) is None
-    assert "cannot load the form bnb4" in (
+    assert "cannot load bnb4" in (
         VllmEngine().takes(Form("bnb4", Options(), "float16", VllmOptions()), checkpoint(tmp_path)) or ""
     )
 

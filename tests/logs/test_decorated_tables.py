@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -216,3 +217,11 @@ def test_lines_of_another_program_between_the_rows_are_left_out_and_counted() ->
     table = one([*lines[:5], FOREIGN, *lines[5:]])
     assert numbers(table) == KNOWN
     assert table.foreign_lines == (6,)
+
+
+def test_a_long_log_around_a_table_takes_no_time() -> None:
+    noise = [f"step {number} loss 0.{number} 50.00% 3.2ms" for number in range(5000)]
+    started = time.monotonic()
+    assert numbers(one([*noise, *printed(), *noise])) == KNOWN
+    assert read_tables("\n".join(noise)) == ()
+    assert time.monotonic() - started < 10

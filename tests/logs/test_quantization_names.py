@@ -34,9 +34,9 @@ def test_no_two_quantizations_go_by_one_name():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("4bit", "no loader '4bit'; in 4 bit there is int4, gptq, bnb4"),
-        ("8-bit", "no loader '8-bit'; in 8 bit there is int8, int8-dynamic, fp8, gptq, bnb8"),
-        ("q4_k_m", "no loader 'q4_k_m'; that is a format of GGUF files; in 4 bit there is int4, gptq, bnb4"),
+        ("4bit", "no loader '4bit'; in 4 bits: int4, gptq, bnb4"),
+        ("8-bit", "no loader '8-bit'; in 8 bits: int8, int8-dynamic, fp8, gptq, bnb8"),
+        ("q4_k_m", "no loader 'q4_k_m'; that is a format of GGUF files; in 4 bits: int4, gptq, bnb4"),
         (
             "q6_k",
             f"no loader 'q6_k'; that is a format of GGUF files; there is {', '.join(sorted(LOADERS))}",

@@ -100,7 +100,7 @@ def test_weights_in_other_shapes_are_refused(model_folder):
     with pytest.raises(ModelError) as caught:
         load(model_folder, "fp16")
     assert str(caught.value) == (
-        f"{model_folder}: its tensors have other shapes than its config.json says; --verbose lists them"
+        f"{model_folder}: its tensors have other shapes than its config.json states; --verbose lists them"
     )
 
 

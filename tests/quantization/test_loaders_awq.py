@@ -84,8 +84,8 @@ def test_an_awq_checkpoint_predicts_as_the_weights_that_it_stands_for(folders, k
 @pytest.mark.slow
 def test_another_kernel_than_the_one_asked_for_is_an_error(folders):
     loaded = load(folders[0], "awq", kernel="torch")
-    with pytest.raises(DeviceError, match="awq: asked for the marlin kernel, gptqmodel gave 14 AwqTorchLinear"):
-        linear_class_of("awq", loaded.model, title="marlin", wanted="AwqMarlinLinear")
+    with pytest.raises(DeviceError, match="awq: requested the marlin kernel, gptqmodel used 14 AwqTorchLinear"):
+        linear_class_of("awq", loaded.model, title="marlin", expected="AwqMarlinLinear")
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_dummys_weights_are_of_the_models_deviation_and_lean_to_no_side(shape_
 @pytest.mark.parametrize(
     ("model", "dtype", "options", "line"),
     [
-        ("awq", "float32", {}, "awq: its kernels know 16-bit types only; use --dtype float16 or bfloat16"),
+        ("awq", "float32", {}, "awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16"),
         ("awq", "float16", {"kernel": "marlin"}, "awq: the marlin kernel needs a GPU; this is the CPU."),
         (
             "plain",

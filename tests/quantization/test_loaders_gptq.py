@@ -39,7 +39,7 @@ def test_another_kernel_than_the_one_asked_for_is_an_error(shape_folder):
     with pytest.raises(DeviceError) as caught:
         check_what_ran("torch_aten", loaded.model)
     assert str(caught.value) == (
-        "gptq: asked for the torch_aten kernel, gptqmodel gave 14 TorchLinear. "
+        "gptq: requested the torch_aten kernel, gptqmodel used 14 TorchLinear. "
         "Set options.kernel to 'auto' to accept that, or see why with --verbose."
     )
 
@@ -138,7 +138,7 @@ def test_a_kernel_that_cannot_be_made_ready_is_named_with_what_to_take_instead(s
         raise URLError("name resolution failed")
 
     monkeypatch.setattr(TorchLinear, "post_init", unreachable)
-    with pytest.raises(DeviceError, match=r"TorchLinear ready.*URLError.*name resolution.*options\.kernel to 'torch'"):
+    with pytest.raises(DeviceError, match=r"build TorchLinear.*URLError.*name resolution.*options\.kernel to 'torch'"):
         load(shape_folder, "gptq", dtype="bfloat16", dummy=True, kernel="torch")
 
 

@@ -62,13 +62,13 @@ def test_exllama_is_for_nvidia():
 
 def test_a_kernel_that_does_not_know_the_bits():
     assert complaint("exllama_v2", H100, bits=8) == (
-        "gptq: the ExLlamaV2 kernel knows bits 4, not 8. Set options.kernel to 'auto'."
+        "gptq: the ExLlamaV2 kernel supports bits 4, not 8. Set options.kernel to 'auto'."
     )
 
 
 def test_a_kernel_that_does_not_know_the_group_size():
     assert complaint("marlin", H100, group_size=256) == (
-        "gptq: the Marlin kernel knows group_size -1, 32, 64, 128, not 256. Set options.kernel to 'auto'."
+        "gptq: the Marlin kernel supports group_size -1, 32, 64, 128, not 256. Set options.kernel to 'auto'."
     )
 
 
@@ -94,7 +94,7 @@ def test_layers_that_no_kernel_can_cut():
 def test_float32_is_refused_before_anything_is_downloaded():
     with pytest.raises(SpecError) as caught:
         LOADER.check(GPTQOptions(), Target("cpu", "float32"))
-    assert str(caught.value) == ("gptq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
+    assert str(caught.value) == ("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
 
 
 def test_a_calibration_text_that_is_not_there():

@@ -51,11 +51,7 @@ class Capture(Protocol):
     """Function that runs a step a few times and records it. The tests have one that needs no device."""
 
     def __call__(self, step: Step) -> Captured:
-        """Record a step.
-
-        Raises:
-            UnsupportedError: An operation of the step cannot be recorded.
-        """
+        """Record a step. Raises UnsupportedError."""
 
 
 def capture_for(device: Device) -> Capture | None:
@@ -118,7 +114,6 @@ class GraphCapture:
         return f"{names[0]} launches a kernel that no graph can hold, as one on the default stream" if names else None
 
     def _warm(self, step: Step) -> None:
-        """Run the step on the stream that will be captured, alone, as torch requires. Leaves no cached memory."""
         import torch
 
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -145,11 +140,7 @@ class DriverLibrary:
             self._library = None
 
     def kernels(self, graph: int) -> int | None:
-        """Count kernels, copies and fills in a graph; None if the library is missing.
-
-        Args:
-            graph: Handle of the graph, a cudaGraph_t or hipGraph_t.
-        """
+        """Count kernels, copies and fills in a graph; None if the library is missing."""
         count = ctypes.c_size_t()
         if not self._call("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
             return None
@@ -174,7 +165,6 @@ class DriverLibrary:
 
 
 def _blocking_stream() -> Any:
-    """A stream that the default stream waits for, unlike torch's own streams."""
     import torch
 
     handle = ctypes.c_void_p()

@@ -41,11 +41,7 @@ UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", 
 
 @contextmanager
 def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Make the model use `attend` in decode steps. A prefill keeps the model's own attention.
-
-    Args:
-        native: Allow this program's own kernel.
-    """
+    """Make the model use `attend` in decode steps. A prefill keeps the model's own attention."""
     with _attention_named(model, NATIVE if native else LIBRARY):
         yield
 
@@ -80,21 +76,16 @@ def attend(
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention of one layer in one decode step.
+    """Compute the attention of one layer in one decode step. Raises UnsupportedError.
 
     Args:
         query: [batch, heads, 1, head_dim].
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
-        scaling: Factor of the scores.
-        sequence_lengths: Filled part of the cache.
         native: Allow this program's own kernel.
         others: Further arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
 
     Returns:
         [batch, 1, heads, head_dim], and no weights.
-
-    Raises:
-        UnsupportedError: The model has a mask, or one of `UNSUPPORTED_ARGUMENTS`.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     backend = attention_backend(key, native=native)
@@ -147,7 +138,6 @@ def attend_prompt(
 def _checked(
     module: nn.Module, mask: Tensor | None, sequence_lengths: SequenceLengths | None, others: dict[str, Any]
 ) -> SequenceLengths:
-    """Return the sequence lengths; raise UnsupportedError if the model's attention is not implemented here."""
     unsupported = [name for name in UNSUPPORTED_ARGUMENTS if others.get(name) is not None]
     if sequence_lengths is None or mask is not None or unsupported:
         missing = "a mask of its own" if sequence_lengths else "no lengths of the sequences in the cache"
@@ -173,12 +163,7 @@ def attend_native(
 
 
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
-    """Return the attention kernels for a cache, by their name in records: `ONE_KERNEL`, `FLASH` or `MATMULS`.
-
-    Args:
-        key: Cached keys, [batch, key heads, positions, head_dim].
-        native: Allow this program's own kernel.
-    """
+    """Return the attention kernels for a cache, by their name in records: `ONE_KERNEL`, `FLASH` or `MATMULS`."""
     if native and supports(key) is None:
         return ONE_KERNEL
     head_dim = key.shape[3]

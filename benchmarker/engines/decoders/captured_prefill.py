@@ -39,9 +39,6 @@ MOST_ROWS = 16_384
 def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tensor:
     """Put the prompt into the cache at its position, and the first new token into `shape.token`.
 
-    Args:
-        prompt: [batch, prompt_tokens].
-
     Returns:
         Logits after the prompt's last token, [batch, 1, vocabulary].
     """
@@ -110,7 +107,6 @@ class CapturedPrefill:
         return logits
 
     def _recorded(self, shape: Shape, length: int) -> tuple[RecordedPrefill | None, bool]:
-        """Return the graph of a padded length, None if it cannot be captured, and whether it is new."""
         if length in shape.prefills or self._plain_reason is not None or self._capture is None:
             return shape.prefills.get(length), False
         known_position = shape.cache.position.on_host

@@ -43,12 +43,7 @@ Function = Callable[..., Any]
 def compile_decoder(
     model: PreTrainedModel, device: Device, *, capture: Capture | None = None, settings: dict[str, Any] | None = None
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `compile`.
-
-    Args:
-        capture: Replaces the device's own.
-        settings: Settings of inductor that override those for the device.
-    """
+    """Make the decoder of the engine `compile`."""
     capture = capture or capture_for(device)
     step = CompiledStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture)
@@ -259,11 +254,7 @@ class Route:
             yield
 
     def norm_left(self, hidden: Tensor) -> nn.Module | None:
-        """Return the norm that must still be applied to the hidden states.
-
-        Raises:
-            UnsupportedError: The model did not run all layers, or did something after the norm.
-        """
+        """Return the norm that must still be applied to the hidden states. Raises UnsupportedError."""
         if self._ran != len(self._layers):
             raise UnsupportedError(
                 f"{self._model} runs {self._ran} of its {len(self._layers)} decoder layers in a decode step; "
@@ -296,11 +287,7 @@ class Route:
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the model's decoder layers, first to last.
-
-    Raises:
-        UnsupportedError: The model has no list of them.
-    """
+    """Return the model's decoder layers, first to last. Raises UnsupportedError."""
     from torch import nn
 
     count = model.config.get_text_config(decoder=True).num_hidden_layers
@@ -314,7 +301,6 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 @contextmanager
 def _forward_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Replace a module's forward inside the context. A forward that a library had set on the module is restored."""
     override = vars(module).get("forward")
     module.forward = forward
     try:
@@ -327,7 +313,6 @@ def _forward_of(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost error and the first line of its message."""
     inner = getattr(error, "inner_exception", None) or error
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()] or ["no reason given"]
     return f"{type(inner).__name__}: {lines[0]}"

@@ -30,11 +30,6 @@ class EagerDecoder(TorchDecoder):
     """`model.generate` with a KV cache that grows."""
 
     def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
-        """Wrap a model.
-
-        Args:
-            kv_cache: Storage of keys and values; None for the type of the activations.
-        """
         super().__init__(model, device)
         self.kv_cache: KVForm | None = kv_cache
         if kv_cache is not None:
@@ -120,7 +115,6 @@ class EagerDecoder(TorchDecoder):
                 self.model(input_ids=chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     def _filled(self, context: Tensor) -> DynamicCache:
-        """A cache that holds only the context: the previous one, cut to the context's length."""
         from transformers import DynamicCache
 
         if self._cache is None or self._cached_context is not context:

@@ -84,11 +84,7 @@ def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
 
 
 def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
-    """Return the bytes of a stored value, with its share of scale and zero point. HQQ's unpacked tokens take more.
-
-    Args:
-        element_bytes: Bytes of a value in the activations' type, which scales and zero points have too.
-    """
+    """Return the bytes of a stored value, with its share of scale and zero point. HQQ's unpacked tokens take more."""
     scales = 0.0 if kv_form == "fp8" else 2 * element_bytes / GROUP
     return BITS[kv_form] / 8 + scales
 

@@ -51,7 +51,6 @@ def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tup
 
 
 def _counts(replacement: Replacement) -> bool:
-    """Return whether a kernel replaces single linears, which a record counts."""
     return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
 
 

@@ -42,13 +42,7 @@ def native_decoder(
     capture: Capture | None = None,
     settings: dict[str, Any] | None = None,
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `native`.
-
-    Args:
-        prefill: See NativeOptions.
-        capture: Replaces the device's own.
-        settings: Settings of inductor that override those for the device.
-    """
+    """Make the decoder of the engine `native`."""
     capture = capture or capture_for(device)
     step = NativeStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture, captured_prefill=prefill == "captured")

@@ -68,11 +68,9 @@ class StaticKVLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache.
+        Raises UnsupportedError.
 
         The position does not change, because the other layers write at it too.
-
-        Raises:
-            UnsupportedError: The model's heads differ from its config.
         """
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:

@@ -68,9 +68,6 @@ def cuda_graph_decoder(
     `generate` launches every kernel of every layer from Python: two thousand launches per token, while the GPU waits.
     Replayed from a graph, the same kernels follow each other without the host. Any quantization's kernels work if they
     never wait for the device.
-
-    Args:
-        capture: Replaces the device's own.
     """
     capture = capture or capture_for(device)
     return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=captured_prefill)
@@ -82,11 +79,6 @@ class StaticCacheDecoder(TorchDecoder):
     def __init__(
         self, step: LibraryStep, device: Device, *, capture: Capture | None, captured_prefill: bool = False
     ) -> None:
-        """Wrap a step.
-
-        Args:
-            captured_prefill: Record the prefill as a graph too, for each padded prompt length.
-        """
         super().__init__(step.model, device)
         self.step = step
         self.shape: Shape | None = None
@@ -144,11 +136,7 @@ class StaticCacheDecoder(TorchDecoder):
         return generation
 
     def prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
-        """Put the prompt into the cache; see `plain_prefill`.
-
-        Args:
-            shared: True if prompts of other lengths will follow.
-        """
+        """Put the prompt into the cache; see `plain_prefill`."""
         if self._captured_prefill:
             return self._captured_prefill.run(shape, prompt, shared=shared)
         return plain_prefill(self.model, shape, prompt)
@@ -180,7 +168,6 @@ class StaticCacheDecoder(TorchDecoder):
             launched += count
 
     def _launch(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-        """Launch steps whose first token goes to `position`; the result waits for their tokens."""
         import torch
 
         with torch.no_grad(), self.step.explained():
@@ -204,7 +191,6 @@ class StaticCacheDecoder(TorchDecoder):
             raise UnsupportedError(NEEDS_GPU[self.step.name])
 
     def _prepare(self, batch: int, length: int) -> tuple[Shape, bool]:
-        """Return a shape, and whether it is new. One shape is kept at a time."""
         if self.shape and self.shape.tokens.shape == (batch, length):
             return self.shape, False
         self.step.prepare(batch, length)
@@ -235,7 +221,6 @@ class StaticCacheDecoder(TorchDecoder):
         return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, latest)
 
     def _fill(self, shape: Shape, context: Tensor | None) -> None:
-        """Put the depth into the cache unless it is there already: steps write only behind it."""
         if context is not None and context is not shape.context:
             fill(self.model, context, shape.cache)
         shape.context = context

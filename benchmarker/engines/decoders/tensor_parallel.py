@@ -31,12 +31,6 @@ class DividedSource(TokenSource):
     """The model of all ranks together, from rank 0."""
 
     def __init__(self, own: TorchDecoder, ranks: Ranks, loaded: LoadFacts) -> None:
-        """Wrap this rank's part.
-
-        Args:
-            own: This rank's part of the model, which must be called together with the other parts.
-            loaded: Sum over all parts.
-        """
         self.model = own.model
         self.loaded = loaded
         self.shares = ranks.count
@@ -51,12 +45,7 @@ class DividedSource(TokenSource):
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """See TokenSource.generate.
-
-        Raises:
-            RankError: See `Ranks.together`.
-            WrongResultError: The ranks made different tokens.
-        """
+        """See TokenSource.generate. Raises RankError or WrongResultError."""
         depth = len(context[0]) if context else 0
         (own, peak_bytes), answers = self._ranks.together(
             {"do": "generate", "prompt_ids": prompt_ids, "new_tokens": new_tokens, "context": context},
@@ -125,13 +114,7 @@ def generated(
 def open_divided(
     engine: TorchEngine, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
 ) -> Iterator[DividedSource]:
-    """Start the other ranks and load a part of the model in each.
-
-    Raises:
-        SpecError: The model's heads cannot be divided by this number.
-        DeviceError: This host has fewer GPUs.
-        RankError: A rank failed.
-    """
+    """Start the other ranks and load a part of the model in each. Raises SpecError or DeviceError or RankError."""
     _check_heads(checkpoint, form.gpus)
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
     _check_accelerator(device)
@@ -146,7 +129,6 @@ def open_divided(
 
 
 def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
-    """Refuse a model whose heads the GPUs cannot share equally."""
     config: dict[str, Any] = checkpoint.config.get("text_config") or checkpoint.config
     heads = config.get("num_attention_heads", gpus)
     groups = config.get("num_key_value_heads") or heads
@@ -159,7 +141,6 @@ def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
 
 
 def _check_accelerator(device: Device) -> None:
-    """Refuse processors if torch sees a GPU, because transformers would put the parts there."""
     import torch
 
     if device.kind == "cpu" and torch.cuda.is_available():
@@ -170,7 +151,6 @@ def _check_accelerator(device: Device) -> None:
 
 
 def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
-    """Cost of loading over all ranks: the sum of bytes, the longest time and the highest peak."""
     per_gpu = (own.weight_bytes, *(part["weight_bytes"] for part in others))
     peaks = [peak for peak in (own.peak_bytes, *(part["peak_bytes"] for part in others)) if peak is not None]
     return own.model_copy(
@@ -258,6 +238,5 @@ class OtherRank:
 
 
 def _uncounted(work: Callable[[], object]) -> int:
-    """Take part in counting kernels without a profiler."""
     work()
     return 0

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.kv_cache import missing_library, selected_form
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
-from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.quantization.load import file_refusal
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
@@ -76,9 +76,6 @@ class TorchScorer(Scorer):
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
         """Score a text by the decode step that is timed; see `Scorer.step_scores`.
 
-        Args:
-            ids: [1, positions].
-
         Returns:
             [rows, vocabulary], float32, on the CPU.
         """
@@ -135,10 +132,10 @@ class TorchEngine:
             return f"{self.whole_only}; use --engine eager"
         if selected_form(form.engine_options):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
-        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and asks_for_head(form.options)):
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_int8_head(form.options)):
             return None
         if form.split == "tensors":
-            what = "lm_head=int8" if asks_for_head(form.options) else form.quant
+            what = "lm_head=int8" if has_int8_head(form.options) else form.quant
             return f"transformers divides plain 16-bit weights, and not those of {what}; use --quant fp16"
         able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
@@ -168,12 +165,7 @@ def load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
     """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
-
-    Args:
-        packages: Modules that the engine imports later.
-
-    Raises:
-        BenchmarkerError: It cannot be loaded in this form.
+    Raises BenchmarkerError.
     """
     from benchmarker.quantization.inspect import load_facts
     from benchmarker.quantization.load import load_form

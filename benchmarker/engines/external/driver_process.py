@@ -68,16 +68,6 @@ class Driver:
     """A running driver program, in a process group of its own."""
 
     def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
-        """Start it.
-
-        Args:
-            name: Name of the engine, for messages.
-            command: Interpreter, program and arguments.
-            on_gpu: True if the memory that can run out is a GPU's.
-
-        Raises:
-            DriverError: It cannot be started.
-        """
         self._name = name
         self._on_gpu = on_gpu
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -97,15 +87,8 @@ class Driver:
             raise DriverError(f"{name}: its driver cannot be started: {command[0]}: {reason}") from error
 
     def request(self, call: str, *, limit_s: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request and wait for its answer.
-
-        Raises:
-            UnsupportedError: The driver cannot do this.
-            GpuMemoryError, HostMemoryError: The engine ran out of memory.
-            DriverCrashError: It died.
-            DriverTimeoutError: It took longer than `limit_s`.
-            DriverError: The answer was no JSON object.
-        """
+        """Send a request and wait for its answer. Raises UnsupportedError or GpuMemoryError, HostMemoryError or
+        DriverCrashError or DriverTimeoutError or DriverError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": call, **arguments}).encode() + b"\n")
@@ -148,7 +131,6 @@ class Driver:
         return line
 
     def _died(self, call: str) -> DriverCrashError:
-        """The error for a driver that is gone, after ending its process group."""
         self.kill()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
@@ -178,5 +160,4 @@ class Driver:
 
 
 def _shown(text: bytes) -> str:
-    """One line of at most 300 characters."""
     return " ".join(text.decode(errors="replace").split())[:300]

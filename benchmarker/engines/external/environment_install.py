@@ -73,15 +73,7 @@ class Plan:
 
 
 def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index: str | None = None) -> Plan:
-    """Plan the commands that make an environment.
-
-    Args:
-        python: Interpreter to make it from; one is searched for if not given.
-        index: URL of one more package index for pip.
-
-    Raises:
-        EngineError: No interpreter of a required version.
-    """
+    """Plan the commands that make an environment. Raises EngineError."""
     try:
         base = find_python(spec.pythons, python)
     except EngineError as error:
@@ -99,12 +91,9 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
 
 
 def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentState:
-    """Run a plan's commands, import the engine once, and mark the environment as complete.
+    """Run a plan's commands, import the engine once, and mark the environment as complete. Raises EngineError.
 
     An environment with the same name is removed first. Output of the commands goes to a log next to the folder.
-
-    Raises:
-        EngineError: The disk is too small, a command failed, or another process makes the environment.
     """
     log = plan.folder.with_suffix(".log")
     with _alone(plan.folder):
@@ -124,11 +113,7 @@ def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentStat
 
 
 def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path | None = None) -> EnvironmentState:
-    """Use an interpreter of the user's own for an engine, after importing the engine in it once.
-
-    Raises:
-        EngineError: It is no interpreter, or the engine cannot be imported in it.
-    """
+    """Use an interpreter of the user's own for an engine, after importing the engine in it once. Raises EngineError."""
     if library is not None and not any(library.glob("libllama.*")):
         raise EngineError(f"{library}: no libllama in it; give the folder that holds llama.cpp's shared libraries")
     if python_version(python) is None:
@@ -142,11 +127,8 @@ def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path |
 
 
 def remove_environment(spec: EnvironmentSpec) -> EnvironmentState:
-    """Delete an environment, complete or not. Of an interpreter of the user's own, only the marker is deleted.
-
-    Raises:
-        EngineError: It does not exist, or cannot be deleted.
-    """
+    """Delete an environment, complete or not. Of an interpreter of the user's own, only the marker is deleted. Raises
+    EngineError."""
     state = environment_state(spec)
     if not state.folder.exists():
         raise EngineError(f"the environment {spec.name} is not installed; 'benchmarker engine list' shows what is")
@@ -180,7 +162,6 @@ def _run(spec: EnvironmentSpec, command: tuple[str, ...], log: Path) -> None:
 def _mark(
     spec: EnvironmentSpec, folder: Path, python: Path, *, pins_sha256: str | None, library: Path | None = None
 ) -> None:
-    """Import the engine and write the marker."""
     marker = Marker(
         name=spec.name,
         python=str(python),
@@ -228,14 +209,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
-    """Find an interpreter of one of the versions; earlier versions are preferred.
-
-    Args:
-        chosen: Interpreter that the user chose, which must have one of the versions.
-
-    Raises:
-        EngineError: None was found.
-    """
+    """Find an interpreter of one of the versions; earlier versions are preferred. Raises EngineError."""
     if chosen is not None:
         version = python_version(chosen)
         if version is None:
@@ -284,11 +258,7 @@ def cmake_arguments() -> str:
 
 
 def has_fault(version_text: str) -> bool:
-    """Return whether a compiler has GCC bug 114098.
-
-    Args:
-        version_text: Output of the compiler's `--version`.
-    """
+    """Return whether a compiler has GCC bug 114098."""
     version = re.search(r"\) (\d+)\.(\d+)\.\d+", version_text.partition("\n")[0])
     if "Free Software Foundation" not in version_text or version is None:
         return False

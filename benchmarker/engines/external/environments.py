@@ -133,11 +133,7 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
 
 
 def environment_spec(name: str) -> EnvironmentSpec:
-    """Return the environment of that name.
-
-    Raises:
-        EngineError: There is none.
-    """
+    """Return the environment of that name. Raises EngineError."""
     if name not in ENVIRONMENTS:
         raise EngineError(f"no environment '{name}'{did_you_mean(name, ENVIRONMENTS)}")
     return ENVIRONMENTS[name]
@@ -186,11 +182,7 @@ class EnvironmentState:
 
     @property
     def interpreter(self) -> Marker:
-        """Interpreter of the environment, and the library that it loads.
-
-        Raises:
-            EngineError: The environment cannot be used.
-        """
+        """Interpreter of the environment, and the library that it loads. Raises EngineError."""
         if self.marker is None or self.problem:
             raise EngineError(f"{self.spec.engine}: {self.problem}")
         return self.marker
@@ -237,14 +229,7 @@ def environment_states() -> list[EnvironmentState]:
 
 
 def ready_environment(engine: str, device: str) -> EnvironmentState:
-    """Return the environment in which an engine runs on a kind of device.
-
-    Args:
-        device: `cuda` or `cpu`.
-
-    Raises:
-        EngineError: None is ready; the message contains the remedy.
-    """
+    """Return the environment in which an engine runs on a kind of device. Raises EngineError."""
     states = [state for state in environment_states() if state.spec.engine == engine and state.spec.device == device]
     if not states:
         raise EngineError(f"{engine}: no environment of it computes on {device}")
@@ -276,11 +261,7 @@ class EngineStatus:
 
 
 def engine_statuses(device: str) -> list[EngineStatus]:
-    """Return the status of each external engine on a kind of device.
-
-    Args:
-        device: `cuda`, `rocm` or `cpu`.
-    """
+    """Return the status of each external engine on a kind of device."""
     statuses = []
     for engine in sorted({spec.engine for spec in ENVIRONMENTS.values()}):
         specs = [spec for spec in ENVIRONMENTS.values() if spec.engine == engine]

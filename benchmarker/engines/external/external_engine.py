@@ -21,7 +21,7 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.quantization.base import Options, asks_for_head
+from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.schema.engine_facts import ExternalFacts
 from benchmarker.schema.model import LoadFacts
 
@@ -55,11 +55,7 @@ class ExternalEngine:
         raise NotImplementedError
 
     def marker(self, device: str) -> Marker:
-        """Return the ready environment for a kind of device.
-
-        Raises:
-            EngineError: None is ready; the message contains the remedy.
-        """
+        """Return the ready environment for a kind of device. Raises EngineError."""
         return ready_environment(self.name, device).interpreter
 
     def command(self, marker: Marker) -> list[str]:
@@ -75,11 +71,7 @@ class ExternalEngine:
         raise NotImplementedError
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Check that the open model is what the row's label claims.
-
-        Raises:
-            UnsupportedError: It is not.
-        """
+        """Check that the open model is what the row's label claims. Raises UnsupportedError."""
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
         """Return cost and result of loading; None if the engine does not report enough."""
@@ -114,17 +106,13 @@ class ExternalEngine:
 
 def head_refusal(form: Form) -> str | None:
     """Return why an engine with quantizations of its own cannot quantize the output layer as requested."""
-    if not asks_for_head(form.options):
+    if not has_int8_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
 def growth_of(device: Device) -> Callable[[], int | None] | None:
-    """Return a function that measures the growth of a GPU's memory from now on; None on the CPU.
-
-    Raises:
-        EngineError: The GPU's library does not report memory, so that another process's use cannot be measured.
-    """
+    """Return a function that measures the growth of a GPU's memory from now on; None on the CPU. Raises EngineError."""
     if device.kind == "cpu":
         return None
     gpu = find_gpu(device)

@@ -37,7 +37,6 @@ class ExternalSource(TokenSource):
         """Wrap a driver.
 
         Args:
-            environment: Name of the environment that the driver runs in.
             fields: Fields of ExternalFacts that the driver cannot report.
             growth_bytes: Returns the growth of the GPU's memory since before the driver started, as the GPU's library
                 reports it; None if the engine computes on the CPU.
@@ -60,12 +59,7 @@ class ExternalSource(TokenSource):
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """See TokenSource.generate.
-
-        Raises:
-            DriverError: The driver failed.
-            WrongTokenCountError: The driver returned another number of tokens.
-        """
+        """See TokenSource.generate. Raises DriverError or WrongTokenCountError."""
         answer = self._driver.request(
             "generate",
             limit_s=self._limit_s,
@@ -116,11 +110,7 @@ class ExternalSource(TokenSource):
         return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
 
     def external_facts(self, answer: dict[str, Any] | None = None) -> ExternalFacts:
-        """Return build, settings and proof of what ran.
-
-        Args:
-            answer: The driver's answer to `facts`, if there is one already.
-        """
+        """Return build, settings and proof of what ran."""
         answer = answer or self._driver.request("facts", limit_s=FACTS_S)
         fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
         ttfts, tpots = zip(*self._disagreements, strict=True) if self._disagreements else ((), ())
@@ -181,11 +171,7 @@ class ExternalScorer(Scorer):
 
 
 def generation_from(name: str, answer: dict[str, Any]) -> Generation:
-    """Read a driver's answer to `generate`.
-
-    Raises:
-        DriverError: It lacks tokens or times, or its times are not in order.
-    """
+    """Read a driver's answer to `generate`. Raises DriverError."""
     try:
         times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
         tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])

@@ -1,4 +1,4 @@
-"""llama.cpp: GGUF forms of a checkpoint, made once and cached, or a GGUF file of the user's own."""
+"""llama.cpp: GGUF files made from a checkpoint and cached, or a GGUF file of the user's own."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 ALL_LAYERS = 999
-"""More than any model has: all of them go to the GPU."""
+"""More layers than any model has: all of them go to the GPU."""
 FILE = "model.gguf"
 GgufForm = Literal["F16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"]
 
 
 class LlamaCppOptions(Options):
-    """llama.cpp's own."""
+    """Options of llama.cpp."""
 
     gguf: GgufForm = "F16"
-    """Form of the GGUF file that is made of a checkpoint; a file given with --model is taken as it is."""
+    """Quantization of the GGUF file that is made from a checkpoint. A GGUF file of --model is used unchanged."""
     threads: int | None = Field(default=None, gt=0)
-    """As many as there are physical cores, as in llama-bench, if not said."""
+    """Default: the number of physical cores, as in llama-bench."""
     gpu_layers: int | None = Field(default=None, ge=0)
-    """All of them on a GPU, if not said."""
+    """Default: all layers on a GPU."""
     flash_attention: bool = True
 
 
@@ -50,7 +50,7 @@ class LlamaCppEngine(ExternalEngine):
     options = LlamaCppOptions
 
     def installed(self) -> str | None:
-        """None where an environment is ready, and here what writes and reads its files."""
+        """Return None if an environment is ready and the GGUF library is installed here."""
         try:
             require_gguf()
         except MissingLibraryError as error:
@@ -58,10 +58,10 @@ class LlamaCppEngine(ExternalEngine):
         return super().installed()
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """See Engine.takes."""
         if form.quant != "fp16" and not (form.quant == "gguf" and checkpoint.is_gguf):
             return (
-                f"llama.cpp has forms of its own: say --engine-option gguf=Q4_0 beside --quant fp16, not {form.quant}"
+                "llama.cpp has quantizations of its own: use --quant fp16 with --engine-option gguf=Q4_0, "
+                f"not {form.quant}"
             )
         try:
             if checkpoint.is_gguf:
@@ -75,7 +75,7 @@ class LlamaCppEngine(ExternalEngine):
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See ExternalEngine.arguments; makes the GGUF file where there is none."""
+        """Make the GGUF file if needed."""
         options = form.engine_options
         assert isinstance(options, LlamaCppOptions)
         threads = options.threads or physical_cores()
@@ -99,7 +99,7 @@ class LlamaCppEngine(ExternalEngine):
         }
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """See ExternalEngine.loaded: as the file's own table of tensors has it."""
+        """Read the facts from the file's own table of tensors."""
         del checkpoint
         if not facts.parameters or facts.weight_bytes is None:
             return None
@@ -118,12 +118,12 @@ class LlamaCppEngine(ExternalEngine):
     def gguf_path(
         self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress
     ) -> Path:
-        """The file in that form, from the cache where it was made before."""
+        """Return the GGUF file, from the cache if it was made before."""
         if checkpoint.is_gguf:
             return checkpoint.folder
         require_gguf()
         commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
-        # A dummy's folder is named after all that it was made from.
+        # The folder name of a dummy contains everything that it was made from.
         dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
         model = dummy or commit or content_sha256(checkpoint.folder)
         plain = _cached(
@@ -147,7 +147,7 @@ class LlamaCppEngine(ExternalEngine):
         return _cached(checkpoint, gguf, parts, quantize)
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """The file's own tensor types are in the record; llama.cpp loads them as they are or not at all."""
+        """Check nothing: the file's tensor types are in the record, and llama.cpp never changes them."""
 
 
 def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
@@ -156,11 +156,10 @@ def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
 
 
 def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:
-    """A cached GGUF file, made where there is none; looked into, so that a damaged one is told."""
     key = cache.key_of({"kind": "gguf", **parts})
     folder = cache.find(key)
     if folder is None:
-        # Never larger than 16 bit weights, which the folder holds.
+        # Never larger than the 16-bit weights in the folder.
         needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
         with cache.new_entry(
             key, kind="gguf", model=checkpoint.model_id, options={"gguf": gguf}, needed_bytes=needed_bytes
@@ -175,14 +174,13 @@ def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make:
 
 
 def gpu_layers(options: LlamaCppOptions, device: str) -> int:
-    """How many layers go to the GPU."""
     if options.gpu_layers is not None:
         return options.gpu_layers
     return 0 if device == "cpu" else ALL_LAYERS
 
 
 def physical_cores() -> int:
-    """Cores that this process may use; on a machine with hyper-threading half of its logical processors."""
+    """Return the physical cores that this process may use."""
     import psutil
 
     logical = len(psutil.Process().cpu_affinity())

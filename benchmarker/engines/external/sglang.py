@@ -1,4 +1,4 @@
-"""SGLang, by its sources: benchmarker's authors have not run it."""
+"""SGLang, written from its sources. benchmarker's authors have not run it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 AS_STORED = ("fp16", "gptq", "awq")
-"""benchmarker's quantizations whose checkpoints SGLang loads as they lie on the disk."""
+"""Quantizations whose checkpoints SGLang loads unchanged."""
 
 
 class SglangOptions(Options):
-    """SGLang's own."""
+    """Options of SGLang."""
 
     context_length: int | None = Field(default=None, gt=0)
-    """Longest sequence; the model's own if not said."""
+    """Longest sequence; default: the model's own."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the GPU's memory for weights and KV cache; SGLang's own choice if not said."""
+    """Share of the GPU's memory for weights and KV cache; default: SGLang's choice."""
 
 
 class SglangEngine(ExternalEngine):
@@ -36,17 +36,15 @@ class SglangEngine(ExternalEngine):
     options = SglangOptions
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """See Engine.takes."""
         if checkpoint.is_gguf:
             return "GGUF files are for --engine llama-cpp"
         if form.quant not in AS_STORED:
-            return f"SGLang cannot load the form {form.quant}; it takes {', '.join(AS_STORED)}"
+            return f"SGLang cannot load {form.quant}; it takes {', '.join(AS_STORED)}"
         return head_refusal(form)
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See ExternalEngine.arguments."""
         del marker, progress, device
         options = form.engine_options
         assert isinstance(options, SglangOptions)

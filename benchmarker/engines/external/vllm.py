@@ -1,4 +1,4 @@
-"""vLLM: checkpoints as they are, or quantized by vLLM while it loads, with the proof that they were."""
+"""vLLM: quantized checkpoints, or quantization while loading, with a check that layers run quantized."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ AS_STORED = {
     "gptq": "gptq",
     "awq": "awq",
 }
-"""benchmarker's quantizations whose checkpoints vLLM loads as they lie on the disk, each with its `quant_method`."""
+"""Quantizations whose checkpoints vLLM loads unchanged, each with its `quant_method`."""
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
-"""Online forms of vLLM that quantize experts alone: a dense model would run in 16 bit under an int8 label
+"""Online quantizations of vLLM for experts only: a dense model would run in 16 bit under an int8 label
 (vllm/config/quantization.py, 0.33)."""
 UNQUANTIZED = "Unquantized"
-"""Beginning of the names of vLLM's classes for layers of 16 bit."""
+"""Prefix of vLLM's class names for layers of 16 bit."""
 ONE_BYTE = re.compile(r"int8|float8")
-"""Types of weights that are one byte a parameter."""
+"""Types of weights with one byte per parameter."""
 
 
 class VllmOptions(Options):
-    """vLLM's own."""
+    """Options of vLLM."""
 
     quantization: str | None = None
-    """An online form of vLLM's, of a checkpoint of 16 bit: `fp8`, `fp8_per_channel`, `bitsandbytes`, ..."""
+    """Online quantization of a 16-bit checkpoint: `fp8`, `fp8_per_channel`, `bitsandbytes`, ..."""
     max_model_len: int | None = Field(default=None, gt=0)
-    """Longest sequence; the model's own if not said."""
+    """Longest sequence; default: the model's own."""
     max_num_seqs: int = Field(default=16, gt=0)
-    """Most sequences at once."""
+    """Maximum number of sequences at once."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """Share of the GPU's memory that it takes, nearly all of it for the KV cache."""
+    """Share of the GPU's memory that vLLM reserves, mostly for the KV cache."""
     cpu_kv_cache_gib: int = Field(default=1, gt=0)
-    """Of the KV cache, where it computes on the CPU."""
+    """Size of the KV cache on a CPU."""
 
 
 class VllmEngine(ExternalEngine):
@@ -58,11 +58,9 @@ class VllmEngine(ExternalEngine):
     options = VllmOptions
 
     def splits(self, form: Form) -> str | None:
-        """See Engine.splits."""
         return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """See Engine.takes."""
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         method = (checkpoint.quantization or {}).get("quant_method")
@@ -79,13 +77,12 @@ class VllmEngine(ExternalEngine):
             return head_refusal(form)
         if form.quant not in AS_STORED:
             forms = ", ".join(AS_STORED)
-            return f"vLLM cannot load the form {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
+            return f"vLLM cannot load {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
         return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """See ExternalEngine.arguments."""
         del marker, progress
         options = form.engine_options
         assert isinstance(options, VllmOptions)
@@ -103,7 +100,7 @@ class VllmEngine(ExternalEngine):
         return arguments, {}
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Refuse a model that runs unquantized under the label of a quantization, or the reverse."""
+        """Refuse a model that runs unquantized under the label of a quantization, or quantized without one."""
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
@@ -112,7 +109,7 @@ class VllmEngine(ExternalEngine):
             raise UnsupportedError(f"vllm: {problem}")
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """See ExternalEngine.loaded. What is quantized already does not say how many parameters it packs."""
+        """Return None for a quantized checkpoint, whose files do not contain the number of parameters."""
         parameters = parameters_of(checkpoint)
         if parameters is None or facts.weight_bytes is None:
             return None
@@ -132,10 +129,7 @@ class VllmEngine(ExternalEngine):
 
 
 def parameters_of(checkpoint: Checkpoint) -> int | None:
-    """Parameters of an unquantized checkpoint, from the headers of its files; None for a quantized one.
-
-    A tensor that two layers share is counted once.
-    """
+    """Count the parameters of a checkpoint from its file headers, shared tensors once; None if it is quantized."""
     if checkpoint.quantization is not None:
         return None
     from safetensors import safe_open
@@ -150,25 +144,25 @@ def parameters_of(checkpoint: Checkpoint) -> int | None:
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
-    """Why a model is not what its label says; None where it is.
+    """Return the contradiction between a model and its label; None if there is none.
 
     Args:
-        label: Of a quantization; None for 16 bit.
-        plain_bytes: Of the checkpoint's files. An online quantization must hold clearly less.
+        plain_bytes: Size of the checkpoint's files. Online quantization must take clearly less.
     """
     quantized = {name: count for name, count in facts.linear_methods.items() if not name.startswith(UNQUANTIZED)}
     layers = {name: count for name, count in quantized.items() if "KVCache" not in name and "Embedding" not in name}
     if label is None:
-        return f"its layers run {', '.join(layers)}, though the row says 16 bit" if layers else None
+        return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
     if not layers:
-        return f"no layer runs quantized, though the row says {label}"
+        return f"no layer runs quantized, though the row is labelled {label}"
     if facts.weight_bytes is not None and label not in ("gptq", "awq") and facts.weight_bytes > 0.95 * plain_bytes:
         return (
-            f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row says {label}"
+            f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row is labelled "
+            f"{label}"
         )
     return None
 
 
 def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Bytes of the checkpoint's files of weights."""
+    """Return the bytes of the checkpoint's weight files."""
     return sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))

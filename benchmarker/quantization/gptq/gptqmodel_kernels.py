@@ -66,7 +66,7 @@ def find_gpu(device: str) -> Gpu | None:
 
 
 def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None) -> None:
-    """Raise DeviceError or SpecError if the kernel does not support the format (bits, group_size, sym) or the device."""
+    """Raise DeviceError or SpecError if the kernel does not support format (bits, group_size, sym) or device."""
     if name == "auto":
         if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
             # It is TorchFusedLinear, whose operator fails at the first product.
@@ -80,7 +80,7 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None
     for key, supported in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
         if quantization[key] not in supported:
             raise SpecError(
-                f"gptq: the {kernel.title} kernel knows {key} {', '.join(map(str, supported))}, "
+                f"gptq: the {kernel.title} kernel supports {key} {', '.join(map(str, supported))}, "
                 f"not {quantization[key]}. Set options.kernel to 'auto'."
             )
     if kernel.symmetric_only and not quantization["sym"]:
@@ -151,7 +151,7 @@ def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DeviceError(
-            f"{form}: gptqmodel could not make {linear} ready, which it builds or downloads when first used "
+            f"{form}: gptqmodel could not build {linear}, which it compiles or downloads at first use "
             f"({reason}). Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
         ) from error
 
@@ -173,7 +173,7 @@ def linear_class_of(form: str, model: PreTrainedModel, *, title: str, expected: 
     if expected is not None and set(classes) != {expected}:
         got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
         raise DeviceError(
-            f"{form}: asked for the {title} kernel, gptqmodel gave {got}. "
+            f"{form}: requested the {title} kernel, gptqmodel used {got}. "
             "Set options.kernel to 'auto' to accept that, or see why with --verbose."
         )
     return ", ".join(sorted(classes))

@@ -65,7 +65,7 @@ def check(options: GPTQOptions, target: Target) -> None:
     """Raise an error for missing libraries, calibration texts, and unsupported kernels, types and devices."""
     require("gptq", "optimum", "gptqmodel")
     if target.dtype == "float32":
-        raise SpecError("gptq: its kernels know 16-bit types only; use --dtype float16 or bfloat16")
+        raise SpecError("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     check_kernel(options.kernel, options.model_dump(), find_gpu(target.device))
     calibration_text(options.calibration)
 

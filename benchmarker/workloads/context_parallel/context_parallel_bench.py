@@ -29,8 +29,14 @@ from benchmarker.workloads.context_parallel.record import (
 )
 from benchmarker.workloads.context_parallel.shards import refuse_wrong
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
-from benchmarker.workloads.context_parallel.variants.base import check_devices, devices_of
-from benchmarker.workloads.context_parallel.variants.registry import gpus_of, splitting_of, unsupported, wrong_shape
+from benchmarker.workloads.context_parallel.variants.registry import (
+    check_devices,
+    devices_of,
+    gpus_of,
+    splitting_of,
+    unsupported,
+    wrong_shape,
+)
 from benchmarker.workloads.operation.call_timing import split_passes
 from benchmarker.workloads.operation.operation_bench import measured_limits
 from benchmarker.workloads.operation.record import SeenKernel

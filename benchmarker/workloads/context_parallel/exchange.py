@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarker.workloads.context_parallel.variants.base import Plan
+from benchmarker.workloads.context_parallel.variants.registry import Plan
 
 
 @dataclass

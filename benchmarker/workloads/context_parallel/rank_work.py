@@ -31,8 +31,7 @@ from benchmarker.workloads.context_parallel.shards import (
     shard,
 )
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
-from benchmarker.workloads.context_parallel.variants.base import Plan, open_single
-from benchmarker.workloads.context_parallel.variants.registry import splitting_of
+from benchmarker.workloads.context_parallel.variants.registry import Plan, open_single, splitting_of
 from benchmarker.workloads.operation.call_inputs import copies_needed, fresh_results, results_of
 from benchmarker.workloads.operation.call_timing import CallStep
 from benchmarker.workloads.operation.implementation import Operation

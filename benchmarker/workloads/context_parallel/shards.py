@@ -18,7 +18,7 @@ from benchmarker.workloads.attention.attention_reference import check, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked
 from benchmarker.workloads.context_parallel.sequence_split import spans_of
-from benchmarker.workloads.context_parallel.variants.base import Plan
+from benchmarker.workloads.context_parallel.variants.registry import Plan
 from benchmarker.workloads.operation.call_inputs import CallInputs, Results, relative_error, results_of
 from benchmarker.workloads.operation.implementation import Operation
 

@@ -1,13 +1,8 @@
-"""A driver: the program that runs an engine inside the engine's own environment, for benchmarker outside of it.
+"""Main program of a driver, which runs an engine inside the engine's own environment.
 
-Started as `python -I driver_loop.py FILE`, where FILE is the driver's own module. Needs the standard library and the
-engine, and nothing of benchmarker. Requests come as lines of JSON on standard input, and each is answered by a line on
-what was standard output when the program began:
-
-    {"do": "generate", "prompt_ids": [[1, 2]], ...}
-    {"tokens": [[3, 4]], ...}   or   {"error": "one line"}
-
-Engines print to standard output as they like: what they print goes to standard error.
+Started as `python -I driver_loop.py FILE` with the driver's own module. Needs the standard library and the engine, and
+nothing of benchmarker. Requests are lines of JSON on standard input. Each is answered by one line on the original
+standard output; everything that engines print goes to standard error. external/driver_process.py has the protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ import traceback
 from typing import IO, Any
 
 PROTOCOL = 1
-"""Changes when a request or an answer changes its meaning."""
+"""Version of the requests and answers."""
 CALLS = ("open", "generate", "score", "facts", "quantize", "close")
 MEMORY_WORDS = (
     "memoryerror",
@@ -32,12 +27,12 @@ MEMORY_WORDS = (
     "no available memory",
     "larger than the available",
 )
-"""The last two are vLLM's, where the KV cache does not fit beside the weights."""
+"""Parts of engines' messages if memory ran out. The last two are vLLM's if the KV cache does not fit."""
 PR_SET_PDEATHSIG = 1
 
 
 def main(path: str) -> None:
-    """Answer requests until standard input ends or `close` is asked for."""
+    """Answer requests until standard input ends or `close` is requested."""
     answers = _take_standard_output()
     _end_with_parent()
     driver: Any = None
@@ -49,12 +44,12 @@ def main(path: str) -> None:
             driver = driver or _load(path)
             if call == "open":
                 driver.import_engine(**arguments)
-                # What the libraries take is not the model's.
+                # Memory of the libraries is not the model's.
                 before_bytes = resident_bytes("VmRSS")
             answer = _answer(driver, call, arguments)
             if call == "facts" and before_bytes is not None and answer["peak_bytes"] is not None:
                 answer["growth_bytes"] = max(0, answer["peak_bytes"] - before_bytes)
-        except Exception as error:  # noqa: BLE001 - every failure is answered; whoever asked decides
+        except Exception as error:  # noqa: BLE001 - every failure is answered
             traceback.print_exc()
             answer = {"error": _one_line(error)}
         answers.write(json.dumps(answer) + "\n")
@@ -67,13 +62,13 @@ def _answer(driver: Any, call: str, arguments: dict[str, Any]) -> dict[str, Any]
     if call == "facts":
         return {**driver.facts(), **process_facts()}
     if call not in CALLS or not hasattr(driver, call):
-        raise NotImplementedError(f"'{call}' is nothing that this driver does")
+        raise NotImplementedError(f"this driver has no call '{call}'")
     answer: dict[str, Any] | None = getattr(driver, call)(**arguments)
     return answer or {}
 
 
 def process_facts() -> dict[str, Any]:
-    """What every driver says: its protocol, its Python, and the most memory that the process held on the host."""
+    """Return facts that every driver reports: protocol, Python, and the peak of host memory."""
     return {
         "protocol": PROTOCOL,
         "python": ".".join(str(part) for part in sys.version_info[:3]),
@@ -82,9 +77,9 @@ def process_facts() -> dict[str, Any]:
 
 
 def resident_bytes(field: str) -> int | None:
-    """What the process holds on the host: `VmRSS` now, `VmHWM` at most so far; None off Linux.
+    """Return the process's host memory: `VmRSS` for now, `VmHWM` for the peak; None outside Linux.
 
-    `getrusage` will not do: what it calls the most is that of the process that started this one, if that was more.
+    `getrusage` is unsuitable: its peak includes that of the parent process.
     """
     try:
         with open("/proc/self/status", encoding="ascii") as status:
@@ -95,15 +90,13 @@ def resident_bytes(field: str) -> int | None:
 
 
 def _one_line(error: Exception) -> str:
-    """What went wrong. Engines have their own words for memory that ran out; the line begins with ours then."""
-    # A driver's own sentences are of these two classes.
+    # A driver raises these two classes itself, with complete sentences.
     words = str(error) if type(error) in (RuntimeError, NotImplementedError) else f"{type(error).__name__}: {error}"
     ran_out = any(word in words.lower() for word in MEMORY_WORDS)
     return " ".join(f"{'out of memory: ' if ran_out else ''}{words}".split())
 
 
 def _load(path: str) -> Any:
-    """An instance of the class `Driver` in a file."""
     spec = importlib.util.spec_from_file_location("engine_driver", path)
     assert spec is not None
     assert spec.loader is not None
@@ -113,14 +106,12 @@ def _load(path: str) -> Any:
 
 
 def _take_standard_output() -> IO[str]:
-    """The pipe for answers; from now on prints go to standard error, those of C libraries too."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to kill this process when the one that started it dies, in the middle of a long call too."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

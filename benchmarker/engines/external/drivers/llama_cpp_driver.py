@@ -1,8 +1,9 @@
-"""llama.cpp, through llama-cpp-python's low-level calls: a GGUF file, our token ids, our clock around every call.
+"""Driver of llama.cpp through llama-cpp-python's low-level calls, with our token ids and our clock around every call.
 
-A step is `llama_decode` and `llama_synchronize`, as in llama-bench, and then the choice of the likeliest token on the
-host, which llama-bench leaves out. How long the choices took is told apart, and so is the median of `llama_decode` and
-`llama_synchronize` alone: the first two steps after a prompt take longer, since the graph is built and recorded anew.
+A step is `llama_decode` and `llama_synchronize`, as in llama-bench, followed by the choice of the likeliest token on
+the host, which llama-bench omits. The time of the choices is reported separately, and so is the median of
+`llama_decode` and `llama_synchronize`: the first two steps after a prompt take longer, because llama.cpp builds and
+records its graph anew.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from statistics import median
 from typing import Any
 
 DEFAULT_BATCH = 2048
-"""llama.cpp's own `n_batch`: most tokens of one `llama_decode`. What is longer gets a context with a larger one."""
+"""llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`. Longer prompts raise it."""
 CONTEXT_STEP = 256
-"""llama.cpp rounds the KV cache's length up to a multiple of this."""
+"""Multiple to which llama.cpp rounds the KV cache's length."""
 ERROR_LEVEL = 4
 """GGML_LOG_LEVEL_ERROR."""
 QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
@@ -26,7 +27,7 @@ QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
 
 
 class Driver:
-    """One GGUF model and, once the first shape is known, its context."""
+    """One GGUF model and, after the first shape, its context."""
 
     def __init__(self) -> None:
         self._errors: list[str] = []
@@ -37,14 +38,14 @@ class Driver:
         self._settings: dict[str, Any] = {}
 
     def import_engine(self, *, library: str | None, **_: Any) -> None:
-        """Load llama.cpp: the build in a folder, or the one that llama-cpp-python brought."""
+        """Load llama.cpp: the build in a folder, or the one in llama-cpp-python."""
         if library:
             os.environ["LLAMA_CPP_LIB_PATH"] = library
         import llama_cpp
         import numpy
 
         self._api, self._numpy = llama_cpp, numpy
-        # ctypes would free a callback that nothing holds.
+        # ctypes frees a callback without a reference.
         self._log = llama_cpp.llama_log_callback(self._keep_error)
         llama_cpp.llama_log_set(self._log, None)
         llama_cpp.llama_backend_init()
@@ -57,13 +58,7 @@ class Driver:
         return RuntimeError(": ".join([what, *self._errors[-2:]]))
 
     def open(self, *, model: str, threads: int, gpu_layers: int, flash_attention: bool, **_: Any) -> dict[str, Any]:
-        """Load a model.
-
-        Args:
-            model: A GGUF file.
-            threads: For the prompt and for the steps.
-            gpu_layers: How many layers go to the GPU; 0 for none, a large number for all.
-        """
+        """Load a model."""
         if gpu_layers and not self._api.llama_supports_gpu_offload():
             raise RuntimeError("this build of llama.cpp has no GPU backend")
         started_ns = time.perf_counter_ns()
@@ -79,9 +74,9 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Greedy tokens, and readings of the clock in nanoseconds.
+        """Return greedy tokens, and clock readings in nanoseconds.
 
-        `choosing_ns` lies between first and last; `step_ns` is the median of the steps without it.
+        `choosing_ns` is part of the time between first and last; `step_ns` is the median step without it.
         """
         depth = len(context[0]) if context else 0
         self._make_room(len(prompt_ids), depth + len(prompt_ids[0]) + new_tokens, len(prompt_ids[0]))
@@ -125,8 +120,8 @@ class Driver:
         """Feed a text, and write [positions, vocabulary] float32 log-probabilities to a file.
 
         Args:
-            together: How many ids are fed at once at the beginning, as a prompt is; the others come one at a time.
-            rows_from: The first position whose row is written; `together - 1` at most.
+            together: Number of ids fed at once as the prompt; the others are fed one at a time.
+            rows_from: First position whose row is written; at most `together - 1`.
         """
         self._make_room(1, len(ids), together)
         self._fill([])
@@ -145,7 +140,7 @@ class Driver:
         return {"path": "decode", "positions": len(ids), "vocabulary": self._vocabulary}
 
     def quantize(self, *, source: str, target: str, form: str, threads: int, library: str | None) -> dict[str, Any]:
-        """Write a GGUF file of 16 bit in another form."""
+        """Quantize a 16-bit GGUF file."""
         self.import_engine(library=library)
         parameters = self._api.llama_model_quantize_default_params()
         parameters.ftype, parameters.nthread = QUANTIZED[form], threads
@@ -154,7 +149,7 @@ class Driver:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """The build of llama.cpp that ran, its settings, and the size that it tells of the model."""
+        """Return the build of llama.cpp, its settings, and the size that it reports of the model."""
         api = self._api
         facts: dict[str, Any] = {
             "version": api.__version__,
@@ -172,7 +167,7 @@ class Driver:
         return facts
 
     def close(self) -> None:
-        """Give memory back."""
+        """Free all memory."""
         if self._context:
             self._api.llama_free(self._context)
         if self._model:
@@ -180,7 +175,6 @@ class Driver:
         self._context = self._model = None
 
     def _make_room(self, sequences: int, tokens: int, prompt_tokens: int) -> None:
-        """A context with room for so many sequences of so many tokens; the last one where it is large enough."""
         tokens = -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
         batch = max(DEFAULT_BATCH, sequences * prompt_tokens)
         if self._context and sequences == self._shape[0] and tokens <= self._shape[1] and batch <= self._shape[2]:
@@ -198,7 +192,6 @@ class Driver:
         self._shape = (sequences, tokens, batch)
 
     def _fill(self, context: list[list[int]]) -> None:
-        """Leave this context in the KV cache and nothing else: as it is where it is there already."""
         memory = self._api.llama_get_memory(self._context)
         if context and context == self._filled:
             for row, ids in enumerate(context):
@@ -214,7 +207,6 @@ class Driver:
         self._filled = context
 
     def _batch(self, entries: list[tuple[int, int, int, bool]]) -> Any:
-        """Entries of a `llama_batch`: token, position, sequence, and whether its logits are wanted."""
         batch = self._api.llama_batch_init(len(entries), 0, 1)
         batch.n_tokens = len(entries)
         for index, (token, position, sequence, wanted) in enumerate(entries):
@@ -236,7 +228,6 @@ class Driver:
         return int(self._logits(index).argmax())
 
     def _log_probabilities(self, index: int) -> Any:
-        """float32, [vocabulary]; added up in float64."""
         logits = self._logits(index).astype(self._numpy.float64)
         logits -= logits.max()
         return (logits - self._numpy.log(self._numpy.exp(logits).sum())).astype(self._numpy.float32)
@@ -247,7 +238,6 @@ def _library_path(api: Any) -> str:
 
 
 def _commit(api: Any) -> str | None:
-    """The commit that ggml was built from; None where the build did not know, as in a source distribution."""
     read = getattr(api.llama_cpp._lib, "ggml_commit", None)
     if read is None:
         return None

@@ -1,7 +1,7 @@
-"""SGLang, offline: exactly our token ids, and our clock around its stream. Written by SGLang 0.5.23's sources.
+"""Driver of SGLang, offline, with our token ids and our clock around its stream. Written from SGLang 0.5.23's sources.
 
-SGLang runs its scheduler in processes of its own, so that a reading of the clock here includes a message between two
-processes for every token, as its users have it.
+SGLang runs its scheduler in processes of its own, so that each clock reading includes a message between two processes,
+as for SGLang's users.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 TOP = 100
-"""Likeliest tokens a position whose log-probabilities are asked for."""
+"""Number of likeliest tokens per position."""
 
 
 class Driver:
@@ -24,15 +24,11 @@ class Driver:
         import sglang  # noqa: F401
 
     def open(self, **arguments: Any) -> dict[str, Any]:
-        """Load a model.
-
-        Args:
-            arguments: Of `sglang.Engine`.
-        """
+        """Load a model with arguments of `sglang.Engine`."""
         import sglang
 
         started_ns = time.perf_counter_ns()
-        # Ids come in and go out. The same prompt comes again and again, and must be computed each time.
+        # Token ids in and out. The same prompt is repeated, and must be computed each time.
         self._engine = sglang.Engine(
             **arguments, skip_tokenizer_init=True, disable_radix_cache=True, random_seed=0, stream_interval=1
         )
@@ -41,7 +37,7 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Greedy tokens of one sequence, and our readings of the clock in nanoseconds."""
+        """Return greedy tokens of one sequence, and clock readings in nanoseconds."""
         if context:
             raise NotImplementedError("SGLang has no call that leaves a context in its cache before the clock starts")
         if len(prompt_ids) > 1:
@@ -64,8 +60,8 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Log-probabilities of the likeliest tokens after each position, as SGLang's *prefill* gives them. Where and
-        how a decode step would be fed is nothing that it can be told."""
+        """Return the likeliest tokens after each position, from SGLang's *prefill*: SGLang has no call that feeds given
+        tokens to decode steps."""
         answer = self._engine.generate(
             input_ids=ids,
             sampling_params={"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
@@ -74,7 +70,7 @@ class Driver:
             top_logprobs_num=TOP,
         )
         meta = answer["meta_info"]
-        # The first position of a prompt follows nothing; what follows the last is the new token's.
+        # The first position has no prediction; the prediction after the last one belongs to the new token.
         rows = [*meta["input_top_logprobs"][1:], meta["output_top_logprobs"][0]]
         return {
             "path": "prefill",
@@ -85,7 +81,7 @@ class Driver:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Version and settings as SGLang resolved them."""
+        """Return the version and SGLang's resolved settings."""
         import sglang
 
         facts: dict[str, Any] = {"version": sglang.__version__, "kv_cache": "paged"}
@@ -102,5 +98,4 @@ class Driver:
 
 
 def _joined(tokens: list[int], ids: list[int], completed: int) -> list[int]:
-    """All tokens so far: a piece of the stream has either all of them or only the new ones."""
     return list(ids) if len(ids) == completed else [*tokens, *ids]

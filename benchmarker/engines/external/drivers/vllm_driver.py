@@ -1,7 +1,7 @@
-"""vLLM, offline and in one process: exactly our token ids, its own request metrics, and our clock beside them.
+"""Driver of vLLM, offline and in one process, with our token ids, our clock, and vLLM's own request metrics.
 
-The steps are those that `LLM.generate` makes (`add_request`, then `step` until nothing is left), with a reading of the
-clock after each. CUDA graphs and compilation are as vLLM ships them.
+The calls are those of `LLM.generate` (`add_request`, then `step` until all requests are finished), with a reading of
+the clock after each step. CUDA graphs and compilation are vLLM's defaults.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import Counter
 from typing import Any
 
 TOP = 100
-"""Likeliest tokens a position whose log-probabilities are asked for."""
+"""Number of likeliest tokens per position."""
 SETTINGS = {
-    # One process: its memory, kernels and model can be looked at.
+    # One process, whose memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -23,10 +23,10 @@ SETTINGS = {
 
 
 def room_words(text: str) -> str | None:
-    """What to do where one sequence of the model's full length does not fit into the KV cache; None for other errors.
+    """Return the remedy if one sequence of the model's full length does not fit into the KV cache; else None.
 
     Args:
-        text: What vLLM says (vllm/v1/core/kv_cache_utils.py, 0.32).
+        text: Message of vLLM (vllm/v1/core/kv_cache_utils.py, 0.32).
     """
     if "KV cache is needed" not in text:
         return None
@@ -47,21 +47,13 @@ class Driver:
         self._requests = 0
 
     def import_engine(self, *, cpu_kv_cache_gib: int | None, **_: Any) -> None:
-        """Import vLLM.
-
-        Args:
-            cpu_kv_cache_gib: Room for the KV cache where vLLM computes on the CPU; None on a GPU.
-        """
+        """Import vLLM."""
         if cpu_kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
         import vllm  # noqa: F401
 
     def open(self, *, cpu_kv_cache_gib: int | None, **arguments: Any) -> dict[str, Any]:
-        """Load a model.
-
-        Args:
-            arguments: Of `vllm.LLM`.
-        """
+        """Load a model with arguments of `vllm.LLM`."""
         del cpu_kv_cache_gib  # vLLM has read it from the environment
         from vllm import LLM
 
@@ -71,7 +63,7 @@ class Driver:
                 **arguments,
                 seed=0,
                 max_logprobs=TOP,
-                # Ids come in and go out. The same prompt comes again and again, and must be computed each time.
+                # Token ids in and out. The same prompt is repeated, and must be computed each time.
                 skip_tokenizer_init=True,
                 enable_prefix_caching=False,
                 # Without this a request has no metrics.
@@ -87,7 +79,7 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Greedy tokens, our readings of the clock in nanoseconds, and vLLM's own times of each sequence."""
+        """Return greedy tokens, clock readings in nanoseconds, and vLLM's own times of each sequence."""
         if context:
             raise NotImplementedError("vLLM has no call that leaves a context in the KV cache before the clock starts")
         from vllm import SamplingParams
@@ -132,13 +124,13 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Log-probabilities of the likeliest tokens after each position, as vLLM's *prefill* gives them. Where and how
-        a decode step would be fed is nothing that it can be told."""
+        """Return the likeliest tokens after each position, from vLLM's *prefill*: vLLM has no call that feeds given
+        tokens to decode steps."""
         from vllm import SamplingParams, TokensPrompt
 
         parameters = SamplingParams(temperature=0, max_tokens=1, logprobs=TOP, prompt_logprobs=TOP, detokenize=False)
         (answer,) = self._llm.generate([TokensPrompt(prompt_token_ids=ids)], parameters, use_tqdm=False)
-        # The first position of a prompt follows nothing; what follows the last is the new token's.
+        # The first position has no prediction; the prediction after the last one belongs to the new token.
         rows = [*answer.prompt_logprobs[1:], answer.outputs[0].logprobs[0]]
         return {
             "path": "prefill",
@@ -149,7 +141,7 @@ class Driver:
         }
 
     def facts(self) -> dict[str, Any]:
-        """Version, the KV cache's bytes, and what the weights really are."""
+        """Return the version, the KV cache's bytes, and the types of the weights."""
         import vllm
 
         facts: dict[str, Any] = {"version": vllm.__version__, "kv_cache": "paged"}
@@ -173,11 +165,10 @@ class Driver:
         }
 
     def close(self) -> None:
-        """Nothing: the process ends."""
+        """Do nothing: the process ends."""
 
 
 def _engine_times(metrics: Any) -> dict[str, float | None] | None:
-    """TTFT on vLLM's wall clock, and seconds a token on its core's clock."""
     if metrics is None:
         return None
     steps = metrics.num_generation_tokens - 1
@@ -188,11 +179,10 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
 
 
 def _weight_facts(model: Any) -> dict[str, Any]:
-    """How many layers each of vLLM's methods has, and on a GPU the bytes of the model's storages by type, each once."""
     methods = Counter(type(module.quant_method).__name__ for module in model.modules() if _method(module))
     backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
     layers = {"linear_methods": dict(methods), "attention": sorted(backends)}
-    # On the CPU vLLM packs the linears' weights out of the model's parameters: what is left would pass for all of them.
+    # On the CPU vLLM moves the linears' weights out of the model's parameters; the rest would be mistaken for all.
     if next(iter(model.parameters())).device.type == "cpu":
         return layers
     storages = {}
@@ -210,7 +200,6 @@ def _method(module: Any) -> Any:
 
 
 def _cache_bytes(worker: Any) -> int:
-    """Bytes that the worker reserved for the KV cache, each storage once."""
     tensors = [
         part for cache in worker.model_runner.kv_caches for part in (cache if isinstance(cache, list) else [cache])
     ]

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from benchmarker.workloads.context_parallel.exchange import Exchange, Pending, exchange_of
 from benchmarker.workloads.context_parallel.sequence_split import RingStep, Rows, steps_of
-from benchmarker.workloads.context_parallel.variants.base import Plan
 from benchmarker.workloads.context_parallel.variants.block_kernels import (
     Block,
     BlockKernel,
@@ -27,6 +26,7 @@ from benchmarker.workloads.context_parallel.variants.block_kernels import (
     Merged,
     block_kernel,
 )
+from benchmarker.workloads.context_parallel.variants.registry import Plan
 from benchmarker.workloads.operation.implementation import Operation
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.context_parallel.sequence_split import spans_of
-from benchmarker.workloads.context_parallel.variants.base import SDPA_BACKENDS, Plan
+from benchmarker.workloads.context_parallel.variants.registry import SDPA_BACKENDS, Plan
 from benchmarker.workloads.operation.implementation import Operation
 
 

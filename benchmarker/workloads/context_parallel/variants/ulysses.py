@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarker.workloads.context_parallel.exchange import all_to_all
-from benchmarker.workloads.context_parallel.variants.base import Plan, open_single
+from benchmarker.workloads.context_parallel.variants.registry import Plan, open_single
 from benchmarker.workloads.operation.implementation import Operation
 
 
