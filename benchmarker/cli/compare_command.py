@@ -97,10 +97,10 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
     from benchmarker.core.tables import to_markdown
+    from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
     from benchmarker.report.choice import chosen_sheet, to_csv
     from benchmarker.report.compare import compare as compare_records
     from benchmarker.report.markdown import brief, whole
-    from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 
     comparison = compare_records(paths, baseline=baseline, force=force)
     recommendation = recommend(comparison, budget) if budget is not None else None

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarker.comparison.comparing import Circumstance, keys_of
-from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.packages import COMPUTING
 from benchmarker.core.tables import plain_line

@@ -21,8 +21,7 @@ from benchmarker.comparison.comparable import (
     form_of,
     refusal,
 )
-from benchmarker.comparison.comparing import Circumstance
-from benchmarker.comparison.rows import CellKey, Results, Row
+from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.stats import MIN_ROUNDS, Ratio, verdicts

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.aggregate import floor_s
-from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.results import floor_s
+from benchmarker.comparison.rows import keys_of
 from benchmarker.schema.profile import Profile
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
 from benchmarker.comparison.ranking import UNDECIDED, Ranking, ranking_of
-from benchmarker.comparison.rows import CellKey, Results, Row, headline
+from benchmarker.comparison.rows import PLAIN, SECONDS, SIZES, CellKey, Limitable, Results, Row, headline
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
 from benchmarker.core.stats import Estimate, Ratio, Verdict

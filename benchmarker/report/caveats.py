@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from scipy.special import stdtr
 
-from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, Failure, Row, cell_words, listed
+from benchmarker.comparison.rows import CellKey, Failure, Row, cell_words, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.tables import escaped
 from benchmarker.schema.record import Flag, RunRecord

@@ -18,8 +18,7 @@ from benchmarker.comparison.rows import Results, with_bound
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import abridged
-from benchmarker.explain.difference import Contrast, contrasts_of
-from benchmarker.explain.explain import explain
+from benchmarker.explain.explain import Contrast, contrasts_of, explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import brief, summary, to_markdown

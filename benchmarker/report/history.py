@@ -6,9 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarker.comparison.aggregate import make_row
-from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, Row, cell_words
+from benchmarker.comparison.results import make_row
+from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.formatting import MISSING, plural, with_spread
 from benchmarker.core.tables import Column, Sheet, plain_line

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarker.comparison.aggregate import make_row
-from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
-from benchmarker.comparison.rows import CellKey, Context, Results, cell_words, headline_rows, with_bound
+from benchmarker.comparison.results import make_row
+from benchmarker.comparison.rows import CellKey, Context, Results, cell_words, headline_rows, keys_of, with_bound
 from benchmarker.core import tables
 from benchmarker.core.formatting import plural
 from benchmarker.core.tables import Block, Sheet, bold, bullets, code, escaped
-from benchmarker.report.answer import answer
+from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
 from benchmarker.report.first_table import first_table, other_cells
-from benchmarker.report.recommendation import budget_lines, recommendation_lines
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, named_variants
-from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import Check, equal, record_checks
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.recompute import (
@@ -30,7 +29,7 @@ from benchmarker.comparison.recompute import (
     verdict,
 )
 from benchmarker.comparison.results import results_of_records
-from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, headline
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, headline, keys_of
 from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB
 from benchmarker.core.stats import Estimate, Ratio

@@ -18,9 +18,8 @@ from benchmarker.schema.option import Option
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance, Limitable
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Results, Row
+    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Results, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
     from benchmarker.explain.case import Timed
@@ -198,7 +197,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def cell_keys(self, record: RecordT) -> list[CellKey]:
         """Return the keys of a record's cells in their order."""
-        from benchmarker.comparison.comparing import plain_keys
+        from benchmarker.comparison.rows import plain_keys
 
         return plain_keys(record, self.axes)
 

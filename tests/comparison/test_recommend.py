@@ -11,8 +11,8 @@ from benchmarker.cli.app import app
 from benchmarker.comparison.recommend import Recommendation, parse_budget, recommend
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import to_markdown
+from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.compare import compare_records
-from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, environment, record, save

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.cli.app import app
-from benchmarker.comparison import aggregate, ranking, speed_up
+from benchmarker.comparison import ranking, results, speed_up
 from benchmarker.core import stats
 from benchmarker.core.formatting import decimal
 from benchmarker.report import first_table
@@ -208,10 +208,8 @@ def test_a_wrong_speed_up_is_named_in_rows_first_table_and_answer(sweep, capsys,
 
 
 def test_a_wrong_rate_is_named(sweep, capsys, monkeypatch):
-    right = aggregate.estimate
-    monkeypatch.setattr(
-        aggregate, "estimate", lambda *values: replace(right(*values), value=1.01 * right(*values).value)
-    )
+    right = results.estimate
+    monkeypatch.setattr(results, "estimate", lambda *values: replace(right(*values), value=1.01 * right(*values).value))
     code, output = verified(sweep, capsys)
     assert (code, "decode is " in output, "decode tok/s as printed is " in output) == (1, True, True)
 

@@ -188,7 +188,8 @@ def test_a_torch_fallback_is_said_loudly() -> None:
     found = explained(run("gptq", kernel("triton_poi_fused_index_mul_sub_0", ms=10.0), tpot_ms=12.0, load=facts))
     assert found.verdict.bound == "dequantizing"
     assert found.proof.warnings[0] == (
-        "torch fallback: TorchLinear is gptqmodel's fallback, which dequantizes with torch operators and multiplies in 16 bits"
+        "torch fallback: TorchLinear is gptqmodel's fallback, which dequantizes with torch operators and multiplies "
+        "in 16 bits"
     )
     assert found.proof.warnings[1].startswith("not a low-bit product: ")
 

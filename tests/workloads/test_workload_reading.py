@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.comparing import cell_of, keys_of
 from benchmarker.comparison.gate import check
 from benchmarker.comparison.recommend import recommend
+from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.charts.all import charts_of
 from benchmarker.report.compare import compare, read_record, to_markdown, to_rows
 from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
 from benchmarker.report.html.page import to_html
 from benchmarker.report.markdown import summary
-from benchmarker.report.recommendation import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry
 from benchmarker.schema.record import Demand, Limits, Memory, RunRecord, VariantFacts

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from benchmarker.comparison.rows import headline
 from benchmarker.report.charts.curves import curves
 from benchmarker.report.charts.rounds import board_chart, rounds_chart
-from benchmarker.report.charts.speed import cells_chart, speed_chart
+from benchmarker.report.charts.speed import cells_chart, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
 from benchmarker.report.charts.style import Chart, series_of
-from benchmarker.report.charts.tradeoff import memory_chart
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.comparing import cell_of
-from benchmarker.comparison.rows import CellKey, cell_words
+from benchmarker.comparison.rows import CellKey, cell_of, cell_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.schema.environment import Conditions
 from benchmarker.schema.record import CellBase, RunRecord

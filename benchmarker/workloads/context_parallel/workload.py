@@ -21,9 +21,8 @@ from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import Row
+    from benchmarker.comparison.rows import Circumstance, Row
     from benchmarker.core.tables import Column
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from benchmarker.comparison.comparing import keys_of
+from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.case import ADVICE as DEFAULT_ADVICE

@@ -25,7 +25,7 @@ from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training.record import StepPart
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance
+    from benchmarker.comparison.rows import Circumstance
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device

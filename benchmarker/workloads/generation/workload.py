@@ -18,9 +18,8 @@ from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Poi
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance, Limitable
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Results
+    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Results
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
     from benchmarker.explain.case import Timed

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from benchmarker.comparison.aggregate import by_round
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.results import by_round
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import decimal, gib, percent
 from benchmarker.core.stats import Ratio, paired_ratio

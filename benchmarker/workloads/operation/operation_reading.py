@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.aggregate import make_row
-from benchmarker.comparison.comparing import cell_of, keys_of
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.results import make_row
+from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
 from benchmarker.core.formatting import abridged
 from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms

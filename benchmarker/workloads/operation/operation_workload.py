@@ -10,7 +10,7 @@ from benchmarker.schema.option import Option
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 
 if TYPE_CHECKING:
-    from benchmarker.comparison.comparing import Circumstance
+    from benchmarker.comparison.rows import Circumstance
 
 
 class OperationWorkload(Workload[JobT, RecordT, RowT]):

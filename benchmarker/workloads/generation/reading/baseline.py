@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarker.comparison.comparing import PLAIN, SECONDS, SIZES, Limitable
-from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.rows import PLAIN, SECONDS, SIZES, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import code, escaped

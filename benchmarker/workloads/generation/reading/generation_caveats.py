@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, cell_words
+from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import escaped

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, cast
 from benchmarker.comparison.rows import CellKey, cell_words, headline
 from benchmarker.report.charts.curves import curve_chart
 from benchmarker.report.charts.rounds import board_chart, rounds_chart
-from benchmarker.report.charts.speed import cells_chart, speed_chart
+from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
-from benchmarker.report.charts.tradeoff import draw_against, front_note, memory_chart
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarker.comparison.comparing import keys_of
 from benchmarker.comparison.invariants import TOLERANCE, Check, equal
+from benchmarker.comparison.rows import keys_of
 from benchmarker.schema.quality import Quality
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.demand import MBU_LIMIT, mbu

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from benchmarker.comparison.aggregate import make_row
-from benchmarker.comparison.comparing import cell_of
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.results import make_row
+from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code, escaped

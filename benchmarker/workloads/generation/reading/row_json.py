@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarker.comparison.comparing import metric_numbers, ratio_numbers
+from benchmarker.comparison.rows import metric_numbers, ratio_numbers
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference, GenerationRow

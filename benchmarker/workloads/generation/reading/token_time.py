@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from benchmarker.comparison.comparing import keys_of
-from benchmarker.comparison.rows import CellKey, cell_words
+from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.explain.case import Case, Timed, why_no_profile
 from benchmarker.explain.phases import (
