@@ -121,7 +121,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     # Measuring
 
     def open(self, job: JobT, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        """Open one variant for measuring."""
         raise NotImplementedError
 
     def key_parts(self, job: JobT) -> dict[str, Any]:
@@ -348,13 +347,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        """Return the charts of a comparison."""
         from benchmarker.report.charts.all import plain_charts
 
         return plain_charts(comparison)
 
     def page_title(self, results: Results) -> str:
-        """Return the title of the page."""
         from benchmarker.report.captions import plain_title
 
         return plain_title(results)
@@ -371,7 +368,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     @final
     def ranking(self, names: Collection[str]) -> Metric:
-        """Return the metric that ranks rows that have metrics of these names."""
         return self.metric(next((name for name in self.ranked_by if name in names), self.headline))
 
     @property
@@ -393,12 +389,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
     @property
     @final
     def rate_unit(self) -> str:
-        """Unit of the headline metric, as it is shown."""
         return self.metric(self.headline).shown_unit
 
     @final
     def rate(self, cell: CellBase, sample: SampleBase) -> float | None:
-        """Return the headline metric of one repeat, as it is shown."""
         metric = self.metric(self.headline)
         value = metric.of_repeat(cell, sample)
         return None if value is None else metric.scale * value

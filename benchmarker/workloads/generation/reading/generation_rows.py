@@ -46,7 +46,6 @@ class GenerationKey(CellKey):
 
     @property
     def place(self) -> str:
-        """Cell in a message: `26 x 100 x 1`."""
         depth = f", depth {self.depth}" if self.depth else ""
         return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
 
@@ -155,7 +154,6 @@ class GenerationRow(Row):
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
-    """First new tokens, at most 64."""
     same_tokens: int | None = None
     """Number of leading tokens in common with the same quantization in eager; None for that itself."""
     perplexity: float | None = None
@@ -213,7 +211,6 @@ class GenerationRow(Row):
 
     @property
     def ttft(self) -> Estimate | None:
-        """Time to first token, s."""
         return self.metrics.get("ttft")
 
     @property
