@@ -60,7 +60,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Rival:
+class BudgetRival:
     """Another variant within the budget, compared with the chosen one."""
 
     candidate: Candidate
@@ -77,11 +77,11 @@ class Recommendation:
     cell: CellKey
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
-    rivals: tuple[Rival, ...] = ()
+    rivals: tuple[BudgetRival, ...] = ()
     """Other candidates within the budget, the fastest first."""
     unmeasured: tuple[Limit, ...] = ()
     """Limits that were measured for no variant. With any, the budget has no answer."""
-    undecided: tuple[Rival, ...] = ()
+    undecided: tuple[BudgetRival, ...] = ()
     """Rivals whose difference from the fastest is not significant. With any, no variant is chosen."""
     fastest: Candidate | None = None
     """Fastest candidate within the budget."""
@@ -131,7 +131,7 @@ def _choice(results: Results, budget: str, cell: CellKey, candidates: tuple[Cand
     ranking = ranking_of(results, among=lambda row: row.variant in by_name and by_name[row.variant].fits)
     if ranking.leader is None or ranking.fastest is None:
         return Recommendation(budget, cell, None, candidates)
-    rivals = tuple(Rival(by_name[rival.row.variant], rival.ratio, rival.verdict) for rival in ranking.rivals)
+    rivals = tuple(BudgetRival(by_name[rival.row.variant], rival.ratio, rival.verdict) for rival in ranking.rivals)
     undecided = tuple(rival for rival in rivals if rival.verdict in UNDECIDED)
     return Recommendation(
         budget,

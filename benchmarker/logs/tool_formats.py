@@ -253,7 +253,7 @@ def _aiperf_row(report: Values) -> ToolRow:
     def value(name: str, statistic: str = "avg") -> float | None:
         metric = report.get(name) or {}
         number = metric.get(statistic, metric.get("avg"))
-        return number * _UNITS.get(metric.get("unit"), 1.0) if number else None
+        return number * _UNITS.get(str(metric.get("unit")), 1.0) if number else None
 
     names = _first_named(report, "model_names", "models", "model")
     return ToolRow(

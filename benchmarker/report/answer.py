@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarker.comparison.ranking import Ranking, Rival
-from benchmarker.comparison.recommend import Candidate, Check, Recommendation, Rival
+from benchmarker.comparison.recommend import BudgetRival, Candidate, Check, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
@@ -212,7 +212,7 @@ def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
     return f"{words}; {times(second.ratio)} as fast as {escaped(second.candidate.row.variant)}, the next that fits."
 
 
-def _undecided(fastest: Candidate, undecided: tuple[Rival, ...]) -> str:
+def _undecided(fastest: Candidate, undecided: tuple[BudgetRival, ...]) -> str:
     second, others = undecided[0], len(undecided) - 1
     more = f" and {others} more that fit" if others else ""
     return (

@@ -58,7 +58,7 @@ def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of latency, TTFT, TPOT, tok/s and further metrics. The first shows the status of a failed row."""
+    """Return the columns of latency, TTFT, TPOT, tok/s and further metrics. The first has the status of failed rows."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
