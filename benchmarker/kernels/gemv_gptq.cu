@@ -1,11 +1,11 @@
-// GPTQ's words times one vector, with groups of 128 inputs and zero points of 8; see gemv_tensor_core.cuh.
+// W4A16 GEMV of GPTQ's words, with groups of 128 inputs and zero points of 8; see gemv_tensor_core.cuh.
 //
-// words: [INPUTS / 8, outputs], eight consecutive inputs each, from the lowest bits up. scales: [INPUTS / 128, outputs].
-// With SWIGLU the first matrix is the gate's, the second up's, and each may be columns of a larger one: `outputs` are then
-// those of its rows. Else the outputs of up to three matrices follow one another.
+// words: [INPUTS / 8, outputs], eight consecutive inputs, lowest bits first. scales: [INPUTS / 128, outputs]. With SWIGLU
+// the first matrix is the gate's, the second up's, and each may be columns of a larger one with `outputs` columns. Otherwise
+// the outputs of up to three matrices are concatenated.
 //
-// Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile, of which a lane reads a word each: four times, which is a
-// chunk with one scale. All columns of B are the same.
+// Rows g and g + 8 of A are outputs 2 g and 2 g + 1 of a tile. A lane reads a word of each, four times: a chunk with one
+// scale. All columns of B are equal.
 
 #include "gemv_tensor_core.cuh"
 

@@ -1,13 +1,13 @@
-// bitsandbytes' NF4 or FP4 codes times one vector; see gemv_tensor_core.cuh.
+// W4A16 GEMV of bitsandbytes' NF4 or FP4 codes; see gemv_tensor_core.cuh.
 //
-// codes: [outputs, INPUTS / 2], two a byte, the earlier input's in the upper four bits. scales: [outputs, INPUTS / 64].
-// numbers: [16]. With SWIGLU the first half of the outputs are the gate's, the other half are up's.
+// codes: [outputs, INPUTS / 2], two per byte, the earlier input in the upper four bits. scales: [outputs, INPUTS / 64].
+// numbers: [16]. With SWIGLU the first half of the outputs are the gate's, the other half up's.
 //
-// Rows g and g + 8 of A are the gate's and up's row g of a tile, or else one output's numbers in two chunks that follow
-// one another. A lane reads 16 bytes of each: 32 inputs, of which a chunk has four lanes' and two scales.
+// Rows g and g + 8 of A are the gate's and up's row g of a tile, or one output's numbers in two consecutive chunks. A lane
+// reads 16 bytes of each: 32 inputs; a chunk has four lanes' inputs and two scales.
 //
-// Scales cannot wait until the products are added up. So columns of B differ: an even one has a chunk's first 64 inputs,
-// an odd one its last, and zeros elsewhere. With two chunks the third and fourth of four columns are the second chunk's.
+// Scales must be applied before the sum. So columns of B differ: even ones have a chunk's first 64 inputs, odd ones its
+// last, and zeros elsewhere. With two chunks, the third and fourth of four columns are the second chunk's.
 
 #include "gemv_tensor_core.cuh"
 

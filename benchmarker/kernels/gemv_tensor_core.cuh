@@ -1,17 +1,17 @@
-// What the GEMVs over packed 4-bit weights have in common: a matrix of codes times one vector, on tensor cores.
+// Common part of the W4A16 GEMVs on tensor cores: a matrix of codes times one vector.
 //
-// Pairs of weights come from the table in pair_table.cuh. Products are added up in 32 bits.
+// Pairs of weights come from the table in pair_table.cuh. Products are summed in 32 bits.
 //
-// mma multiplies A (16 x 16, the weights) by B (16 x 8, the vector). Lane 4 g + t of a warp holds rows g and g + 8 of A,
-// column g of B, and columns 2 t and 2 t + 1 of the same rows of the result. It holds four of the 16 terms of each.
-// Which inputs are a term is free, if A and B agree: a lane takes eight that lie together, in two products.
+// mma multiplies A (16 x 16, weights) by B (16 x 8, vector). Lane 4 g + t of a warp holds rows g and g + 8 of A, column g of
+// B, and columns 2 t and 2 t + 1 of the same rows of the result, with four of the 16 terms of each. The assignment of inputs
+// to terms is free if A and B agree: a lane takes eight consecutive inputs in two products.
 //
-// A block of the grid has GROUPS groups of SPLIT warps. A group takes a tile of outputs, and then others; each of its warps
-// takes UNITS parts of the inputs. HELD of them are on their way from memory all the time, also while the kernel
-// before this one ends: its output, the vector, is waited for only then (programmatic dependent launch).
+// A block has GROUPS groups of SPLIT warps. A group takes a tile of outputs, then others; each warp takes UNITS parts of the
+// inputs, HELD of them in flight, also before the previous kernel ends, whose output, the vector, is awaited afterwards
+// (programmatic dependent launch).
 //
-// Constants of a program: INPUTS, SPLIT, GROUPS, UNITS, HELD, IS_REPEATED (whether there are more tiles than groups), NORMED
-// (an RMS norm of the vector comes first), SWIGLU (silu(gate) * up is made of two matrices), ADDED (a residual), BF16.
+// Macros: INPUTS, SPLIT, GROUPS, UNITS, HELD, IS_REPEATED (more tiles than groups), NORMED (RMS norm of the vector), SWIGLU
+// (silu(gate) * up of two matrices), ADDED (residual), BF16.
 
 #include "pair_table.cuh"
 

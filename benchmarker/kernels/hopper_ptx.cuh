@@ -1,7 +1,7 @@
-// Hopper's instructions for a block of warp groups that loads ahead and multiplies (sm_90a), each as a function.
+// Hopper's instructions for copies and products of warp groups (sm_90a), one function each.
 //
-// A barrier counts arrivals, and the bytes of copies that were announced to it. It has phases: a thread waits for the end of
-// the phase with a parity, 0 first. Copies and products run beside the threads that ask for them.
+// A barrier counts arrivals and announced bytes of copies. A thread waits for the end of the phase with a parity, starting
+// with 0. Copies and products are asynchronous.
 
 #include "tensor_ptx.cuh"
 

@@ -1,9 +1,8 @@
-// Pairs of 4-bit weights as operands of tensor cores: a table in shared memory, of which each lane has its own.
+// Pairs of 4-bit weights as tensor core operands, from a table in shared memory with one copy per lane.
 //
-// Two codes lie in a byte. The table has the two numbers of each byte as a pair of 16-bit floats, once for each lane, so
-// that no two lanes ever ask the same bank: one instruction makes the place, one reads, and the pair is an operand of
-// mma.m16n8k16 as it is. So a weight takes 1.2 instructions, where cutting it out and multiplying takes 3 to 5, about as
-// many as an H100 has time for.
+// A byte has two codes. The table has both numbers of each byte as a pair of 16-bit floats, once per lane, so that lanes
+// never conflict in a bank: one instruction computes the address, one reads, and the pair is an operand of mma.m16n8k16. A
+// weight takes 1.2 instructions instead of 3 to 5 for masking and multiplying, which is about the limit of an H100.
 
 #include "tensor_ptx.cuh"
 

@@ -1,10 +1,10 @@
-// Rows in the order that prefill_gemm.cu reads, as packed_weights.by_lane has it; with GATED made by SwiGLU on the way.
+// Rows in the order of prefill_gemm.cu (`by_lane` in packed_weights.py); with GATED after SwiGLU.
 //
-// Of 64 inputs each of four lanes has sixteen that lie together. A thread takes eight of one lane, 16 bytes, and makes four
-// pairs of them. The pairs of one number of the four lanes lie together in the result. So the four threads that have the same
-// eight of their lanes exchange pairs: each ends with one pair of every lane, and writes 16 bytes as well.
+// Of 64 inputs each of four lanes has sixteen consecutive ones. A thread takes eight inputs of one lane, 16 bytes, as four
+// pairs. The four threads with the same eight of their lanes exchange pairs: each ends with one pair of every lane and
+// writes 16 bytes.
 //
-// Macros: IN_WORD, the weights of a word, 4 or 8; GATED, whether a row is a gate and behind it an up; BF16.
+// Macros: IN_WORD, weights per word, 4 or 8; GATED, rows are gate and up; BF16.
 
 #include "tensor_ptx.cuh"
 

@@ -1,20 +1,19 @@
-// Packed weights times many rows, for Hopper: see hopper_ptx.cuh for its instructions.
+// Packed weights times many rows, for Hopper; hopper_ptx.cuh has its instructions.
 //
-// FORM 8: int8 [outputs, INPUTS], and a scale for each output, in 32 bits if HAS_WIDE_SCALES; 4: GPTQ's words
-// [INPUTS / 8, outputs] and scales [INPUTS / GROUP, outputs], zero points of 8; 16: bitsandbytes' codes
-// [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the table of 16 numbers. hidden: [rows, INPUTS];
-// output: [rows, outputs].
+// FORM 8: int8 [outputs, INPUTS] and a scale per output, in 32 bits if HAS_WIDE_SCALES; 4: GPTQ's words [INPUTS / 8,
+// outputs] and scales [INPUTS / GROUP, outputs], zero points of 8; 16: bitsandbytes' codes [outputs, INPUTS / 2], scales
+// [outputs, INPUTS / 64] in 32 bits, and the code table [16]. hidden: [rows, INPUTS]; output: [rows, outputs].
 //
-// A tile is TILE_OUTPUTS outputs and TILE_ROWS rows. It is made in steps of CHUNK inputs. One warp group brings what a step
-// needs to shared memory, STAGES steps ahead. GROUPS others multiply, each BLOCKS times 64 outputs: weights are the left
-// operand, out of registers, where they are unpacked while the products of the quarter step before are under way; rows are
-// the right one, out of shared memory. Which inputs a product adds up is free, if both operands agree: lane t of four takes 16
-// weights that lie together. So the numbers of a row come in another order, see `by_lane` in packed_weights.py.
+// A tile is TILE_OUTPUTS outputs and TILE_ROWS rows, computed in steps of CHUNK inputs. One warp group copies to shared
+// memory, STAGES steps ahead. GROUPS others multiply, each BLOCKS times 64 outputs: weights are the left operand, from
+// registers, and are unpacked during the products of the previous quarter step; rows are the right operand, from shared
+// memory. The order of the summed inputs is free if both operands agree: lane t of four takes 16 consecutive weights, so the
+// rows are permuted (`by_lane` in packed_weights.py).
 //
-// Where blocks share a tile, see prefill_tiles.cuh, sums are added in the order of its steps, whoever does it.
+// If blocks share a tile (prefill_tiles.cuh), sums are added in the order of its steps.
 //
 // left: [blocks + lined, QUADS, MULTIPLIERS], the sums of a block's part of a tile at number block + tile; counts: [lined],
-// zeros, and zeros again at the end.
+// zero before and after.
 
 #include "pair_table.cuh"
 

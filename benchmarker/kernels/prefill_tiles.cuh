@@ -1,8 +1,8 @@
-// Which parts of which tiles a block of prefill_gemm.cu makes, and the rings of shared memory through which they go.
+// Assignment of tiles to blocks of prefill_gemm.cu, and the rings of shared memory.
 //
-// `lined` tiles are one line of steps, of which each block takes an equal part, first of all, and leaves its sums in memory.
-// The other tiles are made whole, in turns of one for each block. In the end each block adds up and writes as much of the
-// lined tiles as any other, whoever has made it. So blocks wait for each other: all must find room on the GPU at once.
+// `lined` tiles are one sequence of steps, of which each block takes an equal part first and stores its sums. The other
+// tiles are computed whole, one per block and turn. In the end all blocks add and write equal parts of the lined tiles.
+// Blocks wait for each other, so all must be resident.
 //
 // Constants: CHUNKS, the steps of a tile; TILE_ROWS; TILE_OUTPUTS.
 

@@ -1,4 +1,4 @@
-// The instructions of the GPU that C++ has no words for, each as a function.
+// Instructions without a C++ equivalent, one function each.
 
 #pragma once
 

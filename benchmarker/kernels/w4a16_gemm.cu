@@ -1,16 +1,15 @@
-// 4-bit weights times 2 to 64 rows, on tensor cores; see pair_table.cuh for the table, gemv_tensor_core.cuh for what a lane holds.
+// W4A16 GEMM for 2 to 64 rows, on tensor cores; pair_table.cuh describes the table, gemv_tensor_core.cuh a lane's operands.
 //
-// IS_CODES: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the table of 16 numbers;
-// else GPTQ's words [INPUTS / 8, outputs] and scales [INPUTS / 128, outputs] in 16 bits, with zero points of 8.
-// hidden: [rows, INPUTS]; output: [rows, outputs].
+// IS_CODES: bitsandbytes' codes [outputs, INPUTS / 2], scales [outputs, INPUTS / 64] in 32 bits, and the code table [16];
+// otherwise GPTQ's words [INPUTS / 8, outputs] and scales [INPUTS / 128, outputs] in 16 bits, with zero points of 8. hidden:
+// [rows, INPUTS]; output: [rows, outputs].
 //
-// The eight columns of B are eight rows. There are COLUMNS such groups; a pair of weights is looked up once for all.
-// A tile is 16 outputs, and one of PARTS parts of the inputs, which SPLIT warps share. Tiles of the same part follow one
-// another, so that those of a block read the same numbers of the rows. Of several parts each leaves its sums in memory, and
-// the one that comes last adds them up, always in the same order. A warp takes UNITS chunks, of which HELD are on their way
-// from memory all the time. IS_REPEATED: there are more tiles than groups.
+// The eight columns of B are eight rows, in COLUMNS groups; a pair of weights is looked up once for all. A tile is 16
+// outputs and one of PARTS parts of the inputs, shared by SPLIT warps. Consecutive tiles have the same part, so that a block
+// reads the same numbers of the rows. With several parts, each stores its sums, and the last to arrive adds them in a fixed
+// order. A warp takes UNITS chunks, HELD of them in flight. IS_REPEATED: there are more tiles than groups.
 //
-// left: [outputs / 16, PARTS, SUMS_OF_TILE]; arrived: [outputs / 16, SPLIT], zeros, and zeros again at the end.
+// left: [outputs / 16, PARTS, SUMS_OF_TILE]; arrived: [outputs / 16, SPLIT], zero before and after.
 
 #include "pair_table.cuh"
 

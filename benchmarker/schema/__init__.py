@@ -1,1 +1,1 @@
-"""What goes into a file and comes out of one: experiments, records, their facts. Needs no torch."""
+"""Values of files: experiments, jobs and records. Imports no torch."""

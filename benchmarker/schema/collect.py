@@ -1,6 +1,6 @@
-"""Find and read records: files, or folders with everything below them.
+"""Search for records in files and folders.
 
-A broken file costs one line, not the comparison: the rest is used, and the report says what was left out.
+A broken file costs one line: the rest is used, and the report lists the omitted files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarker.schema.record_io import parse_record, read_bytes
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 """As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
-"""Beside a sweep's records: what it was asked."""
+"""File with a sweep's request, beside its records."""
 
 
 Kind = TypeVar("Kind", bound=RunRecord)

@@ -1,4 +1,4 @@
-"""One run as a value: what to measure, where, and for which part of a sweep.
+"""One run as a value: subject, variant, grid, device, and its part of a sweep.
 
 A workload's job is a subclass with the types of its subject, variant and grid. `run --job` reads it as JSON.
 """

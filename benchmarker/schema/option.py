@@ -1,4 +1,4 @@
-"""One option of `benchmarker run`, known to the command line before any workload is imported."""
+"""One option of `benchmarker run`, available to the command line before any workload is imported."""
 
 from __future__ import annotations
 

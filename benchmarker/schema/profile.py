@@ -67,5 +67,5 @@ class Profile(Plain):
 
     @property
     def subject(self) -> str:
-        """Name of what was profiled."""
+        """Subject of the profile, in words."""
         return "one call"

@@ -123,8 +123,8 @@ class Memory(Plain):
     peak_resident_bytes: Whole | None = None
     """Peak resident memory of the process, bytes, Python and libraries included. On CPU only."""
     resident_growth_bytes: Whole | None = None
-    """Growth of resident memory from before loading the model to the peak in a timed repeat, bytes. On CPU only, where
-    it is the memory needed. None in older records."""
+    """Growth of resident memory from before loading the model to the peak in a timed repeat, bytes: the memory needed
+    on a CPU. None on a GPU and in older records."""
     graph_pool_bytes: Whole | None = None
     """Memory of the captured graph's own tensors, bytes; the allocator counts it as free between replays. None without
     a graph."""

@@ -38,7 +38,7 @@ RowT = TypeVar("RowT", bound="Row", default="Row")
 
 
 class Workload(Generic[JobT, RecordT, RowT]):
-    """A kind of measurement, with everything that other packages need to know about it."""
+    """A kind of measurement, with everything that other packages need from it."""
 
     name: ClassVar[str]
     question: ClassVar[str]
@@ -69,7 +69,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
     must_be_equal: ClassVar[tuple[str, ...]] = ()
     """Circumstances that must be equal for the gate too."""
     subject_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of a record that describe what was measured; they are part of a cell's key."""
+    """Fields of a record that describe the measured subject; they are part of a cell's key."""
     baseline_noun: ClassVar[str] = "baseline"
     """Kind of variant with which the others are compared: `unquantized form`."""
     surroundings_noun: ClassVar[str] = "table"
@@ -100,7 +100,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
             typed: Values of the command line, by place.
 
         Raises:
-            BenchmarkerError: With what to change.
+            BenchmarkerError: With the remedy.
         """
 
     def title(self, job: JobT) -> str:
@@ -131,7 +131,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         }
 
     def record_fields(self, job: JobT) -> dict[str, Any]:
-        """Return fields of a record that are known before the run begins."""
+        """Return the first fields of a record, before the run begins."""
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
@@ -147,7 +147,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return None
 
     def lacking(self, job: JobT) -> str | None:  # noqa: ARG002
-        """Return what is not installed for a job, with the remedy. A sweep prints it before it begins."""
+        """Return the missing libraries of a job, with the remedy. A sweep prints it before it begins."""
         return None
 
     def prepare(self, job: JobT, device: Device, progress: Terminal) -> None:

@@ -63,7 +63,7 @@ def measure_cell(
     except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)
     except Exception as error:
-        # An engine in a process of its own says by its kind of error whose memory it ran out of.
+        # An external engine's error kind distinguishes GPU memory from host memory.
         if not device.is_out_of_memory(error) and kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
         kind, reason = kind_of(error, device), first_line(error)

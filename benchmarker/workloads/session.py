@@ -42,7 +42,7 @@ class Bench(Protocol):
     """One variant, open and ready to be measured."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return fields of the record: what was loaded and what ran so far. Called after each cell."""
+        """Return fields of the record on loading and execution. Called after each cell."""
 
     def cell(self, point: Any) -> CellBase:
         """Return the cell before it is measured: axes, demand, hash of the inputs."""

@@ -38,10 +38,10 @@ class Outcome:
 
 
 def look(machine: Any, device: Device) -> Iterator[Outcome]:
-    """Return what is clear without running anything.
+    """Return the outcomes that are clear without running anything.
 
     Args:
-        machine: As the doctor found it: `environment`, `has_triton`, `compiler`.
+        machine: The doctor's view of the machine: `environment`, `has_triton`, `compiler`.
         device: Device to measure.
     """
     for quant, loader in LOADERS.items():

@@ -69,7 +69,7 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
         prints[f"calibration text {calibration}"] = fingerprint(Path(calibration).expanduser())
     quality = job.quality
     if judged and quality.is_asked and quality.text:
-        # A data set is no file here, and its name is all that is known of it.
+        # A data set is no file; its name identifies it.
         text = Path(quality.text).expanduser()
         prints[f"evaluation text {quality.text}"] = fingerprint(text) if text.is_file() else None
     if judged and quality.is_asked and quality.baseline:
@@ -78,9 +78,9 @@ def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
 
 
 def lacking(job: GenerationJob) -> str | None:
-    """Return what must be installed for the engine.
+    """Return the missing libraries of the engine.
 
-    For `auto` an environment for any device is enough, because the device is still unknown.
+    For `auto` an environment for any device is enough, because the device is still open.
     """
     reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
     if reason or kind == "auto":
@@ -116,7 +116,7 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
 
 
 def _files(folder: Path) -> list[tuple[str, int, int]]:
-    # A name as long as no folder's is an error to ask about; it is not one of ours.
+    # Looking up a name that is too long for a path is an error; it is no folder.
     with contextlib.suppress(OSError, ValueError):
         if folder.is_file():
             status = folder.stat()
@@ -129,7 +129,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
 
 def model_fingerprint(model_id: str) -> str | None:
     """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
-    # A name as long as no folder's is an error to ask about; it is not a folder here.
+    # Looking up a name that is too long for a path is an error; it is no folder.
     with contextlib.suppress(OSError, ValueError):
         folder = Path(model_id).expanduser()
         if folder.is_file():

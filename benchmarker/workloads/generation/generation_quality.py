@@ -166,7 +166,7 @@ def _measured_answers(
     try:
         results = run_tasks(model, tokenizer, job.quality.tasks, limit=job.quality.task_limit, progress=terminal)
     except BenchmarkerError as error:
-        # What was timed is saved: what cannot be had here must not undo that.
+        # Timed cells are saved: a failure here must not undo them.
         terminal.line(f"no tasks: {error}")
         return {"no_tasks": Missing(error_kind=error.kind, reason=str(error))}
     for result in results:

@@ -215,7 +215,7 @@ class SourceBenchmarker(Nothing):
         per_gpu = tuple(max(peaks) for peaks in zip(*per_repeat, strict=True))
         if memory.peak_allocated_bytes is None:
             return {"samples": samples, "memory": memory.model_copy(update={"per_gpu_bytes": per_gpu})}
-        # Reserved memory is known of the first GPU alone.
+        # Reserved memory is read on the first GPU only.
         changes = {"per_gpu_bytes": per_gpu, "peak_allocated_bytes": max(per_gpu), "peak_reserved_bytes": None}
         pairs = zip(samples, per_repeat, strict=True)
         return {

@@ -51,16 +51,16 @@ class GenerationCell(CellBase):
     depth: Count = 0
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     text: Count | None = None
-    """Which of the texts that were asked for the prompt is, from 0. None for a prompt of a length."""
+    """Number of the prompt text, from 0. None for a prompt of a length."""
     inputs_sha256: str | None = None
     """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
     of a comparison."""
     prompt_source: str | None = None
-    """Where the ids came from: the shipped text, a text that was given, or random ids where there is no tokenizer."""
+    """Source of the ids: the shipped text, a given text, or random ids without a tokenizer."""
     warmup: tuple[GenerationSample, ...] = ()
     samples: tuple[GenerationSample, ...] = ()
     step: StepFacts | None = None
-    """None for `generate`, which has none ready, and in records from before each cell said so."""
+    """Decode step of the cell. None for the eager engine and in older records."""
     first_tokens: tuple[Whole, ...] = ()
     """First new tokens of the first sequence, at most 64."""
     demand: GenerationDemand | None = None

@@ -36,7 +36,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
     cell_keys: list[CellKey] = []
     for cell in record.cells:
         shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
-        # Older records do not say which text it is: they are numbered in their order.
+        # Older records lack the number of the text: their cells are numbered in their order.
         pairs = (
             ("batch_size", cell.batch_size),
             ("prompt_tokens", cell.prompt_tokens),

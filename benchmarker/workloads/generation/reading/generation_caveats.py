@@ -60,7 +60,7 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
     caches: dict[str, list[str]] = {}
     for record in records:
-        # Where a layer is compiled for all, it is captured too: that is on a GPU.
+        # A layer that is compiled for all layers is also captured, which needs a GPU.
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
             caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
     variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]

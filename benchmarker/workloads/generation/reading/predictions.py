@@ -144,7 +144,7 @@ def _skips_quantizing(records: Sequence[GenerationRecord]) -> bool:
 
 def _setup(records: Sequence[GenerationRecord], state: State) -> float | None:
     engines = [record.engine for record in records if record.engine]
-    # A compiled step whose cache nobody looked at was set up in one of the two states, and which is not known.
+    # The state of the compiler cache is unknown.
     times = [
         engine.setup_s
         for engine in engines

@@ -167,7 +167,7 @@ def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return where each variant's greedy text leaves the baseline's; none for random weights."""
+    """Return the token at which each variant's greedy text leaves the baseline's; none for random weights."""
     compared = [
         row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
     ]

@@ -225,7 +225,7 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
 
 
 def _allows(row: Row) -> str:
-    """Return what time and bytes of a token imply without a profile."""
+    """Return the conclusions from time and bytes of a token without a profile."""
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
     if row.mbu is not None:
