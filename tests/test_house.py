@@ -19,7 +19,7 @@ MAXIMUM = {
     "lines outside kernels/": 49_100,
     "lines in kernels/": 4_300,
     "files": 375,
-    "files over 400 lines": 2,
+    "files over 400 lines": 3,
     "lines over 120 characters": 3,
     "file names used twice": 2,
     "workload hooks": 47,
