@@ -16,12 +16,12 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 49_100,
+    "lines outside kernels/": 48_950,
     "lines in kernels/": 4_300,
-    "files": 375,
-    "files over 400 lines": 3,
-    "lines over 120 characters": 3,
-    "file names used twice": 2,
+    "files": 368,
+    "files over 400 lines": 0,
+    "lines over 120 characters": 0,
+    "file names used twice": 0,
     "workload hooks": 47,
     "string dispatch": 2,
     "modules in a chain of imports": 13,

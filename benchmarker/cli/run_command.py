@@ -111,15 +111,17 @@ def _saved_job(values: Mapping[str, Any]) -> Job:
 def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
     """Find the largest value of an axis that fits into memory, and print it with the folder of its records."""
     from benchmarker.core.formatting import slug
-    from benchmarker.core.tables import inert
+    from benchmarker.core.tables import plain_line
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
-    from benchmarker.sweep.session import now_id
+    from benchmarker.sweep.sweep_state import now_id
 
     title = slug(workload_of(job.workload).title(job).lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
     limit, _ = find_limit(job, axis, terminal, folder=folder)
-    terminal.table([f"{inert(job.variant.name)}: {limit.words}", f"records: {inert(str(folder), longest=500)}"])
+    terminal.table(
+        [f"{plain_line(job.variant.name)}: {limit.words}", f"records: {plain_line(str(folder), longest=500)}"]
+    )
     if limit.largest is None:
         raise typer.Exit(1)
 

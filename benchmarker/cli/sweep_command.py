@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
     from benchmarker.sweep.request import Options, Settings
     from benchmarker.sweep.run_sweep import SweepResult
-    from benchmarker.sweep.session import Failure
+    from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers.base import Tools
 
 DISPLAY = ("--quiet", "--verbose")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Estimate, Ratio
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -178,7 +178,7 @@ class Row:
     @property
     def variant_text(self) -> str:
         """Variant with its form, in a sentence."""
-        return escaped(self.variant)
+        return plain_line(self.variant)
 
     @property
     def quality_text(self) -> str:
@@ -305,7 +305,7 @@ def cell_words(key: CellKey | None) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """Return `fp16`, `fp16 and int8`, or `fp16, int8 and bnb4`, with each name once."""
-    *others, last = dict.fromkeys(map(escaped, names))
+    *others, last = dict.fromkeys(map(plain_line, names))
     return f"{', '.join(others)} and {last}" if others else last
 
 
@@ -393,10 +393,8 @@ def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | Non
 
 
 def keys_of(record: RunRecord) -> list[CellKey]:
-    """Return the keys of the record's cells in their order."""
     return workload_of(record.workload).cell_keys(record)
 
 
 def cell_of(record: RunRecord, key: CellKey | None) -> CellBase | None:
-    """Return the record's cell with that key, if it has one."""
     return next((cell for cell, cell_key in zip(record.cells, keys_of(record), strict=True) if cell_key == key), None)

@@ -63,11 +63,6 @@ def unmarked(text: str) -> str:
     return "".join(f"`{part}`" if style == "code" else part for part, style in spans(text))
 
 
-def inert(text: str, *, longest: int = NAME_LENGTH) -> str:
-    """Return foreign text for use in a sentence: one line without controls, at most `longest` characters."""
-    return plain_line(text, longest=longest)
-
-
 @dataclass(frozen=True)
 class Column(Generic[RowT]):
     heading: str
@@ -147,6 +142,3 @@ def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
     spaced = " ".join(without_escape_codes(text).split())
     printable = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")
     return printable if len(printable) <= longest else f"{printable[: longest - 1]}…"
-
-
-escaped = inert

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import SAME_WITHIN
-from benchmarker.core.tables import escaped, unmarked
+from benchmarker.core.tables import plain_line, unmarked
 from benchmarker.explain.case import Case, Timed, graph_ceiling
 from benchmarker.explain.phases import unpacking
 from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall, code, ms, signed_ms
@@ -192,9 +192,9 @@ class Contrast:
         """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
-            f"takes as long a {self.unit} as {escaped(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
+            f"takes as long a {self.unit} as {plain_line(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
             if slower_by <= 1 + SAME_WITHIN
-            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {escaped(self.baseline)}"
+            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {plain_line(self.baseline)}"
         )
         if self.verdict in UNSURE:
             speed += f" ({self.verdict})"
@@ -203,7 +203,7 @@ class Contrast:
         words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in parts]
         if words:
             words[0] = words[0].replace(" ms ", f" ms/{self.unit} ", 1)
-        return f"{escaped(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
+        return f"{plain_line(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
 
     def _named(self, name: str) -> str:
         if name == "dequantizing" and self.is_converting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.core.formatting import percent
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.explain.values import Conversion, Phase, Proof, code
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model import LoadFacts
@@ -48,14 +48,14 @@ def _loaded(load: LoadFacts) -> list[str]:
     linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
     return [
         f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
-        f"with scales and unquantized tensors; lm_head {escaped(load.lm_head_dtype)}",
+        f"with scales and unquantized tensors; lm_head {plain_line(load.lm_head_dtype)}",
         f"{linears}weights: {_counted(load.weight_classes)}",
     ]
 
 
 def _fallbacks(load: LoadFacts) -> list[str]:
     return [
-        f"torch fallback: {escaped(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
+        f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
     ]
 
 
@@ -96,4 +96,6 @@ def _is_in_full(weight_class: str) -> bool:
 
 
 def _counted(classes: dict[str, int]) -> str:
-    return ", ".join(f"{count} {escaped(name)}" for name, count in sorted(classes.items(), key=lambda item: -item[1]))
+    return ", ".join(
+        f"{count} {plain_line(name)}" for name, count in sorted(classes.items(), key=lambda item: -item[1])
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from benchmarker.core.formatting import MISSING, seconds
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, inert
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.logs.table_report import TableReport
 from benchmarker.profiling.categories import Category
 
@@ -38,7 +38,7 @@ def _processes(reports: Sequence[TableReport]) -> list[Block]:
     ordered = sorted(by_process.values(), key=lambda report: report.table.line)
     if len(ordered) < 2:
         return []
-    names = [inert(report.table.process or f"line {report.table.line}") for report in ordered]
+    names = [plain_line(report.table.process or f"line {report.table.line}") for report in ordered]
     least_s = WORTH_NAMING * max(report.phase.kernel_s for report in ordered)
     sentences = []
     for purpose in get_args(Category):
@@ -54,10 +54,10 @@ def _names(reports: Sequence[TableReport]) -> list[str]:
     """The tables' titles, or the numbers of their lines if a title is missing or repeated."""
     processes = [report.table.process for report in reports]
     if None not in processes and len(set(processes)) == len(processes) > 1:
-        return [inert(process) for process in processes if process]
+        return [plain_line(process) for process in processes if process]
     titles = [report.table.title for report in reports]
     if None not in titles and len(set(titles)) == len(titles):
-        return [inert(title) for title in titles if title]
+        return [plain_line(title) for title in titles if title]
     return [f"line {report.table.line}" if report.table.line else report.table.process or "trace" for report in reports]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.core.formatting import MISSING, gib, percent, plural, seconds
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, inert
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.explain.phases import table_conversion, table_phase, unpacking
 from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
@@ -121,8 +121,8 @@ def table_to_blocks(report: TableReport) -> list[Block]:
     """Render a table: its verdict, its rows by category, and the facts that follow."""
     table = report.table
     place = f"Table in line {table.line}" if table.line else "Trace"
-    process = f", {inert(table.process)}" if table.process else ""
-    title = f" ({inert(table.title)})" if table.title else ""
+    process = f", {plain_line(table.process)}" if table.process else ""
+    title = f" ({plain_line(table.title)})" if table.title else ""
     return [
         f"{bold(place + process)}{title}: {_total(report)}, {_verdict(report)}",
         _rows(report),

@@ -100,7 +100,8 @@ def _normal(heading: str) -> str:
 
 
 _TYPED_CELL = re.compile(
-    rf"(?<!\S)(?:({CELL_TYPES['percent']})|({CELL_TYPES['time']})|({CELL_TYPES['size']})|({CELL_TYPES['count']})|(--))\s*$"
+    rf"(?<!\S)(?:({CELL_TYPES['percent']})|({CELL_TYPES['time']})|({CELL_TYPES['size']})"
+    rf"|({CELL_TYPES['count']})|(--))\s*$"
 )
 _TORCH_ORDER = re.compile(
     r"(?P<cpu>PTPTT)?(?P<device>TPTT)?(?P<old>PTT)?(?P<memory>SSSS|SS)?(?P<calls>N)?(?P<flops>[-N])?$"
@@ -142,7 +143,8 @@ def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
 
 
 _CLOCK = re.compile(
-    r"\d{4}[-/.]\d\d[-/.]\d\d|(?<!\d)\d\d[-/]\d\d(?![\d/])|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|(?<![\d.])\d+\.\d{3,}(?!\.)"
+    r"\d{4}[-/.]\d\d[-/.]\d\d|(?<!\d)\d\d[-/]\d\d(?![\d/])"
+    r"|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|(?<![\d.])\d+\.\d{3,}(?!\.)"
 )
 _NUMBER = re.compile(r"\d+")
 # torchrun `[rank0]:`, `[default0]:`; mpirun `[1,0]<stdout>:`; vLLM `(EngineCore_7 pid=88)`; Ray `(Worker pid=88, ip=`;

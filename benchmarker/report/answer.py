@@ -18,7 +18,7 @@ from benchmarker.comparison.recommend import BudgetRival, Candidate, Check, Reco
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
-from benchmarker.core.tables import Block, bold, bullets, code, escaped, plain_line, unmarked
+from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -55,7 +55,7 @@ def _which(results: Results, ranking: Ranking) -> str:
         within = percent(SAME_WITHIN, places=0)
         return f"{_name(leader)} is best: {rate}; as fast as {others} within {within}, in least memory."
     second = ranking.rivals[0].row
-    following = "" if ranking.named is second else f"; next is {escaped(second.label)}, {_rate(second)}"
+    following = "" if ranking.named is second else f"; next is {plain_line(second.label)}, {_rate(second)}"
     return f"{_name(leader)} is fastest: {rate}{following}."
 
 
@@ -72,7 +72,7 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
     if ranking.named is None or leader.against_named is None:
         return f", the {kind} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
     title = kind if kind == "baseline" else f"fastest {kind}"
-    reference = f"{escaped(ranking.named.label)} ({title})"
+    reference = f"{plain_line(ranking.named.label)} ({title})"
     if leader.against_named.outlier:
         return f"; relative to {reference}, round {leader.against_named.outlier} is an outlier"
     return f", {times(leader.against_named.ratio)} {reference}"
@@ -80,8 +80,8 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 def _behind(rival: Rival) -> str:
     if rival.outlier:
-        return f"{escaped(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
-    return f"{escaped(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
+        return f"{plain_line(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
+    return f"{plain_line(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
 
 
 def _decides(results: Results, ranking: Ranking) -> str:
@@ -109,7 +109,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
     size, instead = gib(row.peak_memory_bytes), ""
     if plain and plain.peak_memory_bytes:
         plain_size = gib(plain.peak_memory_bytes)
-        instead = f", like {escaped(plain.label)}" if size == plain_size else f" instead of {plain_size}"
+        instead = f", like {plain_line(plain.label)}" if size == plain_size else f" instead of {plain_size}"
     parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
     quality = row.quality_text
     parts += [quality] if quality else []
@@ -117,7 +117,7 @@ def _costs(row: Row, ranking: Ranking) -> str:
 
 
 def _name(row: Row) -> str:
-    return bold(escaped(row.label))
+    return bold(plain_line(row.label))
 
 
 def _rate(row: Row) -> str:
@@ -209,7 +209,7 @@ def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
         names = listed(candidate.row.variant for candidate in equals)
         return f"{words}; it is as fast as {names} within the band, and needs least memory."
     second = recommendation.rivals[0]
-    return f"{words}; {times(second.ratio)} as fast as {escaped(second.candidate.row.variant)}, the next that fits."
+    return f"{words}; {times(second.ratio)} as fast as {plain_line(second.candidate.row.variant)}, the next that fits."
 
 
 def _undecided(fastest: Candidate, undecided: tuple[BudgetRival, ...]) -> str:
@@ -217,7 +217,7 @@ def _undecided(fastest: Candidate, undecided: tuple[BudgetRival, ...]) -> str:
     more = f" and {others} more that fit" if others else ""
     return (
         f"{_form(fastest)} leads, not decided: {_rate(fastest.row)}{_margins(fastest, opening=', ')}; "
-        f"{escaped(second.candidate.row.variant)}, {_rate(second.candidate.row)}{more}: {second.verdict}."
+        f"{plain_line(second.candidate.row.variant)}, {_rate(second.candidate.row)}{more}: {second.verdict}."
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from benchmarker.comparison.rows import Results, Row, listed
 from benchmarker.core.formatting import percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
-from benchmarker.core.tables import code, escaped, plain_line
+from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -62,7 +62,7 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
     if not references:
         return []
     if len(references) == 1:
-        return [f"Speed-up is relative to {escaped(*references)}."]
+        return [f"Speed-up is relative to {plain_line(*references)}."]
     workload = workload_of(rows[0].workload)
     return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
 
@@ -99,7 +99,7 @@ PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptq
 
 def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the lines of subject, device, versions and procedure."""
-    return f"workload: {escaped(records[0].workload)}", *machine_lines(records)
+    return f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
 
 
 def plain_title(results: Results) -> str:
@@ -122,7 +122,7 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
     """Return the distinct values of the records, separated by commas."""
-    return ", ".join(escaped(value) for value in dict.fromkeys(map(value_of, records)) if value)
+    return ", ".join(plain_line(value) for value in dict.fromkeys(map(value_of, records)) if value)
 
 
 def in_brackets(*parts: str) -> str:
@@ -145,7 +145,7 @@ def _packages(records: Sequence[RunRecord]) -> str:
         for name in PACKAGES:
             if name in record.environment.packages:
                 versions.setdefault(name, {})[record.environment.packages[name]] = None
-    return ", ".join(f"{escaped(name)} {escaped(' or '.join(numbers))}" for name, numbers in versions.items())
+    return ", ".join(f"{plain_line(name)} {plain_line(' or '.join(numbers))}" for name, numbers in versions.items())
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
@@ -164,4 +164,4 @@ def _procedure(records: Sequence[RunRecord]) -> str:
         if any(record.forked for record in records)
         else ""
     )
-    return f"{many} a variant{forks}{repeats}, {escaped(when)}"
+    return f"{many} a variant{forks}{repeats}, {plain_line(when)}"

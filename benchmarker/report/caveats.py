@@ -14,7 +14,7 @@ from scipy.special import stdtr
 
 from benchmarker.comparison.rows import CellKey, Failure, Row, cell_words, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import Flag, RunRecord
 from benchmarker.schema.status import status_words
 
@@ -86,7 +86,7 @@ def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> 
     """
     if len(variants) < 2:
         return []
-    each = (f"{escaped(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
+    each = (f"{plain_line(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
     return [f"{len(variants)} {who}: {'; '.join(each)}."]
 
 
@@ -98,7 +98,7 @@ def _sweeps(records: Sequence[RunRecord]) -> list[str]:
     if not merged:
         return []
     sweeps = sorted(set().union(*merged.values()))
-    return [f"{names(merged)}: rows merge {len(sweeps)} sweeps: {', '.join(map(escaped, sweeps))}."]
+    return [f"{names(merged)}: rows merge {len(sweeps)} sweeps: {', '.join(map(plain_line, sweeps))}."]
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
@@ -111,7 +111,7 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def names(variants: Iterable[str]) -> str:
-    return ", ".join(map(escaped, variants))
+    return ", ".join(map(plain_line, variants))
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
@@ -141,19 +141,19 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
         why = _why(failure.status, failure.reason or "")
         if len(members) == 1:
             was = "was" if is_repeated else "is"
-            lines.append(f"{escaped(row.variant)}{_where([row])}: round {failure.round + 1} {was} {what}: {why}")
+            lines.append(f"{plain_line(row.variant)}{_where([row])}: round {failure.round + 1} {was} {what}: {why}")
             continue
         numbers: dict[str, list[str]] = {}
         for member, failed_round in members:
             numbers.setdefault(member.variant, []).append(str(failed_round.round + 1))
-        each = (f"{escaped(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
+        each = (f"{plain_line(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
         lines.append(f"{what}: {'; '.join(each)}; the first: {why}")
     return lines
 
 
 def _why(status: str, reason: str) -> str:
     words = status_words(status)
-    return f"{words}: {escaped(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
+    return f"{words}: {plain_line(reason, longest=REASON_LENGTH)}" if reason else f"{words}."
 
 
 def _where(rows: Sequence[Row]) -> str:
@@ -170,7 +170,7 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
     }
     has_rounds = any(record.round for record in records)
     return [
-        f"{escaped(record.variant.name)}{f', round {record.round + 1}' if has_rounds else ''}: "
+        f"{plain_line(record.variant.name)}{f', round {record.round + 1}' if has_rounds else ''}: "
         f"the run {words[record.status]}."
         for record in records
         if record.status in words
@@ -184,7 +184,7 @@ def _clocks(rows: Sequence[Row]) -> list[str]:
             cells.setdefault(row.cell, {})[row.variant] = row.clock_mhz
     return [
         f"clocks differ at {cell_words(cell)}: "
-        + ", ".join(f"{escaped(name)} {clock:.0f} MHz" for name, clock in clocks.items())
+        + ", ".join(f"{plain_line(name)} {clock:.0f} MHz" for name, clock in clocks.items())
         + "."
         for cell, clocks in cells.items()
         if max(clocks.values()) > CLOCKS_WITHIN * min(clocks.values())
@@ -207,20 +207,20 @@ def _flagged(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for flag in row.flags:
             by_flag.setdefault(flag, []).append(row)
-    return [f"{escaped(flag)}: {FLAGS[flag]} ({_cell_counts(members)})." for flag, members in by_flag.items()]
+    return [f"{plain_line(flag)}: {FLAGS[flag]} ({_cell_counts(members)})." for flag, members in by_flag.items()]
 
 
 def _cell_counts(rows: Sequence[Row]) -> str:
     cells: dict[str, int] = {}
     for row in rows:
         cells[row.variant] = cells.get(row.variant, 0) + 1
-    return ", ".join(f"{escaped(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
+    return ", ".join(f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
 
 
 def _no_energy(records: Sequence[RunRecord]) -> list[str]:
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     return [
-        f"{names(variants)}: no energy: {escaped(reason, longest=REASON_LENGTH)}."
+        f"{names(variants)}: no energy: {plain_line(reason, longest=REASON_LENGTH)}."
         for reason, variants in reasons.items()
     ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.explain.explain import Contrast
 from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names, rate
 from benchmarker.explain.verdict import gain_words, share_words
@@ -48,7 +48,7 @@ def explanation_blocks(
     for explanation in explained:
         parts += _variant(explanation, shared=shared)
     if contrasts:
-        parts.append(bold(f"Relative to {escaped(baseline)}"))
+        parts.append(bold(f"Relative to {plain_line(baseline)}"))
         parts.append(bullets(f"{contrast.sentence()}." for contrast in contrasts))
     if ceilings:
         parts += [bold("Predicted and measured"), bullets(f"{sentence}." for sentence in ceilings)]
@@ -61,7 +61,7 @@ def explanation_blocks(
 
 
 def _not_explained(unexplained: NotExplained) -> str:
-    sentence = f"{escaped(unexplained.variant)} {_why_not(unexplained)}"
+    sentence = f"{plain_line(unexplained.variant)} {_why_not(unexplained)}"
     if unexplained.proof is None:
         return sentence
     facts = [*(bold(line) for line in unexplained.proof.warnings), *unexplained.proof.lines]
@@ -71,7 +71,7 @@ def _not_explained(unexplained: NotExplained) -> str:
 def _why_not(unexplained: NotExplained) -> str:
     if unexplained.allows:
         return f"is {unexplained.allows}."
-    return f"is not explained: {escaped(unexplained.why, longest=300)}."
+    return f"is not explained: {plain_line(unexplained.why, longest=300)}."
 
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ..
         *(_cause(members) for members in causes.values()),
         *(f"{bold(listed(names))}: {line}." for line, names in warnings.items()),
         *(
-            f"{bold(escaped(explanation.variant))} {_why_not(explanation)}"
+            f"{bold(plain_line(explanation.variant))} {_why_not(explanation)}"
             for explanation in explanations
             if isinstance(explanation, NotExplained) and explanation.least_share
         ),
@@ -187,10 +187,10 @@ def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> list[Block
     if explanation.prefill:
         facts.append(explanation.prefill)
     facts += [note for note in explanation.notes if note not in shared]
-    form = f" ({', '.join(map(escaped, explanation.form.values()))})" if explanation.form else ""
+    form = f" ({', '.join(map(plain_line, explanation.form.values()))})" if explanation.form else ""
     if explanation.ceiling:
         facts.insert(0, f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
-    head = f"{bold(escaped(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
+    head = f"{bold(plain_line(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
     return [f"{head}: {explanation.verdict.reason} {explanation.verdict.advice}", bullets(facts)]
 
 

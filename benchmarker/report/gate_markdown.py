@@ -9,7 +9,7 @@ from benchmarker.comparison.gate import Change, Gate
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
-from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, escaped
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status import status_words
 
@@ -18,7 +18,7 @@ def gate_blocks(gate: Gate) -> list[Block]:
     """Return headline, table, differences between the two sides, and how to read the table."""
     blocks: list[Block] = [_headline(gate), Sheet("", _columns(gate.changes), gate.changes)]
     if gate.changed:
-        blocks.append(bullets(escaped(line, longest=300) for line in gate.changed))
+        blocks.append(bullets(plain_line(line, longest=300) for line in gate.changed))
     return [*blocks, _caption(gate)]
 
 

@@ -13,7 +13,7 @@ from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Context, Results, cell_words, headline_rows, keys_of, with_bound
 from benchmarker.core import tables
 from benchmarker.core.formatting import plural
-from benchmarker.core.tables import Block, Sheet, bold, bullets, code, escaped
+from benchmarker.core.tables import Block, Sheet, bold, bullets, code, plain_line
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
 from benchmarker.report.first_table import first_table, other_cells
@@ -109,13 +109,13 @@ def forced(results: Results) -> list[str]:
     """Return the differences between records that `--force` compared."""
     if not results.differences:
         return []
-    differences = (escaped(difference, longest=300) for difference in results.differences)
+    differences = (plain_line(difference, longest=300) for difference in results.differences)
     return [f"{bold('not comparable, forced:')} {'; '.join(differences)}"]
 
 
 def left_out(results: Results) -> list[str]:
     """Return the files that could not be read."""
-    return [f"left out: {escaped(problem, longest=300)}" for problem in results.problems]
+    return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
 
 
 MOST_CAVEATS = 4

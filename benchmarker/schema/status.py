@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 
 CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
 
@@ -48,4 +48,4 @@ STATUS_TEXTS = {
 
 def status_words(status: str) -> str:
     """Return a status in words: `out of GPU memory`."""
-    return STATUS_TEXTS.get(status, escaped(status))
+    return STATUS_TEXTS.get(status, plain_line(status))

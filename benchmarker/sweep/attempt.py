@@ -20,7 +20,7 @@ from benchmarker.sweep.live_table import cell_line
 
 if TYPE_CHECKING:
     from benchmarker.sweep.retries import Decision, Fault
-    from benchmarker.sweep.session import Equipment, Progress, Sweep
+    from benchmarker.sweep.sweep_state import Equipment, Progress, Sweep
 
 BROKEN = ".broken"
 ENERGY_S = 300.0

@@ -22,7 +22,7 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.session import RUN, now_id
+from benchmarker.sweep.sweep_state import RUN, now_id
 
 OUT_OF_MEMORY: tuple[ErrorKind, ...] = ("oom_gpu", "oom_host")
 PARTS = 8

@@ -21,7 +21,7 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status import status_words
 from benchmarker.sweep.child import CappedLog, Watch, run_child
 from benchmarker.sweep.retries import Fault, fault_of
-from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
+from benchmarker.sweep.sweep_state import Equipment, Failure, Progress, Sweep
 from benchmarker.workloads.session import Judging
 
 

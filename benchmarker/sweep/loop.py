@@ -15,8 +15,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.sweep.retries import Fault
-from benchmarker.sweep.session import Failure
 from benchmarker.sweep.sweep_plan import without_given_up
+from benchmarker.sweep.sweep_state import Failure
 from benchmarker.sweep.workers.base import Ended, Line, Pool, Round, Session, Work, Worker
 
 TRIES = 3

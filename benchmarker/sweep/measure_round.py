@@ -12,8 +12,8 @@ from benchmarker.schema.record import CellBase
 from benchmarker.schema.status import status_words
 from benchmarker.sweep.attempt import Attempt
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
-from benchmarker.sweep.session import Equipment, Failure, Progress, Sweep
 from benchmarker.sweep.sweep_plan import Schedule, Task, without_given_up
+from benchmarker.sweep.sweep_state import Equipment, Failure, Progress, Sweep
 
 
 def measure_round(

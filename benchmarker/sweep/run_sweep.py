@@ -24,9 +24,9 @@ from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.loop import Loop, SweepTimeoutError
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
-from benchmarker.sweep.session import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.stopping import more_rounds
 from benchmarker.sweep.sweep_plan import RAY, Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
+from benchmarker.sweep.sweep_state import Failure, Progress, Sweep, now_id
 from benchmarker.sweep.workers.base import Pool, Round, Session, Tools, check_devices
 from benchmarker.sweep.workers.local import LocalPool
 

@@ -15,7 +15,7 @@ from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
 from benchmarker.schema.collect import collect
-from benchmarker.sweep.session import Sweep
+from benchmarker.sweep.sweep_state import Sweep
 
 NARROW = 0.04
 """Relative width of a speed-up's interval below which no more rounds are needed."""

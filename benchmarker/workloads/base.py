@@ -310,10 +310,10 @@ class Workload(Generic[JobT, RecordT, RowT]):
         Args:
             is_run: Whether the table is of one run.
         """
-        from benchmarker.core.tables import escaped
+        from benchmarker.core.tables import plain_line
         from benchmarker.report.captions import plain_header
 
-        variant = [f"variant: {escaped(records[0].variant.name)}"] if is_run else []
+        variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
         return *variant, *plain_header(records)
 
     def caption(self, results: Results) -> str:

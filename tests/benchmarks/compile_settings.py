@@ -30,7 +30,7 @@ from benchmarker.engines.decoders import compile as compiled
 from benchmarker.hardware.device import Device, find_device, torch_device
 from benchmarker.kernels import decode_attention, gemv_dense, restore
 from benchmarker.kernels import linear_dispatch as linears
-from benchmarker.measure.profile import count_kernels
+from benchmarker.measure.profile_repeat import count_kernels
 from tests.benchmarks.random_model import decoder_of, load, parser_for
 from tests.loading import plain_native_decoder
 

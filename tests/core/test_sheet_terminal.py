@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from benchmarker.core.sheet_terminal import rich_text, show_blocks
-from benchmarker.core.tables import Block, Column, Sheet, bold, code, inert, to_markdown
+from benchmarker.core.tables import Block, Column, Sheet, bold, code, plain_line, to_markdown
 from benchmarker.report.compare import compare
 from benchmarker.report.explanations import explained_blocks
 from benchmarker.report.html.page import html, sortable
@@ -77,7 +77,7 @@ HOSTILE = ["a|b", "*x*", "`y`", "<b>z</b>", "a\\\\b", "under_ _score", "\ue000bo
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_is_the_same_text_in_every_output(name):
     plain = name.replace("\ue000", "").replace("\ue001", "")
-    sheet = Sheet("", COLUMNS, [(name, "1", "2")], (f"Relative to {inert(name)}, {bold(inert(name))}.",))
+    sheet = Sheet("", COLUMNS, [(name, "1", "2")], (f"Relative to {plain_line(name)}, {bold(plain_line(name))}.",))
     assert f"{plain} " in shown(sheet)
     assert f"Relative to {plain}, {plain}." in shown(sheet)
     rendered = MarkdownIt("gfm-like", {"linkify": False}).render(to_markdown([sheet]))

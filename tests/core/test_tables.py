@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from benchmarker.core.formatting import percent
-from benchmarker.core.tables import Column, inert, markdown, plain_line, table
+from benchmarker.core.tables import Column, markdown, plain_line, table
 from benchmarker.report.compare import compare, to_markdown
 from tests.records import environment, failed_cell, failed_record, record, save
 
@@ -50,7 +50,7 @@ def test_a_hostile_name_is_one_inert_cell_of_the_table(name):
     ],
 )
 def test_names_are_escaped_and_no_more_than_needed(name, text):
-    assert markdown(inert(name)) == text
+    assert markdown(plain_line(name)) == text
 
 
 def test_columns_line_up_under_wide_letters():

@@ -22,7 +22,7 @@ from benchmarker.kernels.launch_support import can_start_early
 from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from benchmarker.measure.peaks import measure_limits
-from benchmarker.measure.profile import count_kernels
+from benchmarker.measure.profile_repeat import count_kernels
 from benchmarker.quantization.load import load_model
 from tests.gemv_sums import with_ends
 from tests.loading import plain_native_decoder, tokens_of, with_uneven_norms

@@ -26,8 +26,8 @@ from benchmarker.sweep.judge_quality import Judgement, judge
 from benchmarker.sweep.measure_round import measure_round
 from benchmarker.sweep.prepare_host import PREPARE_HOST
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.session import RUN, Equipment, Progress, Sweep
 from benchmarker.sweep.sweep_plan import Schedule, Task
+from benchmarker.sweep.sweep_state import RUN, Equipment, Progress, Sweep
 
 CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")

@@ -24,9 +24,9 @@ from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.session import Equipment
 from benchmarker.sweep.starter import Starter, shared_modules
 from benchmarker.sweep.sweep_plan import LOCAL
+from benchmarker.sweep.sweep_state import Equipment
 from benchmarker.sweep.workers.base import (
     Ended,
     Line,

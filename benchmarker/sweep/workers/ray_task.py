@@ -20,9 +20,9 @@ from benchmarker.schema.job import Job
 from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.prepare_host import prepare_host
-from benchmarker.sweep.session import Equipment, Progress, Sweep
 from benchmarker.sweep.starter import Starter, shared_modules
 from benchmarker.sweep.sweep_plan import Forecast, Schedule
+from benchmarker.sweep.sweep_state import Equipment, Progress, Sweep
 from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, do, own_cores, why_unlike
 
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")

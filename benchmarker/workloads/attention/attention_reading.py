@@ -16,7 +16,7 @@ from typing import cast
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import seconds_by_category
@@ -207,7 +207,7 @@ def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[
 
 def crossing_texts(variant: str, baseline: str, ratios: Ratios) -> list[str]:
     return [
-        f"{escaped(variant)} is {crossing.verdict} than {escaped(baseline)} from between {crossing.after:,} and "
+        f"{plain_line(variant)} is {crossing.verdict} than {plain_line(baseline)} from between {crossing.after:,} and "
         f"{crossing.before:,} on"
         for crossing in crossings(ratios)
     ]
@@ -220,7 +220,7 @@ def always_text(baseline: str, ratios: Ratios) -> str | None:
         return None
     lengths = [length for length, _ in ratios]
     span = f"from {min(lengths):,} to {max(lengths):,}"
-    return f"{verdict_text(is_faster=is_faster)} than {escaped(baseline)} at all measured lengths, {span}"
+    return f"{verdict_text(is_faster=is_faster)} than {plain_line(baseline)} at all measured lengths, {span}"
 
 
 def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
@@ -228,7 +228,7 @@ def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
         times = [(_length(row), row.latency.value) for row in measured if row.latency]
         fit = growth(times)
         fitted = f"; {fit}" if fit else ""
-        yield f"{line.label}: the time of {escaped(name)} grows as {exponents_text(times)}{fitted}"
+        yield f"{line.label}: the time of {plain_line(name)} grows as {exponents_text(times)}{fitted}"
 
 
 def exponents_text(times: Times) -> str:

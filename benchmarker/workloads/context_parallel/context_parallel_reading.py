@@ -14,7 +14,7 @@ from typing import cast
 
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, percent
-from benchmarker.core.tables import Column, code, escaped
+from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.explain.case import Case, Timed, always, floor_of
 from benchmarker.explain.values import NotExplained, Phase, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
@@ -131,7 +131,7 @@ def hiding_remarks(rows: Sequence[Row]) -> list[str]:
         if row.cell and "exposed" in row.facts:
             series[row.cell.ranks, row.cell.mode, row.variant].append(row)
     return [
-        f"{ranks} ranks, {mode_text(mode)}: {escaped(variant)} {_hiding_text(sorted(members, key=_length))}."
+        f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=_length))}."
         for (ranks, mode, variant), members in series.items()
     ]
 
@@ -182,7 +182,7 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
         suffix = f", imbalance {imbalance:.2f}" if imbalance is not None else ""
         bound = percent(most_of_ideal(ranks), places=1)
         yield (
-            f"{escaped(variant)}: under the causal mask a contiguous ring can use at most {bound} of {ranks} ranks, "
+            f"{plain_line(variant)}: under the causal mask a contiguous ring can use at most {bound} of {ranks} ranks, "
             f"N / (2N - 1); at {_length(row):,} positions its scaling was "
             f"{percent(row.metrics['scaling'].value, places=1)}{suffix}."
         )
@@ -196,7 +196,7 @@ def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
             continue
         if abs(by_trace - by_difference) > MAX_DISAGREEMENT:
             yield (
-                f"{escaped(row.variant)} at {row.cell.words}: {percent(by_trace)} exposed by the trace and "
+                f"{plain_line(row.variant)} at {row.cell.words}: {percent(by_trace)} exposed by the trace and "
                 f"{percent(by_difference)} by leaving the exchange out, more than {100 * MAX_DISAGREEMENT:.0f} points "
                 "apart: they are of different calls, and a disturbance shifts either."
             )

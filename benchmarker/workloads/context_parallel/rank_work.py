@@ -16,7 +16,7 @@ import torch
 
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
-from benchmarker.measure.profile import start_profiler_once, trace_of
+from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
 from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs

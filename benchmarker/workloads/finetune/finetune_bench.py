@@ -21,7 +21,7 @@ from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
 from benchmarker.hardware.device import Device, kind_of
-from benchmarker.measure.profile import profile_step
+from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options

@@ -18,7 +18,7 @@ from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, kind_of, one_of_several
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
-from benchmarker.measure.profile import count_kernels, profile_step
+from benchmarker.measure.profile_repeat import count_kernels, profile_step
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.profiling.trace import Cut
 from benchmarker.quality.judge import Subject

@@ -18,7 +18,7 @@ from benchmarker.comparison.results import by_round
 from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import decimal, gib, percent
 from benchmarker.core.stats import Ratio, paired_ratio
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.explain.case import Timed, floor_of
 from benchmarker.explain.values import NotExplained
 from benchmarker.profiling.categories import seconds_by_category
@@ -150,7 +150,7 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
         for variant, points in _softmax_ratios(members, lambda row: row.latency_by_round).items():
             kernels = by_kernels.get(variant, [])
             differs = crossings(_ratios(kernels)) != crossings(_ratios(points))
-            if text := crossing_text(escaped(variant), points):
+            if text := crossing_text(plain_line(variant), points):
                 lines.append(f"{series.label}: {text}{kernels_text(kernels) if differs else ''}.")
     return lines
 
@@ -173,7 +173,7 @@ def _softmax_ratios(
             for row in members:
                 if not row.is_softmax:
                     ratio = paired_ratio(seconds_of(best), seconds_of(row))
-                    ratios[row.variant].append(SoftmaxRatio(seq_len, ratio, escaped(best.variant)))
+                    ratios[row.variant].append(SoftmaxRatio(seq_len, ratio, plain_line(best.variant)))
     return ratios
 
 
@@ -239,8 +239,8 @@ def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
         best = best_softmax(members)
         if best and best.mixer_share is not None:
             yield (
-                f"{cell.words}: {escaped(best.variant)} has {percent(best.mixer_share)} of the FLOPs of the step, the "
-                "most that another mixer can save."
+                f"{cell.words}: {plain_line(best.variant)} has {percent(best.mixer_share)} of the FLOPs of the step, "
+                "the most that another mixer can save."
             )
 
 
@@ -255,7 +255,7 @@ def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
         if line := slope(sorted(measured.items())):
             verb = "keeps for the backward pass" if fact == "kept" else "has at its forward peak"
             per_token = f"{line.per_token_bytes / 1024:.1f} KiB per token"
-            yield f"{escaped(variant)} {verb} {per_token}, at most {percent(line.worst)} off a straight line."
+            yield f"{plain_line(variant)} {verb} {per_token}, at most {percent(line.worst)} off a straight line."
 
 
 def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
@@ -273,7 +273,7 @@ def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
 def _misfits(rows: Sequence[MixersRow]) -> Iterator[str]:
     for row in rows:
         if cell := row.misfit:
-            text = f"at {cell.seq_len:,} positions {escaped(row.variant)} does not fit"
+            text = f"at {cell.seq_len:,} positions {plain_line(row.variant)} does not fit"
             if cell.least_bytes is not None and cell.free_bytes is not None:
                 bound = " at least" if cell.least_bytes > cell.free_bytes else " for inputs, output and scores alone"
                 text += f": it needs {gib(cell.least_bytes)}{bound}, and {gib(cell.free_bytes)} were free"

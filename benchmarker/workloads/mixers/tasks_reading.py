@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from benchmarker.core.formatting import MISSING, decimal, percent
 from benchmarker.core.stats import Estimate, estimate, paired_ratio, verdicts
-from benchmarker.core.tables import Column, Sheet, escaped
+from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.workloads.mixers.mixers_reading import MixersRow
 from benchmarker.workloads.mixers.record import TaskScore
 
@@ -113,7 +113,7 @@ def _bits(entry: Learned) -> str:
 COLUMNS: Sequence[Column[Learned]] = (
     Column("task", lambda entry: entry.scores[0].task, "left"),
     Column("size", lambda entry: str(entry.scores[0].size)),
-    Column("variant", lambda entry: escaped(entry.variant), "left"),
+    Column("variant", lambda entry: plain_line(entry.variant), "left"),
     Column("right %", _accuracy),
     Column("by seed", _by_seed),
     Column("chance %", _chance),

@@ -77,7 +77,7 @@ class TrainingStep:
         return times
 
     def profiled(self) -> TrainingSample:
-        """Run one step with annotated parts, for `measure.profile.profile_step`."""
+        """Run one step with annotated parts, for `measure.profile_repeat.profile_step`."""
         from torch.profiler import record_function
 
         @contextmanager

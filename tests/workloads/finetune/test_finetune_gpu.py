@@ -15,7 +15,7 @@ from scipy.stats import binom
 
 from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import find_device
-from benchmarker.measure.profile import profile_step
+from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
 from benchmarker.workloads.finetune.finetune_reading import float32_share, unpacking_calls
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant

@@ -13,7 +13,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.measure.profile import profile_step
+from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
 from benchmarker.report.compare import compare, to_rows
 from benchmarker.report.verify import verify

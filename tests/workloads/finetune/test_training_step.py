@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.measure.profile import profile_step
+from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.trace import device_work
 from benchmarker.profiling.trace_events import section_mark
 from benchmarker.workloads.training.training_step import TrainingStep

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarker.core.formatting import MISSING, percent
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column, plain_line
 from benchmarker.schema.quality import TaskResult
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
@@ -105,11 +105,11 @@ def task_caption(rows: Sequence[Answers]) -> str:
     """Return how to read the table of tasks; empty without tasks."""
     if not rows:
         return ""
-    metrics = " or ".join(sorted({escaped(row.result.metric) for row in rows}))
+    metrics = " or ".join(sorted({plain_line(row.result.metric) for row in rows}))
     return (
-        f"Tasks by lm-evaluation-harness {escaped(rows[0].result.harness)}, {metrics}. Change is against the baseline "
-        "on the same questions, ± its standard error; flips are questions that only one of the two answered rightly; "
-        "p is McNemar's exact test, not corrected for the number of rows."
+        f"Tasks by lm-evaluation-harness {plain_line(rows[0].result.harness)}, {metrics}. Change is relative to the "
+        "baseline on the same questions, ± its standard error; flips are questions that only one of the two answered "
+        "rightly; p is McNemar's exact test, not corrected for the number of rows."
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarker.comparison.rows import PLAIN, SECONDS, SIZES, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
-from benchmarker.core.tables import code, escaped
+from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.demand import floor_s
 from benchmarker.workloads.generation.reading.generation_rows import (
@@ -238,7 +238,7 @@ def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
     """Return a line for each model that was recognized as a quantized checkpoint of another."""
     names = list(dict.fromkeys(record.model.id for record in records))
     return [
-        f"{escaped(name)} is taken for a quantized checkpoint of {escaped(base)}, by its name and its shapes."
+        f"{plain_line(name)} is taken for a quantized checkpoint of {plain_line(base)}, by its name and its shapes."
         for name in names
         for base in names
         if _is_checkpoint_of(name, base, records)

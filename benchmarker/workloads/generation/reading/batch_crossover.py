@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import Estimate
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.workloads.generation.reading.baseline import peer_of
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
@@ -136,7 +136,7 @@ def _first_fall(logs: Mapping[int, float]) -> float | None:
 def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
     if len(speed_ups) < 2:
         return None
-    start = f"{escaped(variant)} wins against {escaped(peer)} in {what}"
+    start = f"{plain_line(variant)} wins against {plain_line(peer)} in {what}"
     words = _Words(start, "batch", "batch ", "", speed_ups)
     fall = crossover(speed_ups)
     until = f"until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}" if fall else None
@@ -146,7 +146,7 @@ def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp
 def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
     if len(speed_ups) < 2:
         return None
-    words = _Words(f"{escaped(variant)} loses to {escaped(peer)} in prefill", "prompt", "", " tokens", speed_ups)
+    words = _Words(f"{plain_line(variant)} loses to {plain_line(peer)} in prefill", "prompt", "", " tokens", speed_ups)
     fall = crossover(speed_ups)
     since = f"from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}" if fall else None
     return words.said([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
 from benchmarker.schema.engine_facts import DISAGREEMENT, EngineFacts, ExternalFacts
 from benchmarker.schema.model import TensorTypes
@@ -52,7 +52,7 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
         return []
     return [
         "Not all variants compute in the same type: "
-        + "; ".join(f"{escaped(dtype)}: {names(variants)}" for dtype, variants in types.items())
+        + "; ".join(f"{plain_line(dtype)}: {names(variants)}" for dtype, variants in types.items())
         + "."
     ]
 
@@ -92,7 +92,7 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
                 same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
                 others.setdefault(name, {}).setdefault(
                     key,
-                    f"{escaped(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
+                    f"{plain_line(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
                     f"first round, from token {same + 1} on",
                 )
     return [f"{next(iter(cells.values()))}{_more(len(cells) - 1)}." for cells in others.values()]
@@ -118,7 +118,7 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
         if why
     ]
     return [
-        f"{escaped(name)}: no {what}: {escaped(reason, longest=REASON_LENGTH)}"
+        f"{plain_line(name)}: no {what}: {plain_line(reason, longest=REASON_LENGTH)}"
         for what, name, reason in missing
         if (what, name) not in judged
     ]
@@ -166,7 +166,7 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes = [(record, types_note(load.file_types)) for record, load in loaded if load.file_types]
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
-    lines = [f"{escaped(record.variant.name)}: {escaped(note, longest=REASON_LENGTH)}" for record, note in notes]
+    lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=REASON_LENGTH)}" for record, note in notes]
     return [*dict.fromkeys(lines), *choosing_notes(records)]
 
 
@@ -183,7 +183,7 @@ def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
     lines = []
     for name, found in shares.items():
         ends = dict.fromkeys(f"{100 * share:.1f}" for share in (min(found), max(found)))
-        line = f"{escaped(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
+        line = f"{plain_line(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
         if rates := steps.get(name):
             rates_words = dict.fromkeys(significant(rate) for rate in (min(rates), max(rates)))
             line += (

@@ -12,7 +12,7 @@ from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.core.tables import code, escaped
+from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.record import Energy, EnergyWindow, Moment
@@ -188,7 +188,7 @@ class GenerationRow(Row):
 
     @property
     def variant_text(self) -> str:
-        return f"{escaped(self.label)} on the {escaped(self.engine)} engine"
+        return f"{plain_line(self.label)} on the {plain_line(self.engine)} engine"
 
     @property
     def quality_text(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarker.comparison.rows import CellKey, Results, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
-from benchmarker.core.tables import Column, code, escaped, plain_line
+from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.report import captions
 from benchmarker.report.captions import each, in_brackets, machine_lines, plain_title
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
@@ -176,7 +176,7 @@ def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
 
 def variant_line(record: GenerationRecord) -> str:
     """Return `variant: int8, engine eager`."""
-    return f"variant: {escaped(record.variant.name)}, engine {escaped(record.variant.engine)}"
+    return f"variant: {plain_line(record.variant.name)}, engine {plain_line(record.variant.engine)}"
 
 
 def load_words(record: GenerationRecord) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
     return (
         f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
         f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
-        f"lm_head {escaped(load.lm_head_dtype)} {tied}{_of_each(load)}",
+        f"lm_head {plain_line(load.lm_head_dtype)} {tied}{_of_each(load)}",
         f"load: {seconds(load.load_s)}",
     )
 

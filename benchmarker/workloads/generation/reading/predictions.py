@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from benchmarker.core.formatting import seconds
-from benchmarker.core.tables import escaped
+from benchmarker.core.tables import plain_line
 from benchmarker.explain.values import Explanation, rate
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -27,8 +27,8 @@ def ceilings(comparison: Comparison) -> list[str]:
     explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
     pairs = [(explanation, explanation.ceiling, _in_a_graph(explanation, comparison)) for explanation in explained]
     return [
-        f"{escaped(explanation.variant)} was to reach {ceiling_words(ceiling, explanation.unit)} in a graph; "
-        f"{escaped(graph.variant)} decodes {rate(graph.decode_tokens_per_s)}"
+        f"{plain_line(explanation.variant)} was to reach {ceiling_words(ceiling, explanation.unit)} in a graph; "
+        f"{plain_line(graph.variant)} decodes {rate(graph.decode_tokens_per_s)}"
         for explanation, ceiling, graph in pairs
         if ceiling and graph and graph.decode_tokens_per_s
     ]
@@ -106,10 +106,10 @@ class BreakEven:
 
     def sentence(self, baseline: str) -> str:
         """Sentence without the full stop."""
-        variant = escaped(self.variant)
+        variant = plain_line(self.variant)
         if self.verdict in ("same", "inconclusive") or self.saved_s <= 0:
             why = "is not faster" if self.saved_s <= 0 else f"is not told to be faster ({self.verdict})"
-            return f"{variant} {why} than {escaped(baseline)}, and never pays for its loading"
+            return f"{variant} {why} than {plain_line(baseline)}, and never pays for its loading"
         times = [
             f"{state} {_tokens(tokens)} ({seconds(cost)} before the first token)"
             for state, tokens, cost in (
@@ -119,7 +119,7 @@ class BreakEven:
             if tokens is not None
         ]
         untested = ", if the difference is real (not tested)" if self.verdict == "not tested" else ""
-        return f"{variant} has paid for itself against {escaped(baseline)} after: {'; '.join(times)}{untested}"
+        return f"{variant} has paid for itself against {plain_line(baseline)} after: {'; '.join(times)}{untested}"
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:

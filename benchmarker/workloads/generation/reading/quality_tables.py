@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
-from benchmarker.core.tables import Column, escaped
+from benchmarker.core.tables import Column, plain_line
 from benchmarker.schema.quality import INDISTINGUISHABLE, SILENT_KL, Quality, change_text, kl_text
 from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
 
@@ -173,8 +173,8 @@ def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     ]
     if not compared or baseline is None:
         return []
-    places = ", ".join(f"{escaped(row.variant)} {_leaves(row)}" for row in compared)
-    return [f"Greedy text, against {escaped(baseline)}'s (information, not a score): {places}."]
+    places = ", ".join(f"{plain_line(row.variant)} {_leaves(row)}" for row in compared)
+    return [f"Greedy text, against {plain_line(baseline)}'s (information, not a score): {places}."]
 
 
 def _leaves(row: GenerationRow) -> str:
@@ -195,9 +195,9 @@ def _measured_on(judged: Sequence[GenerationRow]) -> str:
 
 def _method(quality: Quality) -> str:
     return (
-        f"on {quality.positions:,} tokens of {escaped(quality.text)} (sha256 {quality.text_sha256[:12]}; windows of "
+        f"on {quality.positions:,} tokens of {plain_line(quality.text)} (sha256 {quality.text_sha256[:12]}; windows of "
         f"{quality.window_tokens}, the first {quality.scored_from} only read), each variant against "
-        f"{escaped(quality.baseline)}"
+        f"{plain_line(quality.baseline)}"
     )
 
 

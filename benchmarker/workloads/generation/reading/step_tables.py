@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
-from benchmarker.core.tables import Column, Sheet, code, escaped
+from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.report.columns import LIMITS_TITLE
 from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.demand import MBU_LIMIT
@@ -74,7 +74,7 @@ def limit_caption(rows: Sequence[GenerationRow]) -> str:
 def impossible(rows: Sequence[GenerationRow]) -> list[str]:
     """Return a line for each row that is faster than its memory allows."""
     return [
-        f"{escaped(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
+        f"{plain_line(row.variant)} at {cell_words(row.cell)}: MBU {percent(row.mbu, places=0)}"
         + (
             ", because all that a token reads stays in the last cache: its memory is no limit for it."
             if row.fits_cache
