@@ -60,7 +60,7 @@ def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = transformers_config(source, trusted=trusted).get_text_config(decoder=True)
+    config = transformers_config(source, str(source), trusted=trusted).get_text_config(decoder=True)
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)

@@ -58,7 +58,7 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
         return config
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    whole = transformers_config(folder, trusted=trusted)
+    whole = transformers_config(folder, model_id, trusted=trusted)
     text = whole.get_text_config(decoder=True)
     kind = str(text.model_type)
     if not hasattr(text, "vocab_size"):
@@ -86,7 +86,7 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
     )
 
 
-def transformers_config(folder: Path, *, trusted: bool) -> Any:
+def transformers_config(folder: Path, model_id: str, *, trusted: bool) -> Any:
     """Return transformers' config object for a folder, or raise ModelError."""
     from transformers import AutoConfig
 
@@ -94,5 +94,5 @@ def transformers_config(folder: Path, *, trusted: bool) -> Any:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
     except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
         raise ModelError(
-            f"{folder}: transformers cannot build this model: {' '.join(str(error).split())[:200]}"
+            f"{model_id}: transformers cannot build this model: {' '.join(str(error).split())[:200]}"
         ) from error

@@ -125,7 +125,8 @@ def read_model(
 
 def _text_config(checkpoint: Checkpoint) -> Any:
     """Return transformers' config of a multimodal checkpoint's text part, with the checkpoint's quantization."""
-    config = transformers_config(checkpoint.folder, trusted=checkpoint.trust_remote_code).get_text_config(decoder=True)
+    whole = transformers_config(checkpoint.folder, checkpoint.model_id, trusted=checkpoint.trust_remote_code)
+    config = whole.get_text_config(decoder=True)
     config.tie_word_embeddings = checkpoint.config["tie_word_embeddings"]
     if checkpoint.quantization is not None:
         config.quantization_config = checkpoint.quantization

@@ -66,7 +66,7 @@ def test_verify_names_the_file_and_the_number_that_was_edited(tmp_path):
     assert code == 1
     assert "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 1, but the samples give" in printed
     assert "cut.json: not valid JSON" in printed
-    assert "2 do not follow from the samples, 1 file could not be read" in printed
+    assert "3 do not follow from the samples, 1 file could not be read" in printed
 
 
 def test_import_puts_an_old_run_beside_a_new_one(tmp_path):

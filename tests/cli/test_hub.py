@@ -180,7 +180,8 @@ def test_a_model_on_the_hub_without_weights(tmp_path):
 
 def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(session_model, tmp_path):
     hub = hub_of(session_model)
-    hub.files["config.json"] = json.dumps({"quantization_config": {"quant_method": "eetq"}}).encode()
+    config = json.loads(hub.files["config.json"]) | {"quantization_config": {"quant_method": "eetq"}}
+    hub.files["config.json"] = json.dumps(config).encode()
     with serving(hub):
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: quantized already (eetq), which --quant fp16 cannot take; use an unquantized checkpoint"

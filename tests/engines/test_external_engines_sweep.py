@@ -125,7 +125,7 @@ def test_cells_before_and_after_the_one_that_an_engine_dies_in_are_measured(tmp_
     assert "3 x 17: crashed: llama-cpp: its driver ended at 'generate' (exit 3)" in printed
 
 
-def test_an_engine_that_says_nothing_of_loading_and_dies_in_the_first_cell_is_past_loading(tmp_path, monkeypatch):
+def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(tmp_path, monkeypatch):
     (tmp_path / "sglang.py").write_text(DYING_SGLANG)
     command = (
         f"env PYTHONPATH={tmp_path} {sys.executable} -S {DRIVERS / 'driver_loop.py'} {DRIVERS / 'sglang_driver.py'}"
@@ -147,6 +147,6 @@ def test_an_engine_that_says_nothing_of_loading_and_dies_in_the_first_cell_is_pa
     with pytest.raises(DriverCrashError, match="ended at 'generate'"):
         Run(job.in_part(part), Terminal(quiet=True)).execute()
     record, watch = read_record(path), Watch(path, 2)
-    watch.look()
+    watch.update()
     assert (record.status, record.error_kind, record.cells, record.load) == ("failed", "crash", (), None)
     assert watch.phase == "cell"

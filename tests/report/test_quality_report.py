@@ -355,7 +355,7 @@ def test_a_process_that_dies_while_judging_costs_the_quality_and_no_time(tmp_pat
 def test_the_plan_says_that_quality_comes_last(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--quality", "full", dry_run=True)
-    assert "  then quality (full), once for each form" in stage.printed
+    assert "  then quality (full), once for each quantization" in stage.printed
 
 
 def by_its_step(kl: float, **fields: Any) -> Quality:

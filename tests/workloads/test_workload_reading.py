@@ -239,7 +239,7 @@ def test_what_cannot_be_is_found_in_its_records(tmp_path, place, value, words):
 
 
 def test_a_formula_that_the_rows_do_not_follow_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarker.comparison.aggregate.geometric_mean", lambda values: 1.1 * max(values))
+    monkeypatch.setattr("benchmarker.comparison.results.geometric_mean", lambda values: 1.1 * max(values))
     fields = {mismatch.field for mismatch in verify([sweep(tmp_path / "a")]).mismatches}
     assert {"doze", "knaps", "latency_s"} <= fields
 
