@@ -250,8 +250,9 @@ def test_a_trace_of_a_cpu_is_explained_by_its_operators(tmp_path: Path) -> None:
     [
         (b'{"traceEvents": []}', "no kernel and no operator in this trace"),
         (b'{"traceEvents": [', "not a whole trace"),
-        (gzip.compress(b'{"traceEvents": []}')[:-9], "not a whole trace"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "not a whole trace"),
     ],
+    ids=("empty", "cut", "cut and packed"),
 )
 def test_a_damaged_trace_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "trace.json.gz"
