@@ -118,7 +118,8 @@ def test_half_a_record_is_reported_and_set_aside(tmp_path: Path) -> None:
     assert (0, "a", 100, "error") in stage.cells()
     assert stage.cells()[-2:] == OK_OF_B
     assert "not valid JSON" in stage.printed
-    assert len(list(stage.results.glob("*.json.broken"))) == 1
+    # One file per process that wrote half a record: the sweep may start a second one for the cells that are left.
+    assert len(list(stage.results.glob("*.json.broken"))) in (1, 2)
 
 
 @pytest.mark.parametrize("do", ["hang", "SIGKILL", "segfault"])
