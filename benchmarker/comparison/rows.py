@@ -343,7 +343,6 @@ def plain_keys(record: RunRecord, axes: Sequence[Axis]) -> list[CellKey]:
 
 def plain_row(row: Row) -> dict[str, Any]:
     """Return the row for JSON: form, cell, and each metric with its interval in base units."""
-    ratio = row.ratio
     return {
         "workload": row.workload,
         "variant": row.variant,
@@ -354,10 +353,6 @@ def plain_row(row: Row) -> dict[str, Any]:
         **metric_numbers(row, row.described.metrics),
         "peak_memory_bytes": row.peak_memory_bytes,
         "floor_s": row.floor_s,
-        "ratio": ratio.value if ratio else None,
-        "ratio_low": ratio.low if ratio else None,
-        "ratio_high": ratio.high if ratio else None,
-        "verdict": row.verdict,
         **ratio_numbers(row),
         "bound_by": row.bound_by,
         "rounds": row.rounds,
@@ -367,9 +362,13 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:
-    """Return the name of the speed-up's reference, and the ratio of whole calls to the baseline with its interval."""
-    call = row.call.ratio if row.call else None
+    """Return the speed-up, its verdict and reference, and the ratio of whole calls to the baseline."""
+    ratio, call = row.ratio, row.call.ratio if row.call else None
     return {
+        "ratio": ratio.value if ratio else None,
+        "ratio_low": ratio.low if ratio else None,
+        "ratio_high": ratio.high if ratio else None,
+        "verdict": row.verdict,
         "reference": row.variant if row.is_reference else row.speed_up.reference if row.speed_up else None,
         "call_ratio": call.value if call else 1.0 if row.is_baseline and row.latency else None,
         "call_ratio_low": call.low if call else None,

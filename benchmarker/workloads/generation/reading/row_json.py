@@ -15,7 +15,7 @@ WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
 
 def to_row(row: GenerationRow) -> dict[str, Any]:
     """Return plain values in base units; None for unknown. Details of quality appear only if measured."""
-    cell, ratio, energy = row.cell, row.ratio, row.energy
+    cell, energy = row.cell, row.energy
     return {
         "variant": row.variant,
         "quant": row.quant,
@@ -46,10 +46,6 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "prefill_mfu": row.prefill_mfu,
         "kernels_per_token": row.kernels_per_token,
         "same_tokens": row.same_tokens,
-        "ratio": ratio.value if ratio else None,
-        "ratio_low": ratio.low if ratio else None,
-        "ratio_high": ratio.high if ratio else None,
-        "verdict": row.verdict,
         **ratio_numbers(row),
         "bound_by": row.bound_by,
         **(_details(row.quality) if row.quality else dict.fromkeys(("perplexity", "kl_divergence", "top1_agreement"))),
