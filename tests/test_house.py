@@ -16,7 +16,7 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 48_950,
+    "lines outside kernels/": 48_866,
     "lines in kernels/": 4_300,
     "files": 368,
     "files over 400 lines": 0,

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
-from benchmarker.measure.repeat import CallsInARow
+from benchmarker.measure.repeat import calls_needed
 from benchmarker.schema.base import Plain
 from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
@@ -95,8 +95,15 @@ class SleepBench(Nothing):
 
     def step(self, point):
         extra = 2 if self.job.variant.variant == "restless" else 1
-        calls = CallsInARow(lambda: time.sleep(extra * point.naps * point.ms / 1e3), self.device)
-        return lambda: SampleBase(latency_s=calls.mean_s(), calls=calls.calls)
+
+        def total_s(calls):
+            started_s = time.perf_counter()
+            for _ in range(calls):
+                time.sleep(extra * point.naps * point.ms / 1e3)
+            return time.perf_counter() - started_s
+
+        calls = calls_needed(total_s)
+        return lambda: SampleBase(latency_s=total_s(calls) / calls, calls=calls)
 
 
 class Sleep(Workload):

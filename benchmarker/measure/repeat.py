@@ -48,33 +48,6 @@ class Measured(Generic[SampleKind]):
     flags: tuple[Flag, ...]
 
 
-class CallsInARow:
-    """A step for work that is too short for the clock: as many calls in a row as take 20 ms together.
-
-    The number of calls is found in the first repeat, which is part of the warm-up, and then kept.
-    """
-
-    def __init__(self, work: Callable[[], object], device: Device) -> None:
-        self._work = work
-        self._device = device
-        self.calls: int | None = None
-        """Calls of one repeat; None before the first."""
-
-    def mean_s(self) -> float:
-        """Return the mean seconds of one call, with the device drained before the first call and after the last."""
-        if self.calls is None:
-            self.calls = calls_needed(self._total_s)
-        return self._total_s(self.calls) / self.calls
-
-    def _total_s(self, calls: int) -> float:
-        self._device.synchronize()
-        started_ns = time.perf_counter_ns()
-        for _ in range(calls):
-            self._work()
-        self._device.synchronize()
-        return (time.perf_counter_ns() - started_ns) / 1e9
-
-
 def calls_needed(total_s: Callable[[int], float]) -> int:
     """Return the number of calls in a row that take 20 ms together, at most 10,000.
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.process import no_garbage_collection
@@ -22,9 +21,6 @@ RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
 """As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
 """File with a sweep's request, beside its records."""
-
-
-Kind = TypeVar("Kind", bound=RunRecord)
 
 
 @dataclass(frozen=True)
@@ -41,21 +37,6 @@ class Collected:
     @property
     def records(self) -> tuple[RunRecord, ...]:
         return tuple(record for _, record in self.files)
-
-    def files_of(self, kind: type[Kind]) -> tuple[tuple[Path, Kind], ...]:
-        """Every record, all of one workload's class.
-
-        Raises:
-            ResultsError: One is of another workload.
-        """
-        files = []
-        for path, record in self.files:
-            if not isinstance(record, kind):
-                raise ResultsError(
-                    f"{path}: is of the workload '{record.workload}', which does not stand in this table"
-                )
-            files.append((path, record))
-        return tuple(files)
 
 
 def collect(paths: Sequence[str | Path]) -> Collected:
