@@ -312,10 +312,10 @@ def listed(names: Iterable[str]) -> str:
 Circumstance = Callable[[Any], str | None]
 KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s"}
 """Ending of a metric's JSON key by its unit."""
+# Units of a budget, by kind. A size and a time need a unit: 6 alone could be bytes or GiB.
 SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 PLAIN = {"": 1.0, "%": 0.01}
-"""Units of a budget. Sizes and times need a unit: 6 bytes and 6 GiB are both sizes."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 
 def graph_ceiling(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:
-    """Return units per second if the host never delayed the device, as in a replayed graph.
+    """Return a range of units per second if the host never delayed the device, as in a replayed graph.
 
     The upper end is units / busy, the lower end units / (busy + kernels * time of an empty kernel in a replayed
     graph). The time of an empty kernel contains the cost of a graph node, of which two real kernels hide a part: eight

@@ -127,7 +127,7 @@ def module_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the plain tensors inside a tensor, as far as this process holds them."""
+    """Yield the tensors that a tensor subclass consists of; of a tensor split over GPUs, only those of this rank."""
     tensor = _own_part(tensor)
     flatten: Any = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:

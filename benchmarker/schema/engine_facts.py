@@ -185,7 +185,7 @@ class EngineFacts(Plain):
     compiled: Literal["layer", "step"] | None = None
     """Unit of one compilation: a decoder layer, which all layers run, or the whole step."""
     frames_compiled: Whole | None = None
-    """Number of graphs of the compiler, over all shapes."""
+    """Number of frames that torch.compile compiled, over all shapes."""
     graph_breaks: Whole | None = None
     """None without compilation; else 0, because a break is an error before timing."""
     recompilations: Whole | None = None

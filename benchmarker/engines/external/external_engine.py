@@ -105,7 +105,7 @@ class ExternalEngine:
 
 
 def head_refusal(form: Form) -> str | None:
-    """Return why an engine with quantizations of its own cannot quantize the output layer as requested."""
+    """Return why an engine with its own quantizations refuses `lm_head=int8`; None if it is not requested."""
     if not has_int8_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"

@@ -20,7 +20,7 @@ from benchmarker.workloads.operation.operation_metrics import (
 
 
 def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
-    """Return FLOPs per second and GPU relative to a single GPU with a rank's positions."""
+    """Return the FLOP rate of one GPU of the group, divided by that of a single GPU with one rank's positions."""
     if cell.demand is None or cell.single_s is None:
         return None
     single_flops_per_s = cell.demand.local_flops / cell.single_s

@@ -94,7 +94,7 @@ def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
 
 
 def _slow_products(case: Case, call: LargestCall) -> str:  # noqa: ARG001
-    """Return the advice on products that take longer than an even share of the work."""
+    """Return the advice for ranks whose products take longer than with the work divided equally."""
     uneven = imbalance(call.cell)
     if uneven is not None and uneven >= UNEVEN:
         return f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."

@@ -230,7 +230,7 @@ def _times(ratio: Ratio) -> str:
 
 
 def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
-    """Yield the share of the best softmax in the FLOPs of a training step."""
+    """Yield a sentence per cell on the share of the best softmax in the FLOPs of a training step."""
     cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and row.mixer_share is not None:

@@ -150,7 +150,7 @@ class GenerationRow(Row):
     best_ratio: float | None = None
     """Largest possible speed-up: the ratio of the floors on the same limits."""
     best_ratio_reached: float | None = None
-    """Share of it that was reached."""
+    """Speed-up divided by the largest possible speed-up."""
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
