@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.workloads.context_parallel.rank_work import RankWork
 
-RANK_TARGET = "benchmarker.workloads.context_parallel.rank_work:serve_rank_0"
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""
 LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
@@ -222,7 +221,7 @@ class ContextParallelBench(Nothing):
 
     def _open(self, count: int) -> None:
         """Start that many ranks."""
-        from benchmarker.workloads.context_parallel.rank_work import RankWork
+        from benchmarker.workloads.context_parallel.rank_work import RankWork, serve_rank_0
 
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
@@ -230,7 +229,7 @@ class ContextParallelBench(Nothing):
         self._count = count
         self._stack.enter_context(_restored_threads())
         if count > 1:
-            ranks = open_ranks(RANK_TARGET, options, devices=devices, device=self._device, stuck=self._save_cell)
+            ranks = open_ranks(serve_rank_0, options, devices=devices, device=self._device, stuck=self._save_cell)
             self._ranks = self._stack.enter_context(ranks)
         self._own = RankWork(0, count, devices[0], **options)
 
