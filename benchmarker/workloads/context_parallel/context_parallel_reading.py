@@ -21,7 +21,7 @@ from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
-from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal
+from benchmarker.workloads.context_parallel.splittings import most_of_ideal
 from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,

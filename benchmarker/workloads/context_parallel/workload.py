@@ -15,7 +15,7 @@ from benchmarker.workloads.context_parallel.spec import (
     ContextParallelJob,
     ContextParallelPoint,
 )
-from benchmarker.workloads.context_parallel.variants.registry import check_devices, gpus_of, splitting_of, wrong_shape
+from benchmarker.workloads.context_parallel.splittings import check_devices, gpus_of, splitting_of, wrong_shape
 from benchmarker.workloads.operation.operation_metrics import MODE_AXIS, SEQ_LEN_AXIS
 from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Session
