@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from benchmarker.comparison.comparable import DifferingRecordsError
 from benchmarker.comparison.results import results_of, results_of_records, to_rows
@@ -21,8 +21,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.explain import Contrast, contrasts_of, explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
 from benchmarker.report.explanations import reasons
-from benchmarker.report.markdown import brief, summary, to_markdown
-from benchmarker.schema import record_io
+from benchmarker.report.markdown import brief, to_markdown
 from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.record import RunRecord
 
@@ -104,22 +103,3 @@ def _with_reasons(results: Results) -> Comparison:
         explained=explained,
         contrasts=contrasts,
     )
-
-
-class ShownRecord(RunRecord):
-    """A record that a notebook shows as the table of its run."""
-
-    def _repr_markdown_(self) -> str:
-        return summary(self)
-
-
-def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. It has the class of its workload too.
-
-    Raises:
-        ResultsError: No such record, or an unreadable one.
-    """
-    record = record_io.read_record(Path(path))
-    # The workload's fields come before those of any record.
-    kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
-    return cast("type[ShownRecord]", kind).model_construct(**dict(record))

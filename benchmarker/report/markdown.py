@@ -5,19 +5,15 @@ A failed cell contains its status in words, and a missing measurement is a dash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
-from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Context, Results, cell_words, headline_rows, keys_of, with_bound
+from benchmarker.comparison.rows import Results, cell_words, headline_rows
 from benchmarker.core import tables
 from benchmarker.core.formatting import plural
 from benchmarker.core.tables import Block, Sheet, bold, bullets, code, plain_line
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
-from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
+from benchmarker.report.columns import against_named, bound, speed_up, whole_call
 from benchmarker.report.first_table import first_table, other_cells
-from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 
@@ -41,32 +37,6 @@ def whole(results: Results) -> list[Block]:
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
     return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
-
-
-def summary(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> str:
-    """Return one run as markdown, a row per cell.
-
-    Args:
-        bounds: Bound of each variant, for `comparison.rows.with_bound`.
-    """
-    return tables.to_markdown(summary_blocks(record, bounds=bounds))
-
-
-def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], str] | None = None) -> list[Block]:
-    """Return the blocks at the end of one run. Otherwise as `summary`."""
-    cells = sorted(keys_of(record))
-    keys: list[CellKey | None] = [*cells] or [None]
-    rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
-    results, workload = Results(rows=rows, records=(record,)), workload_of(record.workload)
-    columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
-    limits = workload.limit_sheet(rows)
-    return [
-        bullets(workload.header([record], is_run=True)),
-        *([Sheet("", columns, rows)] if cells else []),
-        *([limits] if limits else []),
-        workload.caption(results),
-        bullets(workload.caveats([record], rows)),
-    ]
 
 
 def sheets(results: Results) -> list[Sheet]:
