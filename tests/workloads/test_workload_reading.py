@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.gate import check
+from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
 from benchmarker.comparison.recommend import recommend
+from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.charts.all import charts_of
-from benchmarker.report.compare import compare, to_markdown, to_rows
-from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
