@@ -19,7 +19,6 @@ from benchmarker.comparison.comparable import (
     between_records,
     check_workload,
     circumstances,
-    form_of,
     refusal,
 )
 from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row
@@ -126,15 +125,11 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
     sides = {field: (_values(before, value_of), _values(after, value_of)) for field, value_of in fields.items()}
-    was, now = _forms(before), _forms(after)
+    was, now = ({record.variant.name: record.form for record in records} for records in (before, after))
     for name in sorted(was.keys() & now.keys()):
         for field, old in was[name].items():
             sides[f"{field} of {name}"] = old, now[name][field]
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
-
-
-def _forms(records: Sequence[RunRecord]) -> dict[str, dict[str, str]]:
-    return {record.variant.name: form_of(record) for record in records}
 
 
 def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:

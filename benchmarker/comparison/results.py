@@ -81,7 +81,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
         members = variants[name][1]
         could = any(cell.status == "ok" for record in members for cell in record.cells)
         # If the plainest variant failed, no row has a speed-up, and the table gives the reason.
-        return *workload_of(members[0].workload).plainness(members[0]), could
+        return *members[0].baseline_rank, could
 
     # The first of equals, in the order of the variants.
     return max(variants, key=rank)
@@ -112,8 +112,8 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         {
             "workload": first.workload,
             "variant": name,
-            "form": workload.form(first),
-            "family": workload.family(first),
+            "form": first.form,
+            "family": first.family,
             "device": first.environment.device.name,
             "cell": key,
             "status": status,

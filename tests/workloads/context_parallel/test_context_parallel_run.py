@@ -18,7 +18,7 @@ from benchmarker.report.verify import verify
 from benchmarker.schema.collect import collect
 from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench, read_variables
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint
-from benchmarker.workloads.context_parallel.variants.registry import devices_of
+from benchmarker.workloads.context_parallel.splittings import devices_of
 
 SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")
