@@ -211,8 +211,7 @@ def _print_result(result: SweepResult, terminal: Terminal, config: Path, report:
 
 def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
     from benchmarker.core.errors import ResultsError
-    from benchmarker.report.compare import compare
-    from benchmarker.report.markdown import brief
+    from benchmarker.report.compare import brief, compare
 
     try:
         comparison = compare([folder])
