@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
@@ -13,7 +13,7 @@ from benchmarker.logs.log_text import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.profiling.printed_table import ProfilerTable, TableRow
+from benchmarker.profiling.printed_table import Kind, ProfilerTable, TableRow
 from benchmarker.profiling.trace import Work, cpu_work, device_work
 from benchmarker.profiling.trace_events import DEVICE_CATEGORIES, complete_events, device_interval, read_trace
 from benchmarker.schema.record import RunRecord
@@ -100,28 +100,15 @@ def _tables_of_trace(path: Path) -> list[ProfilerTable]:
 
 
 def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -> ProfilerTable:
-    rows = tuple(
-        TableRow(
-            name=kernel.name,
-            kind="kernel" if is_on_device else "operator",
-            calls=kernel.calls,
-            self_cpu_s=None if is_on_device else kernel.total_s,
-            cpu_total_s=None,
-            self_device_s=kernel.total_s if is_on_device else None,
-            device_total_s=None,
-        )
-        for kernel in work.kernels
-    )
-    return ProfilerTable(
+    kind: Kind = "kernel" if is_on_device else "operator"
+    time_s = "self_device_s" if is_on_device else "self_cpu_s"
+    table = ProfilerTable(
         line=0,
-        rank=None,
-        process=process,
-        device="CUDA" if is_on_device else None,
-        rows=rows,
-        cpu_s=None if is_on_device else work.kernel_s,
-        device_s=work.kernel_s if is_on_device else None,
-        text="",
+        rows=tuple(TableRow(one.name, kind, one.calls, **{time_s: one.total_s}) for one in work.kernels),
         title=path.name,
-        span_s=work.span_s if is_on_device else None,
-        busy_s=work.busy_s if is_on_device else None,
+        process=process,
+        text="",
     )
+    if not is_on_device:
+        return replace(table, cpu_s=work.kernel_s)
+    return replace(table, device="CUDA", device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from operator import itemgetter
 
 from benchmarker.core.formatting import MISSING, seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.logs.table_report import TableReport
-from benchmarker.profiling.categories import Category
+from benchmarker.profiling.categories import CATEGORIES, Category
 
 MOST_CATEGORIES = 3
 """Categories that a sentence on a difference names."""
@@ -34,20 +34,20 @@ def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
 
 def _processes(reports: Sequence[TableReport]) -> list[Block]:
     """The first table of each process, and the categories in which they differ."""
-    by_process = {report.table.process: report for report in reversed(reports)}
-    ordered = sorted(by_process.values(), key=lambda report: report.table.line)
+    ordered = list({report.table.process: report for report in reversed(reports)}.values())
+    ordered.sort(key=lambda report: report.table.line)
     if len(ordered) < 2:
         return []
     names = [plain_line(report.table.process or f"line {report.table.line}") for report in ordered]
     least_s = WORTH_NAMING * max(report.phase.kernel_s for report in ordered)
     sentences = []
-    for purpose in get_args(Category):
+    for purpose in CATEGORIES:
         times = [(report.phase.categories.get(purpose, 0.0), name) for report, name in zip(ordered, names, strict=True)]
         (low_s, low), (high_s, high) = min(times), max(times)
         if high_s - low_s >= least_s:
             sentences.append(f"{purpose}: {seconds(low_s)} in {low} to {seconds(high_s)} in {high}")
-    differences = sentences or ["the same time in every category, within 2 % of the total"]
-    return [f"{bold('Processes of one run')}: {', '.join(names)}", bullets(differences)]
+    sentences = sentences or ["the same time in every category, within 2 % of the total"]
+    return [f"{bold('Processes of one run')}: {', '.join(names)}", bullets(sentences)]
 
 
 def _names(reports: Sequence[TableReport]) -> list[str]:
@@ -95,18 +95,26 @@ def _times(report: TableReport) -> dict[str, float]:
 
 def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
     """Render time by category, with a column for each table and the difference to the first."""
-    used = [name for name in get_args(Category) if any(name in report.phase.categories for report in reports)]
+    first = reports[0]
     unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
-    lines: list[tuple[str, ...]] = [(name, *(_cell(report, reports[0], name) for report in reports)) for name in used]
-    lines.append(("not in the table", *map(_not_listed, reports)))
-    lines.append((Text(bold(f"all {unit}s")), *(Text(bold(_at_least(report))) for report in reports)))
-    columns = [Column[tuple[str, ...]](f"{unit} time", lambda line: line[0], "left")]
-    columns += [_column(index, name) for index, name in enumerate(_names(reports), 1)]
+    lines = [
+        (name, *(_cell(report, first, name) for report in reports))
+        for name in CATEGORIES
+        if any(name in report.phase.categories for report in reports)
+    ]
+    is_known = [report.table.not_listed_share is not None for report in reports]
+    rest = (
+        seconds(report.phase.not_listed_s) if known else MISSING
+        for report, known in zip(reports, is_known, strict=True)
+    )
+    totals = (
+        Text(bold(f"{'' if known else 'at least '}{seconds(report.phase.kernel_s)}"))
+        for report, known in zip(reports, is_known, strict=True)
+    )
+    lines += [("not in the table", *rest), (Text(bold(f"all {unit}s")), *totals)]
+    columns = [Column[tuple[str, ...]](f"{unit} time", itemgetter(0), "left")]
+    columns += [Column(name, itemgetter(index)) for index, name in enumerate(_names(reports), 1)]
     return [Sheet("Each against the first", columns, lines)]
-
-
-def _column(index: int, name: str) -> Column[tuple[str, ...]]:
-    return Column(name, lambda line: line[index])
 
 
 def _cell(report: TableReport, first: TableReport, name: Category) -> str:
@@ -114,15 +122,4 @@ def _cell(report: TableReport, first: TableReport, name: Category) -> str:
     own_s, before_s = report.phase.categories.get(name), first.phase.categories.get(name)
     if own_s is None:
         return MISSING
-    is_alone = report is first or before_s is None
-    return seconds(own_s) if is_alone else f"{seconds(own_s)} ({_signed(own_s - (before_s or 0.0))})"
-
-
-def _not_listed(report: TableReport) -> str:
-    return seconds(report.phase.not_listed_s) if report.table.not_listed_share is not None else MISSING
-
-
-def _at_least(report: TableReport) -> str:
-    """The time of all kernels, or `at least` that of the rows if the table leaves out an unknown part."""
-    is_known = report.table.not_listed_share is not None
-    return f"{'' if is_known else 'at least '}{seconds(report.phase.kernel_s)}"
+    return seconds(own_s) + ("" if report is first or before_s is None else f" ({_signed(own_s - before_s)})")
