@@ -10,8 +10,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.status import status_words
+from benchmarker.schema.record import CellBase, RunRecord, status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload

@@ -23,8 +23,8 @@ from benchmarker.explain.values import Explanation, NotExplained, bounds_of
 from benchmarker.report.explanations import reasons
 from benchmarker.report.markdown import brief, summary, to_markdown
 from benchmarker.schema import record_io
-from benchmarker.schema.collect import Collected, collect
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import Collected, collect
 
 __all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_markdown", "to_rows"]
 

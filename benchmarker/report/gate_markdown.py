@@ -10,8 +10,8 @@ from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, SAME_WITHIN
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
+from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 
 
 def gate_blocks(gate: Gate) -> list[Block]:

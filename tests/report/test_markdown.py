@@ -10,8 +10,8 @@ import pytest
 import benchmarker
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.markdown import summary
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.environment import Conditions
+from benchmarker.schema.model import EngineFacts
+from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationCell
 from tests.records import (
