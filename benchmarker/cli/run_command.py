@@ -46,8 +46,8 @@ def run_workload(workload: Workload, **values: Any) -> None:
             from benchmarker.core.errors import report_library_conflicts
 
             with no_garbage_collection(), report_library_conflicts():
-                from benchmarker.cli.run_summary import print_result
                 from benchmarker.execution.single_run import Run
+                from benchmarker.report.run_summary import print_result
 
                 gc.freeze()
 

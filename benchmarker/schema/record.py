@@ -362,6 +362,22 @@ class RunRecord(Plain):
     """Command that repeats the run."""
 
     @property
+    def form(self) -> dict[str, str]:
+        """Fields that define the variant in addition to its name; equal in all records of one name."""
+        options = ", ".join(f"{key}={value}" for key, value in sorted(self.variant.options.items()))
+        return {"options": options or "no options"}
+
+    @property
+    def family(self) -> str:
+        """Name that related variants share."""
+        return self.variant.name
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        """Rank as baseline: the variant with the largest one is the baseline if nobody chose one."""
+        return ()
+
+    @property
     def family_place(self) -> int:
         return 0
 

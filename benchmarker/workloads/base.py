@@ -200,19 +200,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         return plain_keys(record, self.axes)
 
-    def form(self, record: RecordT) -> dict[str, str]:
-        """Return the fields that define a variant beside its name; equal in all records of one name."""
-        options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
-        return {"options": options or "no options"}
-
-    def family(self, record: RecordT) -> str:
-        """Return the name that related variants share."""
-        return record.variant.name
-
-    def plainness(self, record: RecordT) -> tuple[bool, ...]:  # noqa: ARG002
-        """Return a rank: the variant with the largest is the baseline if nobody chose one."""
-        return ()
-
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         """Return the values that must be equal in all records beside device, driver and versions, by name."""
         return {}

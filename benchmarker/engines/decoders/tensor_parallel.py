@@ -23,8 +23,6 @@ from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.model import EngineFacts, LoadFacts
 
-SERVE = f"{__name__}:serve"
-
 
 class DividedSource(TokenSource):
     """The model of all ranks together, from rank 0."""
@@ -119,7 +117,7 @@ def open_divided(
     _check_accelerator(device)
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
     arguments = {"engine": engine.name, "checkpoint": _as_json(checkpoint), "form": _form_json(form)}
-    with open_ranks(SERVE, arguments, devices=devices, device=device) as ranks:
+    with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
             {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
         )

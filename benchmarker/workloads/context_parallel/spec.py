@@ -89,7 +89,7 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.variants.registry import gpus_of
+        from benchmarker.workloads.context_parallel.splittings import gpus_of
 
         return gpus_of(self.variant.variant, max(self.grid.ranks))
 

@@ -255,24 +255,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)
 
-    def form(self, record: FinetuneRecord) -> dict[str, str]:
-        variant = record.variant
-        return {
-            "base": variant.base,
-            "train": variant.train,
-            "checkpointing": variant.checkpointing,
-            "prepare": variant.prepare,
-            "optimizer": variant.optimizer,
-            "attention": variant.attention,
-            "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none",
-        }
-
-    def family(self, record: FinetuneRecord) -> str:
-        return record.variant.variant
-
-    def plainness(self, record: FinetuneRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == "lora",)
-
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {
             "model": lambda record: record.model.id,
