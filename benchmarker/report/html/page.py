@@ -27,8 +27,7 @@ from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, Ink, to_svg
 from benchmarker.report.compare import forced, left_out, sheets, where
 from benchmarker.report.first_table import first_table
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
