@@ -61,7 +61,7 @@ def history(
     """
     with one_line_errors():
         from benchmarker.report.history import history_sheets, variants_sheet
-        from benchmarker.schema.collect import collect
+        from benchmarker.schema.record_io import collect
 
         collected = collect(paths or [RESULTS])
         Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))

@@ -247,7 +247,7 @@ def _draw(folder: Path, report: Sequence[str]) -> str:
 
 
 def _print_failure(failure: Failure, terminal: Terminal) -> None:
-    from benchmarker.schema.status import status_words
+    from benchmarker.schema.record import status_words
 
     reason = failure.fault.reason
     terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")

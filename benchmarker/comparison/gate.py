@@ -27,9 +27,8 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, percent, times, with_spread
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, SAME_WITHIN, Ratio, verdicts
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import RunRecord, status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 
 MUST_BE_EQUAL = ("device", "device kind")
 """Fields in which both sweeps must agree, besides those of the workload, such as the model. Other differences may be

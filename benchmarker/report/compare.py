@@ -30,8 +30,8 @@ from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.columns import against_named, bound, speed_up, whole_call
 from benchmarker.report.explanations import reasons
 from benchmarker.report.first_table import first_table, other_cells
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import workload_of
 
 NAMED = 20

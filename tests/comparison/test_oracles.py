@@ -10,9 +10,8 @@ import pytest
 
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.stats import Estimate
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import Energy, EnergyWindow
-from benchmarker.schema.record_io import parse_json
+from benchmarker.schema.record_io import collect, parse_json
 from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 

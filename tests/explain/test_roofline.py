@@ -24,7 +24,7 @@ from benchmarker.measure.peaks import (
 )
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu

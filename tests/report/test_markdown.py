@@ -11,8 +11,8 @@ import benchmarker
 from benchmarker.core import tables
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import run_blocks
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.environment import Conditions
+from benchmarker.schema.model import EngineFacts
+from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationCell
 from tests.records import (

@@ -34,7 +34,7 @@ SOURCE = '''
 
 from typing import Literal
 
-from benchmarker.schema.experiment import ExperimentBase
+from benchmarker.schema.job import ExperimentBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.metric import Axis, Metric

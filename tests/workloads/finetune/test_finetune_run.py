@@ -18,7 +18,7 @@ from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.finetune.gradient_check import check_gradients, unpacked_nf4, wrong
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
