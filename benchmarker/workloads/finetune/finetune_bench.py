@@ -16,32 +16,37 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.model_config import shapes_sha256
 from benchmarker.checkpoints.read_model import load_tokenizer
-from benchmarker.core.errors import BenchmarkerError, SpecError, WrongResultError, first_line
+from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.record import Missing
+from benchmarker.schema.record import Missing, Profile
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
-from benchmarker.workloads.finetune.learning_check import learned, mean_loss
-from benchmarker.workloads.finetune.record import DTypes, FinetuneCell, FinetuneFacts
-from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
-from benchmarker.workloads.finetune.token_batches import (
+from benchmarker.workloads.finetune.learning_check import (
     BASE_LOSS_WINDOWS,
     TokenText,
     inputs_sha256,
+    learned,
+    mean_loss,
     on_device,
     token_text,
     windows,
 )
-from benchmarker.workloads.finetune.trainee import Trainee, attention_of, make_trainee
-from benchmarker.workloads.finetune.trainee_facts import built_facts, frozen_sha256, seen_dtypes, state_bytes
-from benchmarker.workloads.finetune.training_flops import demand_of
-from benchmarker.workloads.session import Nothing, Session, refuse_other_commit
+from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
+from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
+from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
+from benchmarker.workloads.finetune.trainee_facts import (
+    attention_of,
+    built_facts,
+    demand_of,
+    frozen_sha256,
+)
+from benchmarker.workloads.session import Nothing, Session, refuse_other_commit, tried
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
@@ -63,11 +68,7 @@ class FinetuneBench(Nothing):
         *,
         base_loss: Callable[[list[Tensor]], float] | None,
     ) -> None:
-        """Store the trainee and its text.
-
-        Args:
-            base_loss: Mean loss of the unquantized base on some batches; None for random weights.
-        """
+        """Store the trainee, and a function for the base's mean loss on some batches; None for random weights."""
         self._job = job
         self._trainee = trainee
         self._text = text
@@ -91,7 +92,7 @@ class FinetuneBench(Nothing):
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
         # Before the first step only counts are available, which suffice for the formulas.
-        facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
+        facts = self._built or built_facts(self._trainee)
         return FinetuneCell(
             status="ok",
             **point._asdict(),
@@ -115,12 +116,7 @@ class FinetuneBench(Nothing):
         self._first_losses[point] = step.losses[0].item()
         self._ready = point, step
         if self._built is None:
-            self._built = built_facts(
-                self._trainee,
-                dtypes=seen_dtypes(self._trainee, self._optimizer, batch),
-                trained_bytes=state_bytes(self._trainee.trained, self._optimizer),
-                frozen=self._frozen,
-            )
+            self._built = built_facts(self._trainee, self._optimizer, batch, frozen=self._frozen)
         return {"checked": checked, "step_memory": memory}
 
     def step(self, point: FinetunePoint) -> TrainingStep:
@@ -157,25 +153,22 @@ class FinetuneBench(Nothing):
 
     def _profiled(self, point: FinetunePoint, path: Path) -> dict[str, Any]:
         """Profile one step, with its trace beside the record at `path`."""
-        step, terminal = self.step(point), self._session.terminal
+        terminal, device = self._session.terminal, self._device
         terminal.line("profiling one step")
-        try:
+
+        def work() -> Profile:
+            step = self.step(point)
             step.profiled()
-            profile = profile_step(step.profiled, device=self._device, trace_path=path.with_suffix(".trace.json.gz"))
-        except Exception as error:
-            if not isinstance(error, BenchmarkerError) and not self._device.is_out_of_memory(error):
-                raise
-            missing = Missing(error_kind=kind_of(error, self._device), reason=first_line(error))
-        else:
-            if not self._job.part:
-                what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
-                table = profile_table(profile, what=what, limit=self._job.subject.profile_rows)
-                terminal.table(table, detail=True)
-            return {"profile": profile}
-        # Outside the except block, whose traceback keeps the failed step's tensors alive.
-        self._device.release()
-        terminal.line(f"no profile: {missing.reason}")
-        return {"no_profile": missing}
+            return profile_step(step.profiled, device=device, trace_path=path.with_suffix(".trace.json.gz"))
+
+        profile = tried(work, device)
+        if isinstance(profile, Missing):
+            terminal.line(f"no profile: {profile.reason}")
+            return {"no_profile": profile}
+        if not self._job.part:
+            what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
+            terminal.table(profile_table(profile, what=what, limit=self._job.subject.profile_rows), detail=True)
+        return {"profile": profile}
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
         """Return a step that alternates over the point's batches, and the first batch."""
@@ -222,7 +215,10 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     terminal.line(f"trained: {trained:,} parameters")
 
     def base_loss(batches: list[Tensor]) -> float:
-        return _base_loss(job, device, session, batches)
+        quant, target = QUANTS["plain"], Target(device.torch_name, job.model.dtype)
+        checkpoint = find_checkpoint(job.model, quant, progress=terminal, device=device.torch_name)
+        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
+        return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
     is_random = job.model.load_format == "dummy"
     yield FinetuneBench(job, trainee, text, session, base_loss=None if is_random else base_loss)
@@ -232,24 +228,14 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: S
     quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
     form = Form(quant.quant, loader_options(quant), job.model.dtype)
     loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
-    model = session.record.model.model_copy(
-        update={
-            "revision": checkpoint.revision,
-            "config_sha256": shapes_sha256(checkpoint.config),
-            "parameters": facts.parameters,
-        }
-    )
-    session.keep(model=model, load=facts)
+    found = {
+        "revision": checkpoint.revision,
+        "config_sha256": shapes_sha256(checkpoint.config),
+        "parameters": facts.parameters,
+    }
+    session.keep(model=session.record.model.model_copy(update=found), load=facts)
     session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
     return loaded
-
-
-def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
-    quant = QUANTS["plain"]
-    checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
-    target = Target(device.torch_name, job.model.dtype)
-    model: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, session.terminal).model
-    return mean_loss(lambda ids: model(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
 
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
 
     ids = ids[:1, :POSITIONS]
     with _first_layers(trainee.base) as layers, _random_b(trainee):
-        loss, gradients = _trainee_gradients(trainee, ids)
+        loss, gradients = _gradients(trainee.loss(ids), trainee.trained)
         reference = reference_model(trainee, layers)
         exact_loss, exact = _reference_gradients(reference, trainee, ids)
         _, plain = _reference_gradients(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
@@ -138,29 +138,24 @@ def _random_b(trainee: Trainee) -> Iterator[None]:
                 matrix.zero_()
 
 
-def _trainee_gradients(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """Return loss and gradients of the variant, and clear the gradients of its weights."""
-    loss = trainee.loss(ids)
+def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, list[Tensor]]:
+    """Return the loss and the gradients of these weights, which are cleared."""
     loss.backward()
-    trained = trainee.trained
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    for parameter in trained:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for parameter in parameters:
         parameter.grad = None
     return loss.item(), gradients
 
 
 def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
     """Return loss and gradients of the reference, in the order of the trainee's weights."""
-    loss = reference(input_ids=ids, labels=ids, use_cache=False).loss
-    loss.backward()
     parameters = dict(reference.named_parameters())
-    gradients = []
-    for name, parameter in trainee.model.named_parameters():
-        reference_name = name.removeprefix("base_model.model.").replace(".default.weight", "")
-        if parameter.requires_grad and (gradient := parameters[reference_name].grad) is not None:
-            gradients.append(gradient.detach().clone())
-    reference.zero_grad(set_to_none=True)
-    return loss.item(), gradients
+    trained = [
+        parameters[name.removeprefix("base_model.model.").replace(".default.weight", "")]
+        for name, parameter in trainee.model.named_parameters()
+        if parameter.requires_grad
+    ]
+    return _gradients(reference(input_ids=ids, labels=ids, use_cache=False).loss, trained)
 
 
 def reference_model(trainee: Trainee, layers: int) -> Any:

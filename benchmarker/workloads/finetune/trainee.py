@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.inspect import is_linear, module_tensors, storage_bytes, weights_of
+from benchmarker.quantization.inspect import is_linear, module_tensors, weights_of
 from benchmarker.schema.base import DType
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, Recipe
-from benchmarker.workloads.finetune.training_flops import ModelAttention
 from benchmarker.workloads.training.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
@@ -58,16 +57,11 @@ class Trainee:
     def trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    @property
-    def is_autocast(self) -> bool:
-        """True if products use the model's type whatever their operands' type."""
-        if self.dtype == "float32":
-            return False
-        is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
-        return is_mixed or self.recipe.prepare == "autocast"
-
     def around(self) -> AbstractContextManager[Any]:
-        return autocast(self.device.torch_name, self.dtype) if self.is_autocast else nullcontext()
+        """Return the context in which products use the model's type whatever their operands' type, if they do."""
+        is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
+        is_autocast = is_mixed or self.recipe.prepare == "autocast"
+        return autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext()
 
     def loss(self, ids: Tensor) -> Tensor:
         """Return the mean cross entropy of each next token, with its graph.
@@ -98,26 +92,22 @@ class Trainee:
         for module in self.model.modules():
             yield from (tensor for tensor in module_tensors(module) if id(tensor) not in trained)
 
-    @property
-    def weight_bytes(self) -> int:
-        return storage_bytes(self.frozen_tensors())
-
     def wrap_recomputing(self, step: TrainingStep) -> None:
         """Annotate repeated forward passes in profiled steps."""
         for module in self.model.modules():
-            function = getattr(module, CHECKPOINT_FUNCTION, None)
-            if function is not None:
-                original = getattr(function, "original", function)
-                setattr(module, CHECKPOINT_FUNCTION, _Annotated(original, step))
+            checkpoint = getattr(module, CHECKPOINT_FUNCTION, None)
+            if checkpoint is not None:
+                # A wrapper of an earlier step is replaced.
+                original = getattr(checkpoint, "original", checkpoint)
+                setattr(module, CHECKPOINT_FUNCTION, _annotated(original, step))
 
 
-class _Annotated:
-    def __init__(self, original: Callable[..., Any], step: TrainingStep) -> None:
-        self.original = original
-        self._step = step
+def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[..., Any]:
+    def checkpoint(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return original(step.recomputing(function), *arguments, **named)
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return self.original(self._step.recomputing(function), *arguments, **named)
+    checkpoint.original = original  # type: ignore[attr-defined]
+    return checkpoint
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
@@ -132,7 +122,13 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
     """
     import torch
 
-    linears = count_linears(model)
+    head = model.get_output_embeddings()
+    modules = [module for module in model.modules() if is_linear(module)]
+    linears = Linears(
+        total=sum(map(weights_of, modules)),
+        in_layers=sum(weights_of(module) for module in modules if module is not head),
+        packed=sum(type(module).__name__ == "Linear4bit" for module in modules),
+    )
     _check_targets(model, recipe)
     model.config.use_cache = False
     model.requires_grad_(recipe.train == "full")
@@ -180,29 +176,8 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
 
     targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(
-        r=recipe.rank,
-        lora_alpha=2 * recipe.rank,
-        lora_dropout=0.0,
-        target_modules=targets,
-        bias="none",
-        task_type="CAUSAL_LM",
+        r=recipe.rank, lora_alpha=2 * recipe.rank, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
     )
     # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
     with undisturbed():
         return get_peft_model(model, settings)
-
-
-def count_linears(model: Any) -> Linears:
-    head = model.get_output_embeddings()
-    linears = [module for module in model.modules() if is_linear(module)]
-    return Linears(
-        total=sum(weights_of(module) for module in linears),
-        in_layers=sum(weights_of(module) for module in linears if module is not head),
-        packed=sum(type(module).__name__ == "Linear4bit" for module in linears),
-    )
-
-
-def attention_of(model: Any) -> ModelAttention:
-    config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return ModelAttention(config.num_hidden_layers, config.num_attention_heads, head_dim)
