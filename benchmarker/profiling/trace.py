@@ -80,12 +80,7 @@ def device_work(
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {required}")
         intervals = [interval for interval in intervals if interval.lane[0] in device_indices]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
-    launched_ns = launches_ns(events)
-    moments = [
-        interval.start_ns if interval.launch is None else launched_ns.get(interval.launch, interval.start_ns)
-        for interval in intervals
-    ]
-    return _work(intervals, lengths, _sections_of(events, moments) or _cut(intervals, cuts), may_overlap=True)
+    return _work(intervals, lengths, _sections_of(events, intervals, launches_ns(events), cuts), may_overlap=True)
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
@@ -101,8 +96,8 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first if two start together, so a caller precedes its callees.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    sections = _sections_of(events, [interval.start_ns for interval in intervals]) or _cut(intervals, cuts)
-    work = _work(intervals, self_times(intervals), sections, may_overlap=False)
+    sections = _sections_of(events, intervals, {}, cuts)
+    work = _work(intervals, _self_times(intervals), sections, may_overlap=False)
     return work._replace(busy_s=work.kernel_s)
 
 
@@ -126,7 +121,7 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
     return round((start_us + length_us / 2) * 1000) + moment_ns - mark_ns
 
 
-def self_times(intervals: list[Interval]) -> list[int]:
+def _self_times(intervals: list[Interval]) -> list[int]:
     """Return each interval's length without the intervals directly inside it, in nanoseconds.
 
     Args:
@@ -144,6 +139,10 @@ def self_times(intervals: list[Interval]) -> list[int]:
     return [max(0, length_ns) for length_ns in lengths_ns]
 
 
+def _contains(outer: Interval, inner: Interval) -> bool:
+    return outer.lane == inner.lane and inner.start_ns < outer.end_ns
+
+
 def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
     """Return for each (start, end) the time without an earlier one. The sum is the time with at least one."""
     alone, reached = [0] * len(spans), None
@@ -154,85 +153,66 @@ def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
     return alone
 
 
-def _contains(outer: Interval, inner: Interval) -> bool:
-    return outer.lane == inner.lane and inner.start_ns < outer.end_ns
-
-
 def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
-    totals: dict[str, Counter[str]] = {}
-    times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for interval, length_ns, section in zip(intervals, lengths_ns, sections, strict=True):
-        totals.setdefault(interval.name, Counter()).update(calls=1, ns=length_ns)
-        times[section][interval.name].update(calls=1, ns=length_ns)
-    if len(times) < 2:
-        times.clear()
-    inside: dict[str, list[Interval]] = {name: [] for name in times}
-    for interval, section in zip(intervals, sections, strict=True):
-        if section in inside:
-            inside[section].append(interval)
-    if may_overlap:
-        for name, members in inside.items():
-            for interval, alone_ns in zip(members, _alone_ns(members), strict=True):
-                times[name][interval.name].update(alone_ns=alone_ns)
-    longest_first = sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     begun = sorted((interval.start_ns, section) for interval, section in zip(intervals, sections, strict=True))
-    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section and section in times]
-    return Work(
-        kernels=tuple(
-            Kernel(
-                name=name,
-                calls=total["calls"],
-                total_s=total["ns"] / 1e9,
-                sections={
-                    section: _kernel_time(times[section][name], may_overlap=may_overlap)
-                    for section in in_order
-                    if name in times[section]
-                },
-            )
-            for name, total in longest_first
-        ),
-        kernel_s=sum(lengths_ns) / 1e9,
-        busy_s=_busy_s(intervals),
-        span_s=_span_s(intervals),
-        sections={
-            name: _section(inside[name], sum(time["ns"] for time in times[name].values()), may_overlap=may_overlap)
-            for name in in_order
-        },
+    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section]
+    facts: dict[str, Section] = {}
+    times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for section in in_order if len(set(sections)) > 1 else ():
+        members = [
+            (interval, length_ns)
+            for interval, length_ns, one in zip(intervals, lengths_ns, sections, strict=True)
+            if one == section
+        ]
+        inside = [interval for interval, _ in members]
+        alone_ns = _alone_ns(inside)
+        for (interval, length_ns), own_ns in zip(members, alone_ns, strict=True):
+            times[section][interval.name].update(calls=1, ns=length_ns, alone_ns=own_ns)
+        launches = {interval.launch for interval in inside}
+        facts[section] = Section(
+            busy_s=(sum(alone_ns) if may_overlap else sum(length_ns for _, length_ns in members)) / 1e9,
+            span_s=_span_s(inside),
+            launches=None if None in launches else len(launches),
+        )
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for interval, length_ns in zip(intervals, lengths_ns, strict=True):
+        totals[interval.name].update(calls=1, ns=length_ns)
+    kernels = tuple(
+        Kernel(
+            name=name,
+            calls=total["calls"],
+            total_s=total["ns"] / 1e9,
+            sections={
+                section: KernelTime(
+                    calls=time["calls"],
+                    total_s=time["ns"] / 1e9,
+                    alone_s=time["alone_ns"] / 1e9 if may_overlap else None,
+                )
+                for section, by_name in times.items()
+                if (time := by_name.get(name))
+            },
+        )
+        for name, total in sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     )
+    busy_s = sum(_alone_ns(intervals)) / 1e9
+    return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
 
 
-def _sections_of(events: Iterable[TraceEvent], moments_ns: Iterable[int]) -> list[str]:
-    """Return the annotated section of each moment; an empty list without annotations."""
-    spans = spans_of(events)
-    return [section_at(spans, moment_ns) for moment_ns in moments_ns] if spans else []
-
-
-def _cut(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
-    """Return the section of each interval by cuts; one section without a name if there are none."""
+def _sections_of(
+    events: Iterable[TraceEvent], intervals: Sequence[Interval], launched_ns: Mapping[int, int], cuts: Sequence[Cut]
+) -> list[str]:
+    """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
+    if spans := spans_of(events):
+        moments = (
+            interval.start_ns if interval.launch is None else launched_ns.get(interval.launch, interval.start_ns)
+            for interval in intervals
+        )
+        return [section_at(spans, moment_ns) for moment_ns in moments]
     names = []
     for interval in intervals:
         begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]
         names.append(begun[-1] if begun else "")
     return names
-
-
-def _kernel_time(time: Counter[str], *, may_overlap: bool) -> KernelTime:
-    return KernelTime(
-        calls=time["calls"], total_s=time["ns"] / 1e9, alone_s=time["alone_ns"] / 1e9 if may_overlap else None
-    )
-
-
-def _section(intervals: list[Interval], total_ns: int, *, may_overlap: bool) -> Section:
-    launches = {interval.launch for interval in intervals}
-    return Section(
-        busy_s=_busy_s(intervals) if may_overlap else total_ns / 1e9,
-        span_s=_span_s(intervals),
-        launches=None if None in launches else len(launches),
-    )
-
-
-def _busy_s(intervals: list[Interval]) -> float:
-    return sum(_alone_ns(intervals)) / 1e9
 
 
 def _alone_ns(intervals: list[Interval]) -> list[int]:
