@@ -24,8 +24,6 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class LogReading:
-    """The tables and the runs of one file."""
-
     reports: tuple[TableReport, ...]
     records: tuple[RunRecord, ...] = ()
     """A record for each run of the text."""
@@ -34,16 +32,11 @@ class LogReading:
 
 
 def is_log_or_trace(path: Path) -> bool:
-    """Return True for a text or a trace, and False for a record or a folder."""
     return path.is_file() and (path.suffix != ".json" or _is_trace(path))
 
 
 def read_log_or_trace(path: Path) -> LogReading:
-    """Read the profiler tables of a text and its runs, or the kernels of a Chrome trace.
-
-    Raises:
-        ResultsError: The file cannot be read, or has no table with times.
-    """
+    """Read the profiler tables of a text and its runs, or the kernels of a Chrome trace. Raises ResultsError."""
     if _is_trace(path):
         return LogReading(tuple(report for table in _tables_of_trace(path) if (report := report_on(table))))
     text = read_log(path)
@@ -67,7 +60,6 @@ def read_log_or_trace(path: Path) -> LogReading:
 
 
 def _is_trace(path: Path) -> bool:
-    """Return True if the file's first bytes are those of a Chrome trace, gzipped or not."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -82,11 +74,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
-    """The kernels of each device as a table; the operators if the trace has no kernels.
-
-    Raises:
-        ResultsError: The trace is damaged, or has neither.
-    """
+    """The kernels of each device as a table; the operators if the trace has no kernels. Raises ResultsError."""
     events = read_trace(path)
     try:
         devices = sorted({device_interval(event).lane[0] for event in complete_events(events, DEVICE_CATEGORIES)})

@@ -42,20 +42,14 @@ class Log:
     """One log, with the facts that all of its runs share."""
 
     source: str
-    """Name of the file."""
     sha256: str
     lines: tuple[str, ...]
     tables: tuple[ProfilerTable, ...]
     kind: DeviceKind | None
-    """Kind of the device; None if unknown."""
     device: str | None
-    """`--device`."""
     day: str | None
-    """`--day`."""
     model: str | None
-    """`--model`."""
     command: str
-    """Command that imports the log again."""
 
 
 def import_log(
@@ -124,13 +118,7 @@ def import_log(
 
 
 def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """Write each record to a file of its own.
-
-    The same log gives the same file names, so no run is written twice; sorted by name they are in the log's order.
-
-    Raises:
-        ResultsError: The folder cannot be written to.
-    """
+    """Write each record to a file of its own, whose name depends on the log alone. Raises ResultsError."""
     paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
     for record, path in zip(records, paths, strict=True):
         write_record(record, path)
@@ -138,7 +126,6 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 
 def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
-    """Raise SpecError for an option with an invalid value."""
     for quant in quants:
         if quant not in QUANTS:
             raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
@@ -156,12 +143,7 @@ def _is_day(text: str) -> bool:
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Return the runs with their variants, from `--quant` if it is given.
-
-    Raises:
-        ResultsError: There is no run.
-        SpecError: The variant of a run is unknown, or `--quant` does not name one for each run.
-    """
+    """Return the runs with their variants, from `--quant` if it is given. Raises ResultsError or SpecError."""
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "

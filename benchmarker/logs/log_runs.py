@@ -54,14 +54,10 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class Event:
-    """A line of a log that matters to an import."""
-
     kind: Kind
     line: int
-    """Number from 1."""
     text: str
     groups: dict[str, str]
-    """Numbers and names in the line, by the groups of the kind's pattern."""
 
 
 def _events(lines: Sequence[str]) -> Iterator[Event]:
@@ -166,7 +162,6 @@ def _evidence_at(first: Event, earlier: Evidence | None) -> Evidence | None:
 
 
 def _named(text: str) -> str | None:
-    """The quantization in a text; None if it names none or several."""
     quants = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
     return quants[0] if len(quants) == 1 else None
 
@@ -180,8 +175,6 @@ _UNITS = {"G": 2**30, "M": 2**20}
 
 @dataclass(frozen=True)
 class LoggedSample:
-    """One timed repeat."""
-
     latency_s: float
     tokens: int
     """New tokens of all sequences of the batch."""
@@ -191,8 +184,6 @@ class LoggedSample:
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """One cell of the grid with its timed repeats."""
-
     prompt_tokens: int
     new_tokens: int
     batch_size: int
@@ -203,12 +194,8 @@ class LoggedCell:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One run of a variant."""
-
     line: int
-    """Number of its first line, from 1."""
     evidence: Evidence | None
-    """None if the variant is unknown."""
     name: str | None
     """Name of the variant in the log, or by the evidence."""
     model: str | None
@@ -217,11 +204,7 @@ class LoggedRun:
 
 
 def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Find all runs of a log.
-
-    Raises:
-        ResultsError: The log contradicts itself, or lines are missing.
-    """
+    """Find all runs of a log. Raises ResultsError if the log contradicts itself, or lines are missing."""
     runs: list[tuple[Event, Evidence | None, list[list[Event]]]] = []
     evidence: Evidence | None = None
     before: list[Event] = []

@@ -16,11 +16,7 @@ _MARKS = (
 
 
 def read_log(path: Path) -> str:
-    """Read the text of a log.
-
-    Raises:
-        ResultsError: The file cannot be read, is empty, or is not text in UTF-8, or in UTF-16 with a byte-order mark.
-    """
+    """Read the text of a log, in UTF-8, or in UTF-16 with a byte-order mark. Raises ResultsError."""
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -51,7 +51,6 @@ def _processes(reports: Sequence[TableReport]) -> list[Block]:
 
 
 def _names(reports: Sequence[TableReport]) -> list[str]:
-    """The tables' titles, or the numbers of their lines if a title is missing or repeated."""
     processes = [report.table.process for report in reports]
     if None not in processes and len(set(processes)) == len(processes) > 1:
         return [plain_line(process) for process in processes if process]
@@ -86,7 +85,6 @@ def _signed(change_s: float) -> str:
 
 
 def _times(report: TableReport) -> dict[str, float]:
-    """Seconds by category, and of the rows that the table leaves out."""
     return {
         **{str(name): own_s for name, own_s in report.phase.categories.items()},
         "not in the table": report.phase.not_listed_s,

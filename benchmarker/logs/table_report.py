@@ -37,8 +37,6 @@ LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLau
 
 @dataclass(frozen=True)
 class TableReport:
-    """Table with the values that follow from it."""
-
     table: ProfilerTable
     phase: Phase
     """Kernel time by category, of the whole profiled run as if it were one token."""
@@ -67,7 +65,6 @@ class TableReport:
 
 
 def report_on(table: ProfilerTable) -> TableReport | None:
-    """Explain a table; None if it lists no time."""
     phase, conversion = table_phase(table, tokens=1), table_conversion(table)
     if not phase.categories:
         return None
@@ -98,7 +95,6 @@ def table_to_row(report: TableReport) -> dict[str, Any]:
 
 
 def table_to_blocks(report: TableReport) -> list[Block]:
-    """Render a table: its verdict, its rows by category, and the facts that follow."""
     table = report.table
     place = f"Table in line {table.line}" if table.line else "Trace"
     process = f", {plain_line(table.process)}" if table.process else ""
@@ -128,7 +124,6 @@ Line = tuple[str, str, float, str]
 
 
 def _rows(report: TableReport) -> Sheet:
-    """The rows that add up, and the time that the table leaves out."""
     shown = [
         kernel
         for kernel in report.phase.kernels

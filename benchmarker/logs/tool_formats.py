@@ -35,11 +35,9 @@ class ToolRow:
     ttft_s: float | None = None
     tpot_s: float | None = None
     latency_s: float | None = None
-    """Latency of a whole request."""
     output_tokens_per_s: float | None = None
     """New tokens of all requests together."""
     repeats: int | None = None
-    """Timed repeats, or requests that succeeded."""
     failed: int | None = None
     version: str | None = None
     """Version of the tool, or commit of its engine."""
@@ -195,7 +193,6 @@ def sglang_one_batch(run: Values) -> ToolRow:
 
 
 def guidellm(report: Values) -> ToolRow:
-    """Row of a report with one benchmark."""
     benchmark = report["benchmarks"][0]
 
     def value(name: str, statistic: str) -> float | None:

@@ -70,11 +70,7 @@ def _format_of(value: Values) -> Format | None:
 
 
 def _objects(path: Path, text: str) -> list[Values]:
-    """The JSON objects, CSV lines or printed blocks of a file; lines of other programs between them are left out.
-
-    Raises:
-        ResultsError: A JSON file is cut short.
-    """
+    """The JSON objects, CSV lines or printed blocks of a file, without lines of other programs. Raises ResultsError."""
     try:
         return list(_inner(json.loads(text)))
     except ValueError as error:

@@ -51,10 +51,8 @@ class Line:
     """Line of the text that is not blank after its prefix."""
 
     number: int
-    """Number from 1."""
     raw: str
     begin: int
-    """Length of the prefix."""
 
     @property
     def body(self) -> str:

@@ -52,8 +52,6 @@ _LONGEST_TITLE = 60
 
 @dataclass
 class _Found:
-    """Table while its lines are read."""
-
     line: int
     columns: tuple[Column, ...]
     is_markdown: bool = False
@@ -90,11 +88,7 @@ class _Found:
 
 
 def read_tables(text: str) -> tuple[ProfilerTable, ...]:
-    """Read all tables of a text, in their order; one profile that is printed in several sort orders is one table.
-
-    Raises:
-        ResultsError: A table is cut before its first row.
-    """
+    """Read all tables of a text; a profile printed in several sort orders is one. Raises ResultsError."""
     tables = [
         table for prefix, lines in _by_process(lines_of(text.translate(_BOX))) for table in _tables(prefix, lines)
     ]
@@ -240,7 +234,6 @@ def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) 
 
 
 def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tuple[dict[str, str], str, int] | None:
-    """Return cells, text and end of the row at a position, on one line or on several wrapped ones."""
     first = lines[position]
     row = found.cells(first.body)
     found_row = (row, first.body.rstrip(), position + 1) if row is not None else None
@@ -333,7 +326,6 @@ def _by_percentage(rows: Iterable[dict[str, str]], own: str) -> float | None:
 
 
 def _title(above: Sequence[Line], number: int) -> str | None:
-    """Return the nearest line above a table without its markup, if it is short: often it describes the profile."""
     for line in reversed([line for line in above if line.number >= number - 4]):
         title = re.sub(r"<[^>]*>", "", line.body).strip("=-#* :>`|\t\n")
         if title and not _FENCE.match(line.body) and not _dashes(line.body):
@@ -347,7 +339,6 @@ def _dashes(text: str) -> int:
 
 
 def _bars(text: str) -> list[str]:
-    """Split a markdown row into its cells."""
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))]
 
 

@@ -15,12 +15,7 @@ NAME_COLUMNS = 64
 
 
 def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block]:
-    """Return a heading, the table of kernels, and how the device spent its time.
-
-    Args:
-        what: Subject of the profile, such as `generation, prompt of 26, 32 new tokens`.
-        limit: Number of kernels with a row of their own. The others share the last row.
-    """
+    """Return a heading, the table of the longest kernels, and how the device spent its time."""
     return [_header(profile, what), _rows(profile, limit), _footer(profile)]
 
 
@@ -112,7 +107,6 @@ def readable(name: str) -> str:
 
 
 def _without_parameters(name: str) -> str:
-    """Cut a name at its first parenthesis outside angle brackets."""
     depth = 0
     for index, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")

@@ -44,7 +44,6 @@ class Work(NamedTuple):
     """Totals of a trace, in seconds."""
 
     kernels: tuple[Kernel, ...]
-    """Longest total first."""
     kernel_s: float
     busy_s: float
     span_s: float
@@ -84,12 +83,7 @@ def device_work(
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
-    """Return totals of the operators on the CPU, each without the time of the operators that it called.
-
-    Raises:
-        BenchmarkerError: The trace has no operator.
-        ResultsError: The trace is damaged.
-    """
+    """Return totals of the operators on the CPU, each without the operators that it called. Raises BenchmarkerError."""
     events = list(events)
     intervals = [operator_interval(event) for event in complete_events(events, {CPU_CATEGORY})]
     if not intervals:
@@ -225,8 +219,6 @@ def _span_s(intervals: list[Interval]) -> float:
 
 
 class KindTime(NamedTuple):
-    """Seconds of one category of kernels."""
-
     busy_s: float
     """Time with at least one of its kernels."""
     alone_s: float
@@ -234,8 +226,6 @@ class KindTime(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Overlap of the categories of kernels on one device."""
-
     span_s: float
     """Time from the first kernel's start to the last kernel's end."""
     busy_s: float

@@ -40,11 +40,7 @@ class Interval(NamedTuple):
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
-    """Read the events of a trace file, gzipped or not.
-
-    Raises:
-        ResultsError: The file cannot be read, is cut short, or is not a trace.
-    """
+    """Read the events of a trace file, gzipped or not. Raises ResultsError."""
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
@@ -61,7 +57,6 @@ def read_trace(path: Path) -> list[TraceEvent]:
 
 
 def complete_events(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
-    """Return the events of these categories that have a duration."""
     return (
         event
         for event in events
@@ -132,7 +127,6 @@ class Span(NamedTuple):
 
 
 def section_mark(section: str) -> str:
-    """Return the name of the annotation (`record_function`) around a section."""
     return _MARK + section
 
 
@@ -149,7 +143,6 @@ def spans_of(events: Iterable[dict[str, Any]]) -> list[Span]:
 
 
 def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
-    """Return the time of each launch by its number."""
     starts: dict[int, int] = {}
     for event in events:
         arguments = event.get("args")
@@ -163,11 +156,7 @@ def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 
 def section_at(spans: Sequence[Span], moment_ns: int) -> str:
-    """Return the innermost section at a moment; empty outside all sections.
-
-    Args:
-        spans: Result of `spans_of`. Of two annotations that overlap, one contains the other.
-    """
+    """Return the innermost section at a moment; empty outside all sections, which never overlap in part."""
     # The innermost section is the last one to begin.
     position = bisect_right(spans, moment_ns, key=lambda span: span.start_ns)
     for span in reversed(spans[:position]):

@@ -102,8 +102,6 @@ class FinetuneBench(Nothing):
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
-        """Compare loss and gradients with their references, and measure the memory of one step. Raises
-        WrongResultError."""
         self._check_first_loss()
         step, batch = self._new_step(point)
         checked = check_gradients(self._trainee, batch)
@@ -130,8 +128,6 @@ class FinetuneBench(Nothing):
         step: TrainingStep,
         measured: Measured[Any],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Return the first and the last loss. Raises WrongResultError if one is not finite, or frozen weights
-        changed."""
         losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
         finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
         if len(finite) < len(losses):
@@ -152,7 +148,6 @@ class FinetuneBench(Nothing):
         return fields
 
     def _profiled(self, point: FinetunePoint, path: Path) -> dict[str, Any]:
-        """Profile one step, with its trace beside the record at `path`."""
         terminal, device = self._session.terminal, self._device
         terminal.line("profiling one step")
 

@@ -64,14 +64,12 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
 
 
 def share_of(profile: Profile, *names: str) -> float:
-    """Return the share of some purposes in all kernel time."""
     spent = seconds_by_purpose(profile)
     total_s = sum(spent.values())
     return sum(spent.get(name, 0.0) for name in names) / total_s if total_s else 0.0
 
 
 def float32_share(profile: Profile) -> float:
-    """Return the share of all kernel time that multiplies in float32."""
     return share_of(profile, FLOAT32_PRODUCTS, FLOAT32_ATTENTION)
 
 
@@ -91,7 +89,6 @@ def has_fused_attention(profile: Profile) -> bool:
 
 
 def unpacking_calls(profile: Profile) -> int:
-    """Return the launches of kernels that dequantize weights."""
     return sum(kernel.calls for kernel in profile.kernels if shares(kernel.name).get("dequantize"))
 
 
@@ -143,7 +140,6 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
 
 
 def step_phase(profile: Profile) -> Phase:
-    """Return one step by purpose."""
     phase, purposes = phase_of(profile), seconds_by_purpose(profile)
     # On a CPU, bookkeeping around operators is no operator's time.
     host_s = purposes.pop("bookkeeping", 0.0)
@@ -157,7 +153,6 @@ def floor_of_step(demand: FinetuneDemand | None, limits: Limits | None) -> Floor
 
 
 def _notes(record: FinetuneRecord, profile: Profile) -> Iterator[str]:
-    """Yield notes on float32, dequantization, recomputation, and learning."""
     time_name = "kernel time" if profile.by == "device" else "operators' time"
     built, in_float32, recomputing = record.built, float32_share(profile), recompute_share(profile)
     if in_float32 >= NOTED_SHARE:
@@ -224,7 +219,6 @@ def _dequantizing_advice(case: Case) -> str:
 
 
 def _between_advice(case: Case) -> str:
-    """Return the advice on norms, activations, copies and casts."""
     return _switch_advice(case) or DEFAULT_ADVICE["small kernels"](case)
 
 

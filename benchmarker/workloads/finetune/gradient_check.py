@@ -97,8 +97,7 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 
 @contextmanager
 def _first_layers(base: Any) -> Iterator[int]:
-    """Cut the model to its first layers while the context is open; yield their number. Raises UnsupportedError if the
-    model does not keep its layers in one list."""
+    """Cut the model to its first layers while the context is open; yield their number."""
     from torch import nn
 
     decoder, config = base.get_decoder(), base.config.get_text_config()
@@ -122,7 +121,6 @@ def _first_layers(base: Any) -> Iterator[int]:
 
 @contextmanager
 def _random_b(trainee: Trainee) -> Iterator[None]:
-    """Make the adapters' B matrices random while the context is open."""
     import torch
 
     generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
@@ -139,7 +137,6 @@ def _random_b(trainee: Trainee) -> Iterator[None]:
 
 
 def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, list[Tensor]]:
-    """Return the loss and the gradients of these weights, which are cleared."""
     loss.backward()
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     for parameter in parameters:
@@ -187,7 +184,6 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 
 def _adapted(linear: nn.Module, module: Any) -> nn.Module:
-    """Return a linear layer with its adapter as three products."""
     import torch
     from torch.nn.functional import linear as multiply
 

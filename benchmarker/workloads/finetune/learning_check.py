@@ -67,7 +67,6 @@ def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[T
 
 
 def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
-    """Return the SHA-256 of the shape of a batch and of all ids in their order."""
     digest = hashlib.sha256(f"{len(batches[0])} x {len(batches[0][0])}:".encode())
     for batch in batches:
         for row in batch:
@@ -117,7 +116,6 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
 
 
 def _reset_adapters(trainee: Trainee, seed: int) -> None:
-    """Draw the adapters' initial values from a seed."""
     import torch
 
     torch.manual_seed(seed)
@@ -127,7 +125,6 @@ def _reset_adapters(trainee: Trainee, seed: int) -> None:
 
 
 def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
-    """Return the mean loss over batches of equal size, without a graph."""
     import torch
 
     with torch.no_grad():

@@ -36,16 +36,13 @@ class Linears:
     total: int
     """All weights; those of the output layer too, tied or not, since it is multiplied."""
     in_layers: int
-    """Weights without the output layer."""
     packed: int
-    """Layers stored in 4 bits."""
 
 
 @dataclass(frozen=True)
 class Trainee:
     recipe: Recipe
     model: Any
-    """Returns logits and a loss."""
     base: Any
     """The model without peft's outer wrapper."""
     linears: Linears
@@ -64,11 +61,7 @@ class Trainee:
         return autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext()
 
     def loss(self, ids: Tensor) -> Tensor:
-        """Return the mean cross entropy of each next token, with its graph.
-
-        Args:
-            ids: [batch, length]
-        """
+        """Return the mean cross entropy of each next token of ids [batch, length], with its graph."""
         with self.around():
             loss: Tensor = self.model(input_ids=ids, labels=ids, use_cache=False).loss
         return loss
@@ -93,7 +86,6 @@ class Trainee:
             yield from (tensor for tensor in module_tensors(module) if id(tensor) not in trained)
 
     def wrap_recomputing(self, step: TrainingStep) -> None:
-        """Annotate repeated forward passes in profiled steps."""
         for module in self.model.modules():
             checkpoint = getattr(module, CHECKPOINT_FUNCTION, None)
             if checkpoint is not None:
@@ -111,15 +103,7 @@ def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[...
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
-    """Make a loaded model trainable, in place.
-
-    Args:
-        dtype: Type of weights that are not quantized.
-        seed: Seed of the adapters' initial values.
-
-    Raises:
-        SpecError: The model has no linear layer, or none of the named ones.
-    """
+    """Make a loaded model trainable, in place. Raises SpecError if it has no linear layer, or no named one."""
     import torch
 
     head = model.get_output_embeddings()
@@ -153,8 +137,7 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Raise SpecError for a model without linear layers, or a target that no layer has; peft would ignore the latter
-    if another target matches."""
+    """Raise SpecError for a model without linear layers, or a target without a layer, which peft may ignore."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:

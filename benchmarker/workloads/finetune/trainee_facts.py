@@ -113,8 +113,7 @@ def _query_dtypes() -> Iterator[list[str]]:
 
 
 def frozen_sha256(trainee: Trainee) -> str | None:
-    """Return the SHA-256 of sums over each frozen tensor's bytes, which any single change alters; None if all weights
-    are trained."""
+    """Return a hash of the frozen weights, which any single change alters; None if all weights are trained."""
     import torch
 
     if trainee.recipe.train == "full":

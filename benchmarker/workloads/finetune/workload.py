@@ -49,7 +49,6 @@ def _part_metric(part: StepPart, formula: str) -> Metric:
 
 def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], int]) -> Metric:
     def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
-        """Return the share of the matmul rate that the same process measured."""
         if not record.limits or not cell.demand or not cell.samples:
             return None
         latency_s = median(sample.latency_s for sample in cell.samples)

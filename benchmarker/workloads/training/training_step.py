@@ -40,13 +40,7 @@ class TrainingStep:
         accumulate: int = 1,
         parts: bool = True,
     ) -> None:
-        """Store loss and optimizer.
-
-        Args:
-            loss: Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph.
-            accumulate: Micro-batches per step.
-            parts: Follow each timed step by a step whose parts are timed.
-        """
+        """Store the loss of the next micro-batch, and whether a second step times the parts."""
         self.loss = loss
         self._optimizer = optimizer
         self._device = device
@@ -77,7 +71,6 @@ class TrainingStep:
         return times
 
     def profiled(self) -> TrainingSample:
-        """Run one step with annotated parts, for `measure.profile_repeat.profile_step`."""
         from torch.profiler import record_function
 
         @contextmanager
