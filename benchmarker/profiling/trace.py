@@ -242,33 +242,11 @@ def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None)
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
-    return overlap([(interval.start_ns, interval.end_ns, category(interval.name)) for interval in intervals])
-
-
-def overlap(intervals: Iterable[tuple[int, int, Category]]) -> Overlap | None:
-    """Return the overlap of intervals (start, end, category) in nanoseconds."""
-    changes: list[tuple[int, int, Category]] = []
-    for start_ns, end_ns, kind in intervals:
-        changes += [(start_ns, 1, kind), (end_ns, -1, kind)]
-    if not changes:
+    if not intervals:
         return None
-    changes.sort()
-    running: Counter[Category] = Counter()
-    busy: Counter[Category] = Counter()
-    alone: Counter[Category] = Counter()
-    any_ns, before_ns = 0, changes[0][0]
-    for moment_ns, change, kind in changes:
-        kinds = [name for name, count in running.items() if count]
-        length_ns, before_ns = moment_ns - before_ns, moment_ns
-        any_ns += length_ns if kinds else 0
-        for name in kinds:
-            busy[name] += length_ns
-        if len(kinds) == 1:
-            alone[kinds[0]] += length_ns
-        running[kind] += change
-    span_ns = changes[-1][0] - changes[0][0]
-    return Overlap(
-        span_ns / 1e9,
-        any_ns / 1e9,
-        {name: KindTime(busy_ns / 1e9, alone[name] / 1e9) for name, busy_ns in busy.items()},
-    )
+    busy_ns, kinds = sum(_alone_ns(intervals)), {}
+    for kind in dict.fromkeys(kind for _, kind in sorted((one.start_ns, category(one.name)) for one in intervals)):
+        own = [interval for interval in intervals if category(interval.name) == kind]
+        others = [interval for interval in intervals if category(interval.name) != kind]
+        kinds[kind] = KindTime(sum(_alone_ns(own)) / 1e9, (busy_ns - sum(_alone_ns(others))) / 1e9)
+    return Overlap(_span_s(intervals), busy_ns / 1e9, kinds)

@@ -130,15 +130,14 @@ def section_mark(section: str) -> str:
     return _MARK + section
 
 
-def spans_of(events: Iterable[dict[str, Any]]) -> list[Span]:
+def spans_of(events: Iterable[TraceEvent]) -> list[Span]:
     """Return the annotated sections of a trace in the order of their starts."""
     spans = []
-    for event in events:
-        if event.get("ph") == "X" and event.get("cat") == "user_annotation":
-            name = str(event.get("name"))
-            if name.startswith(_MARK):
-                start_ns = round(event["ts"] * 1000)
-                spans.append(Span(start_ns, start_ns + round(event["dur"] * 1000), name.removeprefix(_MARK)))
+    for event in complete_events(events, {"user_annotation"}):
+        name = str(event.get("name"))
+        if name.startswith(_MARK):
+            start_ns = round(event["ts"] * 1000)
+            spans.append(Span(start_ns, start_ns + round(event["dur"] * 1000), name.removeprefix(_MARK)))
     return sorted(spans)
 
 

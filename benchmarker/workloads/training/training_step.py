@@ -86,9 +86,10 @@ class TrainingStep:
 
     def memory(self) -> StepMemory:
         """Run one step and read the allocator around each part; kept bytes after the first forward pass."""
+        import torch
+
         device = self._device
-        before = _allocated_bytes(device)
-        if before is None:
+        if device.kind == "cpu":
             self._run(lambda part: nullcontext())
             return StepMemory()
         peaks: dict[StepPart, int] = {}
@@ -101,10 +102,10 @@ class TrainingStep:
             device.synchronize()
             peaks[part] = max(peaks.get(part, 0), device.peak().allocated_bytes or 0)
             if part != "forward" or part not in after:
-                after[part] = _allocated_bytes(device) or 0
+                after[part] = torch.cuda.memory_allocated(device.torch_name)
 
         device.synchronize()
-        before = _allocated_bytes(device) or 0
+        before = torch.cuda.memory_allocated(device.torch_name)
         self._run(watched)
         return StepMemory(
             before_bytes=before,
@@ -167,9 +168,3 @@ def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.split(":")[0], dtype=getattr(torch, dtype))
-
-
-def _allocated_bytes(device: Device) -> int | None:
-    import torch
-
-    return None if device.kind == "cpu" else torch.cuda.memory_allocated(device.torch_name)
