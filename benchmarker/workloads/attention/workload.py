@@ -10,10 +10,9 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.option import Option
 from benchmarker.workloads.attention.attention_flops import NAIVE
+from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
-from benchmarker.workloads.attention.variants.user_function import source_sha256
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,
