@@ -110,7 +110,7 @@ def planted(monkeypatch, mixer, call):
     monkeypatch.setitem(
         VARIANTS,
         "planted",
-        MixerImplementation(mixer=mixer, source="test", summary="", open=open_wrong, kernels=ANYWHERE),
+        MixerImplementation(mixer=mixer, source="test", open=open_wrong, kernels=ANYWHERE),
     )
 
 
