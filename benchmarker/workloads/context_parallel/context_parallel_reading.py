@@ -9,7 +9,7 @@ Communication counts only while nothing else runs: hidden communication costs no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from benchmarker.comparison.rows import Row
@@ -35,7 +35,7 @@ UNEVEN_ADVICE = f"One rank has more work than the others: an order with equal wo
 BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is faster."
 
 
-def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
     """Return the largest measured call that has a trace."""
     call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
     if call is None:
@@ -55,7 +55,6 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Map
         call,
         categories,
         floor=floor_of(call.cell.demand, call.record.limits),
-        form=form,
         busy_s=scale * trace.busy_s,
         notes=_notes(call.row, trace),
         products=COMPUTE_CATEGORIES,

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean
-from benchmarker.core.packages import install_hint
+from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean, install_hint
 from benchmarker.workloads.attention.attention_variants import VARIANTS as ATTENTION_VARIANTS
 from benchmarker.workloads.mixers.chunked import open_chunked
 from benchmarker.workloads.mixers.mixer import (

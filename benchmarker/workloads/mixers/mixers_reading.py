@@ -80,7 +80,7 @@ def _kernels_s(cell: MixersCell) -> float:
     return float(sum(kernel.total_s for kernel in cell.kernels))
 
 
-def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
     """Return the largest measured call of the mixer alone, with the kernels of its proof."""
     call = largest_call(name, records, explains=lambda cell: cell.block is None)
     if call is None:
@@ -89,7 +89,7 @@ def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str
         return NotExplained(name, "on a CPU the operators of a mixer cannot be identified")
     categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)
     floor = floor_of(call.cell.demand, call.record.limits)
-    return timed_call(call, categories, floor=floor, form=form, notes=kernels_note(call.cell.kernels))
+    return timed_call(call, categories, floor=floor, notes=kernels_note(call.cell.kernels))
 
 
 SLOPE_LENGTHS = 3

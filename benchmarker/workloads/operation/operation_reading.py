@@ -13,8 +13,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
-from benchmarker.schema.profile import Kernel
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3
@@ -65,7 +64,6 @@ def timed_call(
     categories: dict[Category, float],
     *,
     floor: Floor | None,
-    form: Mapping[str, str],
     busy_s: float | None = None,
     notes: Iterable[str] = (),
     products: tuple[Category, ...] = CATEGORIES,
@@ -95,7 +93,7 @@ def timed_call(
         cell=call.key,
         floor=floor,
         notes=tuple(notes),
-        form=form,
+        form=call.record.form,
         floors=FLOORS,
         products=products,
         advice=advice,
