@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.quantization.inspect import is_linear
+from benchmarker.quantization.load import is_linear
 from benchmarker.schema.model import KernelUse, ProductChoice, Purpose
 
 if TYPE_CHECKING:

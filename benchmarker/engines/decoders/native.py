@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.checkpoints.model_config import key_heads
+from benchmarker.checkpoints.read_model import key_heads
 from benchmarker.engines.capture.graph_capture import Capture, capture_for
 from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend

@@ -167,8 +167,7 @@ def load(
     """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
     Raises BenchmarkerError.
     """
-    from benchmarker.quantization.inspect import load_facts
-    from benchmarker.quantization.load import load_form
+    from benchmarker.quantization.load import load_facts, load_form
 
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
