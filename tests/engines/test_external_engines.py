@@ -189,12 +189,12 @@ def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
 
 def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
     opened = source(driver)
-    scores = opened.scorer.step_scores([1, 2])
+    scores = opened.step_scores([1, 2])
     assert scores is not None
     assert scores.log_probabilities.tolist() == [[-1.0, -0.5, -2.0]] * 2
-    assert opened.scorer.prefill_scores([1, 2]) is None
-    assert opened.scorer.step_scores([0, 2]) is None
-    prefill = opened.scorer.prefill_scores([0, 2])
+    assert opened.prefill_scores([1, 2]) is None
+    assert opened.step_scores([0, 2]) is None
+    prefill = opened.prefill_scores([0, 2])
     assert prefill is not None
     assert prefill.ids.tolist() == [[4, 5], [6, -1]]
     assert prefill.log_probabilities[1].tolist() == [-0.25, -numpy.inf]
@@ -421,7 +421,7 @@ def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
         process.request("open", limit_s=20.0, model_path="/model")
         opened = ExternalSource("sglang", process, limit_s=20.0, environment="sglang")
         assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
-        scores = opened.scorer.prefill_scores([1, 2, 3])
+        scores = opened.prefill_scores([1, 2, 3])
         assert scores is not None
         assert scores.ids.shape == (3, 2)
         assert opened.external_facts().settings["attention_backend"] == "fa3"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.engines.base import Form
+from benchmarker.engines.base import Engine, Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import (
     DRIVERS,
@@ -21,7 +21,7 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.quantization.base import Options, has_int8_head
+from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.engine_facts import ExternalFacts
 from benchmarker.schema.model import LoadFacts
 
@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 
-class ExternalEngine:
+class ExternalEngine(Engine):
     """An engine with a driver and an environment. A subclass gives names, arguments and checks."""
 
-    name: str
-    summary: str
-    options: type[Options] = Options
     limit_s = 1800.0
     """Longest time of one request. The first start of vLLM on a new machine compiles for minutes."""
 
@@ -49,10 +46,6 @@ class ExternalEngine:
 
     def splits(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
-
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Return None, or why this engine cannot open this checkpoint in this form."""
-        raise NotImplementedError
 
     def marker(self, device: str) -> Marker:
         """Return the ready environment for a kind of device. Raises EngineError."""
@@ -79,7 +72,6 @@ class ExternalEngine:
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
-        """See Engine.open."""
         if device.kind == "rocm":
             raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
         marker = self.marker(device.kind)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import PrefillScores, Scores, TokenIds, TokenSource
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
@@ -51,10 +51,6 @@ class ExternalSource(TokenSource):
         self._choosing_share: float | None = None
         self._step_s: float | None = None
         self._disagreements: list[tuple[float, float]] = []
-
-    @property
-    def scorer(self) -> Scorer:
-        return ExternalScorer(self, self._name, self._driver, limit_s=self._limit_s)
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -128,18 +124,8 @@ class ExternalSource(TokenSource):
             }
         )
 
-
-class ExternalScorer(Scorer):
-    """Predictions that a driver reports: of its decode step, or only of its prefill."""
-
-    def __init__(self, source: ExternalSource, name: str, driver: Driver, *, limit_s: float) -> None:
-        self._source = source
-        self._name = name
-        self._driver = driver
-        self._limit_s = limit_s
-
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self._source.generate([ids], new_tokens).tokens[0]
+        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
