@@ -15,8 +15,7 @@ from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine
-from benchmarker.engines.external.external_source import ExternalSource
+from benchmarker.engines.external.external_engine import ExternalEngine, ExternalSource
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
