@@ -1,6 +1,6 @@
 """Several processes that compute together, seen from rank 0, the process that measures.
 
-    with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
+    with open_ranks(function, arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
 Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
@@ -24,7 +24,7 @@ from typing import IO, Any, Protocol, TypeVar
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
-from benchmarker.distributed.rank import PORT, STOP, TASK, Store, is_torchrun, key, process_group
+from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
 from benchmarker.hardware.device import Device
 
 TICK_S = 0.5
@@ -272,7 +272,7 @@ class Ranks:
 
 @contextmanager
 def open_ranks(
-    target: str,
+    function: Callable[[Rank, dict[str, Any]], None],
     arguments: Mapping[str, Any],
     *,
     devices: Sequence[str],
@@ -282,12 +282,13 @@ def open_ranks(
     """Start the other ranks and join their process group. Raises RankError.
 
     Args:
-        target: `package.module:function` that each other rank runs. It takes its Rank and the arguments.
+        function: Function of a module that each other rank runs. It takes its Rank and the arguments.
         devices: Device of each rank, as torch names it; the first is this process's own.
         stuck: Called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
     store = Store(0, is_server=True)
-    store.put(TASK, {"target": target, "arguments": arguments, "devices": list(devices)})
+    name = {"module": function.__module__, "function": function.__qualname__}
+    store.put(TASK, {**name, "arguments": arguments, "devices": list(devices)})
     with contextlib.ExitStack() as stack:
         others = RankProcesses(len(devices), store.port, stuck=stuck)
         stack.callback(others.wait)

@@ -11,8 +11,7 @@ from benchmarker.hardware.device import CpuDevice, CudaDevice, Peak
 from benchmarker.hardware.find_gpu import DeviceMemory, recorded_gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu
 from benchmarker.measure.repeat import memory_of
-from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.record import Memory
+from benchmarker.schema.record import DeviceFacts, Memory
 
 GIB = 2**30
 

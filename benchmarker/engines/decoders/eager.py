@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.model_config import head_dim, key_heads
-from benchmarker.core.packages import install_hint, installed_version
+from benchmarker.core.errors import install_hint, installed_version
 from benchmarker.engines.base import Form, TokenIds, UnsupportedError
 from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder, TorchEngine, linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.model import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

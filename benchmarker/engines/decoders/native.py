@@ -25,7 +25,7 @@ from benchmarker.kernels import Replacement, optimize
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
 from benchmarker.quantization.inspect import is_linear
-from benchmarker.schema.engine_facts import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
+from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -21,8 +21,7 @@ from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.quantization.inspect import is_linear, load_facts
 from benchmarker.quantization.load import file_refusal, load_form
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.engine_facts import KernelUse
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import KernelUse, LoadFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -26,8 +26,7 @@ from benchmarker.engines.external.environments import (
 from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
-from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -13,8 +13,7 @@ from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, ExternalSource, head_refusal
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
