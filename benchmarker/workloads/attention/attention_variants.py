@@ -27,8 +27,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarker.checkpoints.files import fingerprint
 from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean, first_line
-from benchmarker.core.fingerprint import fingerprint
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.operation.operation_call import ANY_KERNEL, Implementation, Kind, Operation
 from benchmarker.workloads.operation.record import SeenKernel
