@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarker.core.errors import installed_version
-from benchmarker.quantization.inspect import storage_bytes
+from benchmarker.quantization.load import storage_bytes
 from benchmarker.workloads.finetune.record import DTypes, FinetuneDemand, FinetuneFacts
 from benchmarker.workloads.finetune.spec import FinetunePoint
 from benchmarker.workloads.finetune.trainee import Trainee
