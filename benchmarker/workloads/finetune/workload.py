@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.files import folder_fingerprint, shipped_shape
+from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.formatting import GIB
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
-"""Endings of the files that are read from a model's folder."""
+"""Endings of the files that are read from a model's folder; there is no chat template."""
 GUESSED_TOKENS_PER_S = 10_000
 """Training speed of a 4B model on a fast GPU."""
 
@@ -218,14 +216,8 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
 
     def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
         """Return the fingerprint of a model's folder or shipped shape; empty for a model of the hub."""
-        # A name that is too long for a folder is refused later.
-        with contextlib.suppress(OSError, ValueError):
-            folder: Path | None = Path(job.model.id).expanduser()
-            if folder is not None and not folder.is_dir():
-                folder = shipped_shape(job.model.id)
-            fingerprint = folder_fingerprint(folder, MODEL_FILES) if folder else None
-            return {f"model {job.model.id}": fingerprint} if fingerprint else {}
-        return {}
+        fingerprint = model_fingerprint(job.model.id, MODEL_FILES)
+        return {f"model {job.model.id}": fingerprint} if fingerprint else {}
 
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError
@@ -27,7 +28,6 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.forms import form_of
-from benchmarker.workloads.generation.generation_job import model_fingerprint
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
