@@ -110,7 +110,7 @@ def _first_layers(base: Any) -> Iterator[int]:
     ((name, layers),) = lists.items()
     count = config.num_hidden_layers
     least = min(LAYERS, count)
-    setattr(decoder, name, nn.ModuleList(list(layers)[:least]))
+    setattr(decoder, name, layers[:least])
     config.num_hidden_layers = least
     try:
         yield least
@@ -175,31 +175,26 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
             parent, _, last = name.rpartition(".")
             parameter.copy_(plain_weight(trainee.base.get_submodule(parent), last))
             parameter.requires_grad_(trainee.recipe.train == "full")
-    for name, module in list(trainee.base.named_modules()):
+    for name, module in trainee.base.named_modules():
         if hasattr(module, "lora_A"):
-            parent, _, last = name.rpartition(".")
-            adapted = _adapted(reference.get_submodule(name), module)
-            setattr(reference.get_submodule(parent), last, adapted)
+            _adapt(reference.get_submodule(name), module)
     return reference
 
 
-def _adapted(linear: nn.Module, module: Any) -> nn.Module:
-    import torch
+def _adapt(linear: Any, adapted: Any) -> None:
+    """Give a linear layer the weights of an adapter, and add its two products to the layer's output."""
+    from torch.nn import Parameter
     from torch.nn.functional import linear as multiply
 
-    class Adapted(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = linear
-            self.lora_A = torch.nn.Parameter(module.lora_A["default"].weight.detach().float().clone())
-            self.lora_B = torch.nn.Parameter(module.lora_B["default"].weight.detach().float().clone())
+    scaling = adapted.scaling["default"]
+    for name in ("lora_A", "lora_B"):
+        setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))
 
-        def forward(self, hidden: Tensor) -> Tensor:
-            narrow = multiply(hidden, self.lora_A)
-            added: Tensor = self.linear(hidden) + module.scaling["default"] * multiply(narrow, self.lora_B)
-            return added
+    def add_adapter(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        added: Tensor = output + scaling * multiply(multiply(inputs[0], layer.lora_A), layer.lora_B)
+        return added
 
-    return Adapted()
+    linear.register_forward_hook(add_adapter)
 
 
 def plain_weight(module: Any, name: str) -> Tensor:
@@ -209,11 +204,10 @@ def plain_weight(module: Any, name: str) -> Tensor:
     kind = type(weight).__name__
     if kind == "Params4bit":
         return unpacked_nf4(weight)
+    plain: Tensor = weight.detach().float()
     if kind == "Int8Params":
         scales = weight.SCB if weight.SCB is not None else module.state.SCB
-        scaled: Tensor = weight.data.float() * (scales.float() / 127)[:, None]
-        return scaled
-    plain: Tensor = weight.detach().float()
+        plain = plain * (scales.float() / 127)[:, None]
     return plain
 
 
