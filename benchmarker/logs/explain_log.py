@@ -19,7 +19,6 @@ from benchmarker.profiling.trace_events import DEVICE_CATEGORIES, complete_event
 from benchmarker.schema.record import RunRecord
 
 _HEAD_BYTES = 1 << 16
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def _is_trace(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-        if head[:2] == _GZIP:
+        if head.startswith(b"\x1f\x8b"):
             with gzip.open(path) as unpacked:
                 head = unpacked.read(_HEAD_BYTES)
     except (OSError, EOFError):
