@@ -61,18 +61,14 @@ def import_log(
     quants: Sequence[str] = (),
     day: str | None = None,
 ) -> tuple[RunRecord, ...]:
-    """Read the runs of one log.
+    """Read the runs of one log; several runs of one variant are rounds 0, 1 and so on.
 
     Args:
-        path: Text in the reference format, with any other lines around its runs.
         model: Hub id; by default the name in the log.
         device: Name of the device, which the reference format does not contain.
         kind: `cuda`, `rocm` or `cpu`; by default the kind that the log shows.
         quants: Variant of each run in the log's order; required if the log does not name them.
         day: Date of the runs, as 2025-10-14; by default the last such date above a run.
-
-    Returns:
-        One record for each run, in the log's order. Several runs of one variant are rounds 0, 1 and so on.
 
     Raises:
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.

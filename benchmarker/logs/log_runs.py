@@ -61,13 +61,7 @@ class Event:
 
 
 def _events(lines: Sequence[str]) -> Iterator[Event]:
-    """Yield the lines of a log that matter, in order.
-
-    The mark that opens a quoted block is left out, since the block belongs to the run above it.
-
-    Raises:
-        ResultsError: The line of a timed run is incomplete.
-    """
+    """Yield the lines of a log that matter, but not the mark that opens a quoted block: it belongs to the run above."""
     is_quoted = False
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -124,11 +118,7 @@ class Evidence:
 
 
 def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """Return the variant of the run that follows these lines; None if it is unknown.
-
-    Args:
-        earlier: Evidence of the lines above.
-    """
+    """Return the variant of the run after these lines, by their evidence or the earlier one; None if unknown."""
     evidence, is_fresh = earlier, False
     for event in events:
         name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")

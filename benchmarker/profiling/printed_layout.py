@@ -107,11 +107,7 @@ _TORCH_ORDER = re.compile(
 
 
 def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
-    """Return the columns of a row by the types of its cells in torch's order; none if the types are not torch's.
-
-    Args:
-        lines: First lines of the table. A terminal may have wrapped its first row into several.
-    """
+    """Return a row's columns by the types of its cells; none if not torch's. A terminal may have wrapped the row."""
     width = max((len(line.raw) for line in lines), default=0)
     best = ""
     for count in range(1, 1 + min(len(lines), PIECES)):
@@ -167,12 +163,11 @@ class Prefix:
 
 
 def prefix_before(text: str, following: Sequence[str], rules: Iterable[re.Match[str]]) -> Prefix:
-    """Recognize a prefix.
+    """Recognize the prefix in the text before the headings of a table.
 
     Args:
-        text: Text before the headings of a table.
         following: Lines below the headings. A prefix that none of them has is ignored.
-        rules: Matches of nearby rules of dashes: text and blanks before the dashes. The blanks belong to the prefix.
+        rules: Nearby rules of dashes, as text and blanks before the dashes. The blanks belong to the prefix.
     """
     text = text.strip().rstrip(" |\t")
     for numbers in (None, _NUMBER) if text else ():

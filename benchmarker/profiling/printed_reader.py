@@ -192,14 +192,7 @@ def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None
 
 
 def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) -> int:
-    """Read the rows and the totals below them.
-
-    Args:
-        width: Longest line near the headings: a terminal's width if rows are wrapped.
-
-    Returns:
-        Position after the table.
-    """
+    """Read rows and totals, and return the position after them. A row may be wrapped at the width of a terminal."""
     end, waiting = position, 0
     foreign: list[int] = []
     while position < len(lines) and waiting < _MISSES:

@@ -297,12 +297,7 @@ def _with_kinds(rows: Sequence[TableRow], total_s: float | None) -> tuple[TableR
 
 
 def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_s: float | None) -> Kind:
-    """Kind of one row.
-
-    Args:
-        hosts: Rows of the same name that have CPU time.
-        own: Device times of all operators.
-    """
+    """Kind of a row, from the rows of its name with CPU time (hosts) and the device times of all operators (own)."""
     if _OVERHEAD.match(row.name):
         return "overhead"
     own_s, is_annotation = row.self_device_s, _ANNOTATION.match(row.name)

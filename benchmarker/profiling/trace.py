@@ -61,8 +61,7 @@ def device_work(
         cuts: Sections in the order of time. An interval belongs to the section in which it starts.
 
     Raises:
-        BenchmarkerError: The trace has no kernel of the devices.
-        ResultsError: The trace is damaged.
+        BenchmarkerError: The trace has no kernel of the devices, or is damaged.
     """
     events = list(events)
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
@@ -96,15 +95,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
-    """Convert a reading of the host's clock to the trace's clock; None if the trace has no marks.
-
-    Args:
-        moment_ns: Reading of the host's clock.
-        marks_ns: Readings of the same clock inside the annotations CLOCK_MARK, in order.
-
-    Raises:
-        ResultsError: The trace is damaged.
-    """
+    """Convert a reading of the host's clock to the trace's, by readings inside the annotations CLOCK_MARK, if any."""
     annotations = (event for event in complete_events(events, {"user_annotation"}) if event.get("name") == CLOCK_MARK)
     marks = [(number_in(event, "ts"), duration_us(event)) for event in annotations]
     if not marks or len(marks) != len(marks_ns):
@@ -116,11 +107,7 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
 
 
 def _self_times(intervals: list[Interval]) -> list[int]:
-    """Return each interval's length without the intervals directly inside it, in nanoseconds.
-
-    Args:
-        intervals: Sorted by lane and start, outer before inner.
-    """
+    """Return each interval's length without those directly inside it, ns. Sorted by lane and start, outer first."""
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
     for index, interval in enumerate(intervals):
@@ -234,11 +221,7 @@ class Overlap(NamedTuple):
 
 
 def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """Return the overlap of the kernels of one device; None without kernels.
-
-    Args:
-        device_index: Device to use if the trace has several.
-    """
+    """Return the overlap of the kernels of one device, `device_index` if the trace has several."""
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]

@@ -35,10 +35,7 @@ B_STD = 0.02
 
 
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
-    """Compare one sequence's gradients.
-
-    Args:
-        ids: [batch, length]; the first sequence is cut to at most POSITIONS.
+    """Compare the gradients of one sequence, cut to at most POSITIONS.
 
     Raises:
         WrongResultError: A loss or a gradient is not finite.

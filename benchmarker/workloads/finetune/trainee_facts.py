@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 def built_facts(
     trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
 ) -> FinetuneFacts:
-    """Return the facts of a trainee.
+    """Return the facts of a trainee; without a step, types and optimizer state are unknown.
 
     Args:
-        optimizer: After its first step; None if there was no step, which leaves types and optimizer state unknown.
+        optimizer: After its first step.
         ids: A batch, [batch, length], for a forward pass that shows the types.
         frozen: Hash of the frozen weights before the first step; None if all weights are trained.
     """
