@@ -39,9 +39,6 @@ class ToolRow:
     """New tokens of all requests together."""
     repeats: int | None = None
     failed: int | None = None
-    version: str | None = None
-    """Version of the tool, or commit of its engine."""
-    device: str | None = None
 
 
 def llama_bench(test: Values) -> ToolRow:
@@ -67,8 +64,6 @@ def llama_bench(test: Values) -> ToolRow:
         latency_s=time_s if new and prompt else None,
         output_tokens_per_s=new / time_s if is_decode else None,
         repeats=len(samples) or None,
-        version=test.get("build_commit"),
-        device=test.get("gpu_info") or test.get("cpu_info"),
     )
 
 
@@ -78,7 +73,6 @@ _LLAMA_TEST = re.compile(r"(?:pp(?P<prompt>\d+))?\+?(?:tg(?P<new>\d+))?(?:\s*@\s
 def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
     """Tests of the tables that llama-bench prints: `| model | size | params | backend | ngl | test | t/s |`."""
     tests, columns = [], []
-    build = next((match[1] for line in lines if (match := re.match(r"build: (\w+)", line.strip()))), None)
     for line in lines:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if cells[-2:] == ["test", "t/s"]:
@@ -93,8 +87,6 @@ def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
                     "n_gen": match["new"] or 0,
                     "n_depth": match["depth"] or 0,
                     "avg_ts": rate[0] if rate else None,
-                    "build_commit": build,
-                    "gpu_info": values.get("backend"),
                 }
             )
     return tests
@@ -213,7 +205,6 @@ def guidellm(report: Values) -> ToolRow:
         output_tokens_per_s=value("output_tokens_per_second", "mean"),
         repeats=totals["successful"],
         failed=totals["errored"],
-        version=_get(report, "metadata.guidellm_version"),
     )
 
 
@@ -239,7 +230,6 @@ def aiperf(report: Values) -> ToolRow:
         output_tokens_per_s=value("output_token_throughput"),
         repeats=round(value("request_count") or 0),
         failed=round(value("error_request_count") or 0),
-        version=report.get("aiperf_version"),
     )
 
 
@@ -254,7 +244,6 @@ def optimum_benchmark(result: Values) -> ToolRow:
     prefill_s, decode_s, tpot_s = map(latency_s, ("prefill", "decode", "per_token"))
     if tpot_s is None and decode_s is not None and new and new > 1:
         tpot_s = decode_s / (new - 1)
-    devices = _get(config, "environment.gpu") or _get(config, "environment.cpu")
     return ToolRow(
         tool="optimum-benchmark",
         model=_get(config, "backend.model") or _get(config, "name"),
@@ -267,8 +256,6 @@ def optimum_benchmark(result: Values) -> ToolRow:
         latency_s=prefill_s + decode_s if prefill_s and decode_s else None,
         output_tokens_per_s=_get(report, "decode.throughput.value"),
         repeats=_get(report, "prefill.latency.count" if report.get("prefill") else "forward.latency.count"),
-        version=_get(config, "environment.optimum_benchmark_version"),
-        device=devices[0] if isinstance(devices, list) and devices else devices or None,
     )
 
 
