@@ -1,10 +1,8 @@
 """Inductor's settings on a GPU, and a change to its tuning that makes it time kernels instead of the host.
 
-Inductor times each candidate between two events, after overwriting memory as large as the device's last-level cache, so
-that the candidate starts with a cold cache. On an H100 the overwrite takes less time than the host needs to launch the
-candidate: the device is idle at the first event, and the measured time is the launch, which on a busy host varies by
-more than the candidates differ. Overwriting more memory gives the host enough time. Triton's own `do_bench` overwrites
-256 MiB, five times an H100's cache.
+Inductor times each candidate between two events, after overwriting memory as large as the last-level cache. On an H100
+the overwrite takes less time than the host needs to launch the candidate, so that the measured time is the launch.
+Overwriting more memory gives the host enough time. Triton's own `do_bench` overwrites five times an H100's cache.
 """
 
 from __future__ import annotations
@@ -33,16 +31,13 @@ ON_GPU = {
 }
 """Inductor's settings for a GPU; on a CPU it keeps its defaults."""
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""Settings for a model in which inductor makes no GEMV itself.
+"""Settings for a model in which inductor compiles only short kernels, and no GEMV.
 
-Inductor then compiles only short kernels. Several candidates of each are compiled in parallel and timed, while tuning
-step by step compiles one candidate after another. Set-up with empty caches for 512 tokens of Qwen3-4B on one H100
-(2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ; for eight such sequences fp16 took 13 s
-instead of 55. Inductor's kernels of a layer take 25 us of a prompt in fp16, and took 27.
+Candidates are compiled in parallel instead of one after another. Set-up with empty caches for 512 tokens of Qwen3-4B on
+one H100 (2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
-"""Bytes written before each timing, as a multiple of the cache: about 90 us on an H100. A host takes 30 us or more to
-launch a kernel between two events."""
+"""Bytes written before each timing, as a multiple of the cache: 90 us on an H100. A host launches a kernel in 30 us."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
 """Inductor's default is 100 each. Fewer keep set-up as short as without the larger overwrite."""
 
@@ -76,9 +71,8 @@ def kernels_timed_alone() -> Iterator[None]:
 def heads_normed_at_once() -> Iterator[None]:
     """Make inductor keep the numbers of a short sum in registers instead of reading them twice.
 
-    By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. Query heads are contiguous after
-    a GEMM of their own, and not after the joined GEMM of query, key and value. Their norm in Qwen3-4B at 512 tokens
-    took 4 us in the first case and 20 us in the second, where they were read twice (one H100, 2026-11-25).
+    By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. After the joined GEMM of query,
+    key and value, heads are not: their norm in Qwen3-4B at 512 tokens took 20 us instead of 4 (H100, 2026-11-25).
     """
     from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V

@@ -1,11 +1,10 @@
 """The decode step compiled by torch.compile over a fixed KV cache, and captured as a graph on a GPU.
 
 On a GPU one decoder layer is compiled and all of the model's layers run it: in Qwen3-4B that is a 36th of the work of
-compiling them all, and the capture removes the host's work between the layers. torch guards compiled code on every
-number it read, including a layer's own index, by which the layer finds its part of the cache. Each layer would then be
-compiled anew, until torch gives up after eight and silently runs the rest uncompiled. So each layer is given its own
-part of the cache, and giving up is an error. On a CPU, without a capture, the whole step is compiled at once: one layer
-at a time took up to twice as long there (four small layers on two cores, GPTQ: 5.3 ms a token instead of 2.5).
+compiling them all. torch guards compiled code on every number it read, including a layer's own index, by which the
+layer finds its part of the cache. Each layer would then be compiled anew, until torch gives up after eight and silently
+runs the rest uncompiled. So each layer is given its own part of the cache, and giving up is an error. On a CPU, without
+a capture, the whole step is compiled at once: one layer at a time took up to twice as long there.
 
 `generate` compiles only for a static cache on a GPU and for quantizers that declare support; otherwise it silently runs
 uncompiled. Here a graph break is an error, and so is a recompilation while timing: a row labelled `compile` was
@@ -18,7 +17,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.graph_capture import Capture, capture_for
@@ -32,18 +36,12 @@ from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 from benchmarker.schema.model import KernelUse
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.fx import GraphModule
-    from transformers import PreTrainedModel
-
 Function = Callable[..., Any]
 
 
 def compile_decoder(
     model: PreTrainedModel, device: Device, *, capture: Capture | None = None, settings: dict[str, Any] | None = None
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `compile`."""
     capture = capture or capture_for(device)
     step = CompiledStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture)
@@ -82,11 +80,7 @@ class CompiledStep(LibraryStep):
     def through_layers(
         self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
-        """Run tokens through all decoder layers.
-
-        Args:
-            layer: Function that is compiled: `decode_layer`, or one with the same arguments.
-            ids: [batch, tokens].
+        """Run tokens, [batch, tokens], through all decoder layers by the compiled form of `layer`.
 
         Returns:
             [batch, tokens, hidden], and the norm that must still be applied to it.
@@ -99,14 +93,10 @@ class CompiledStep(LibraryStep):
         return hidden, route.norm_left(hidden)
 
     def chosen(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the likeliest token after [batch, 1, hidden], and the logits."""
         chosen: tuple[Tensor, Tensor] = self.run_compiled(head, norm, self.model.get_output_embeddings(), hidden)
         return chosen
 
     def run_compiled(self, function: Function, *arguments: Any) -> Any:
-        """Call the compiled form of a function, which is compiled at its first call."""
-        import torch
-
         name = function.__name__
         if name not in self._functions:
             # A prompt of a second length is compiled for any length.
@@ -126,28 +116,20 @@ class CompiledStep(LibraryStep):
         return cast("Function", compiled)
 
     def inductor_settings(self) -> dict[str, Any]:
-        """Settings that override inductor's defaults."""
         return known_settings(({} if self._on_cpu else self.settings_on_gpu()) | self._settings)
 
     def settings_on_gpu(self) -> dict[str, Any]:
         return ON_GPU
 
     def tuning(self) -> AbstractContextManager[None]:
-        """Make inductor's tuning time kernels without the host."""
         return nullcontext() if self._on_cpu else kernels_timed_alone()
 
     def forget(self) -> None:
-        """Drop compiled code: guards of an earlier shape would be tried first at every step, and would count as
-        recompilations towards the limit after which torch gives up."""
-        import torch
-
+        # Guards of an earlier shape would be tried first at every step, and would count as recompilations.
         torch.compiler.reset()
         self._functions = {}
 
     def timed(self) -> AbstractContextManager[None]:
-        """Make a recompilation raise."""
-        import torch
-
         stance: AbstractContextManager[None] = torch.compiler.set_stance("fail_on_recompile")
         return stance
 
@@ -177,7 +159,6 @@ class CompiledStep(LibraryStep):
 
     @property
     def needs_compiler(self) -> bool:
-        """True if the step is wrong when nothing was compiled."""
         return True
 
     def check(self) -> None:
@@ -201,26 +182,18 @@ class CompiledStep(LibraryStep):
 
 
 def decode_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
-    """Run a decoder layer's own forward, compiled for decode steps."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 
 
 def prompt_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
-    """Run a decoder layer's own forward, compiled for prompts.
-
-    It is separate from `decode_layer` because the compiler keeps compiled code by function.
-    """
+    """Do the same as `decode_layer`. The compiler keeps compiled code by function."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 
 
 def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply the last norm and the output layer, and choose the likeliest token.
-
-    Returns:
-        The token, [batch, 1], and the logits, [batch, 1, vocabulary].
-    """
+    """Apply the last norm and the output layer; return the likeliest token, [batch, 1], and the logits."""
     if norm is not None:
         forward: Function = type(norm).forward
         hidden = forward(norm, hidden)
@@ -228,14 +201,10 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
     return greedy(logits), logits
 
 
-RunLayer = Callable[["nn.Module", "Tensor", dict[str, Any]], Any]
-"""Runs a layer on hidden states and its other arguments, which include the layer's own part of the cache."""
-
-
 class Route:
     """Runs the model with its decoder layers and last norm intercepted. Afterwards the model is unchanged."""
 
-    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module], run: RunLayer) -> None:
+    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module], run: Function) -> None:
         self._model = type(model).__name__
         self._layers = layers
         self._run = run
@@ -245,7 +214,6 @@ class Route:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Intercept the layers and the norm."""
         with ExitStack() as stack:
             for index, layer in enumerate(self._layers):
                 stack.enter_context(_forward_of(layer, partial(self._layer, index)))
@@ -287,9 +255,6 @@ class Route:
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the model's decoder layers, first to last. Raises UnsupportedError."""
-    from torch import nn
-
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:

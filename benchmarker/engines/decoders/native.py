@@ -1,10 +1,7 @@
 """The compiled decode step with this program's own kernels for every layer that they support, captured as a graph.
 
 For one sequence, and a model whose layers `kernels/fused_decode_layer.py` supports, nothing of the step is left to the
-compiler: it is five kernels per layer.
-
-Users of the libraries get `eager`, `cuda_graph` or `compile` instead. A linear that none of our kernels supports keeps
-its library's kernel, and the facts count both.
+compiler: it is five kernels per layer. A linear that none of our kernels supports keeps its library's kernel.
 """
 
 from __future__ import annotations
@@ -51,7 +48,6 @@ def native_decoder(
     capture: Capture | None = None,
     settings: dict[str, Any] | None = None,
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `native`."""
     capture = capture or capture_for(device)
     step = NativeStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture, captured_prefill=prefill == "captured")
@@ -75,7 +71,6 @@ class NativeStep(CompiledStep):
         """Rotary embedding at the positions of the shape; None for a shape that runs the compiled layer."""
 
     def prepare(self, batch: int, length: int) -> None:
-        """Replace the linears, the first time, and compute the rotary embedding."""
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self.model, optimize(self.model))
@@ -95,7 +90,6 @@ class NativeStep(CompiledStep):
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt into the cache by the compiled layer."""
         with self.tuning():
             with prompt_attention_backend(self.model), heads_normed_at_once():
                 hidden, norm = self.through_layers(prompt_layer, ids, cache, visible)
@@ -129,10 +123,9 @@ class NativeStep(CompiledStep):
 
 
 def keep_kernels_beside_inductors(device: Device) -> None:
-    """Make Triton cache our kernels in the folder in which it caches inductor's.
+    """Make Triton cache our kernels in inductor's folder.
 
-    Inductor sets that folder when it first compiles a kernel. In a process that finds all of them compiled, it does not
-    set it, and our kernels from earlier processes would be compiled again.
+    Inductor sets that folder only when it compiles a kernel. Otherwise our kernels would be compiled again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
