@@ -60,10 +60,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class PrefillScores:
-    """Likeliest tokens after each position of a text, computed by the engine's *prefill*.
-
-    They do not check the decode step, which is what is timed. A divergence computed from them is a lower bound.
-    """
+    """Likeliest tokens after each position of a text, by the engine's *prefill*, which is not timed like a step."""
 
     ids: NDArray[numpy.int64]
     """[positions, top]; -1 if the engine returned fewer."""
@@ -100,10 +97,7 @@ class Scorer:
         return None
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the libraries' own decode step, whose rounding is the ordinary one of this quantization.
-
-        None if `is_library_step`, and if the libraries' kernels have been replaced.
-        """
+        """Score a text by the libraries' own decode step. None if `is_library_step`, or if our kernels replaced it."""
         del ids, prompt_tokens
         return None
 
@@ -125,12 +119,10 @@ class TokenSource(Scorer):
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens. `measure/clock.py` times it. Raises
-        UnsupportedError.
+        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens, timed by `measure/clock.py`.
 
         Args:
             prompt_ids: [batch][prompt_tokens].
-            new_tokens: At least 1.
             context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. Filling the cache
                 happens only at the first call with the same object.
         """
@@ -166,12 +158,12 @@ class TokenSource(Scorer):
         return None
 
     def step_facts(self) -> StepFacts | None:
-        """Return facts about the step of the shape that ran last; None if no step is kept between calls."""
+        """Return facts about the step at the shape that ran last; None if no step is kept between calls."""
         return None
 
 
 class Engine:
-    """One way of producing tokens. A method that returns `str | None` returns the reason for a refusal."""
+    """One way of producing tokens."""
 
     name: str
     summary: str
@@ -180,19 +172,18 @@ class Engine:
     """Options that `--engine-option key=value` sets."""
 
     def installed(self) -> str | None:
-        """Return None, or how to install the engine."""
+        """Return how to install the engine; None if it is installed."""
         return None
 
     def splits(self, form: Form) -> str | None:
-        """Return None, or why several GPUs cannot share this form. Called only for several GPUs."""
+        """Return why several GPUs cannot share this form; None if they can."""
         raise NotImplementedError
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Return None, or why this engine cannot open this checkpoint in this form."""
+        """Return why this engine cannot open this checkpoint in this form; None if it can."""
         raise NotImplementedError
 
     def open(
         self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
     ) -> AbstractContextManager[TokenSource]:
-        """Load the checkpoint and yield a TokenSource, which is closed at the end. Raises BenchmarkerError."""
         raise NotImplementedError

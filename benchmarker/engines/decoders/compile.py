@@ -14,7 +14,7 @@ compiled. Prefill stays uncompiled, except that `native` compiles `prompt_layer`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
@@ -85,12 +85,46 @@ class CompiledStep(LibraryStep):
         Returns:
             [batch, tokens, hidden], and the norm that must still be applied to it.
         """
-        route = Route(self.model, self._layers, partial(self.run_compiled, layer))
-        with route.taken():
+        name, norm = type(self.model).__name__, getattr(self.model.base_model, "norm", None)
+        ran = 0
+        left: Tensor | None = None
+
+        def run_layer(index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
+            nonlocal ran
+            cached = arguments.get("past_key_values")
+            if rest or cached is None:
+                raise UnsupportedError(
+                    f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
+                )
+            arguments["past_key_values"] = cached.layers[index]
+            ran += 1
+            return self.run_compiled(layer, self._layers[index], hidden_states, arguments)
+
+        def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
+            nonlocal left
+            # Some models apply the same norm before their layers too.
+            if ran < len(self._layers):
+                applied: Tensor = forward(hidden)
+                return applied
+            left = hidden
+            return hidden
+
+        with ExitStack() as stack:
+            for index, module in enumerate(self._layers):
+                stack.enter_context(_forward_of(module, partial(run_layer, index)))
+            if norm is not None:
+                stack.enter_context(_forward_of(norm, partial(leave_last_norm, norm.forward)))
             hidden = self.model.base_model(
                 input_ids=ids, past_key_values=cache.layers, use_cache=True, sequence_lengths=sequence_lengths
             ).last_hidden_state
-        return hidden, route.norm_left(hidden)
+        if ran != len(self._layers):
+            raise UnsupportedError(
+                f"{name} runs {ran} of its {len(self._layers)} decoder layers in a decode step; "
+                "use --engine eager or cuda_graph"
+            )
+        if left is not None and left is not hidden:
+            raise UnsupportedError(f"{name} does something behind its last norm; use --engine eager or cuda_graph")
+        return hidden, None if left is None else norm
 
     def chosen(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
         chosen: tuple[Tensor, Tensor] = self.run_compiled(head, norm, self.model.get_output_embeddings(), hidden)
@@ -199,59 +233,6 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
         hidden = forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
     return greedy(logits), logits
-
-
-class Route:
-    """Runs the model with its decoder layers and last norm intercepted. Afterwards the model is unchanged."""
-
-    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module], run: Function) -> None:
-        self._model = type(model).__name__
-        self._layers = layers
-        self._run = run
-        self._norm: Any = getattr(model.base_model, "norm", None)
-        self._ran = 0
-        self._left: Tensor | None = None
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for index, layer in enumerate(self._layers):
-                stack.enter_context(_forward_of(layer, partial(self._layer, index)))
-            if self._norm is not None:
-                stack.enter_context(_forward_of(self._norm, partial(self._last_norm, self._norm.forward)))
-            yield
-
-    def norm_left(self, hidden: Tensor) -> nn.Module | None:
-        """Return the norm that must still be applied to the hidden states. Raises UnsupportedError."""
-        if self._ran != len(self._layers):
-            raise UnsupportedError(
-                f"{self._model} runs {self._ran} of its {len(self._layers)} decoder layers in a decode step; "
-                "use --engine eager or cuda_graph"
-            )
-        if self._left is None:
-            return None
-        if self._left is not hidden:
-            raise UnsupportedError(
-                f"{self._model} does something behind its last norm; use --engine eager or cuda_graph"
-            )
-        norm: nn.Module = self._norm
-        return norm
-
-    def _layer(self, index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
-        cache = arguments.get("past_key_values")
-        if rest or cache is None:
-            raise UnsupportedError(
-                f"{self._model} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
-            )
-        self._ran += 1
-        return self._run(self._layers[index], hidden_states, {**arguments, "past_key_values": cache.layers[index]})
-
-    def _last_norm(self, norm: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        # Some models apply the same norm before their layers too.
-        if self._ran < len(self._layers):
-            return norm(hidden)
-        self._left = hidden
-        return hidden
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -96,27 +96,22 @@ class NativeStep(CompiledStep):
             return self.chosen(norm, hidden.index_select(1, last))
 
     @property
-    def is_one_row(self) -> bool:
-        """True if the shape that ran last steps without the compiler."""
-        return self._rotation is not None
-
-    @property
     def needs_compiler(self) -> bool:
-        return not self.is_one_row
+        return self._rotation is None
 
     def settings_on_gpu(self) -> dict[str, Any]:
         has_products = any(use.origin == "inductor" for use in self.linear_kernels())
         return ON_GPU if has_products else BESIDE_OUR_PRODUCTS
 
     def attention(self, keys: Tensor) -> str:
-        return OWN_ATTENTION if self.is_one_row else attention_backend(keys, native=True)
+        return attention_backend(keys, native=True) if self.needs_compiler else OWN_ATTENTION
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
 
     def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
         uses = super().kernels_used(attention)
-        return one_row(uses) if self.is_one_row else uses
+        return uses if self.needs_compiler else one_row(uses)
 
     def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:
         return product_choices(rows)
@@ -135,23 +130,22 @@ def keep_kernels_beside_inductors(device: Device) -> None:
 def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:
     """Count the linears that each of our kernels replaced, and the libraries' linears that remain."""
     linears = [module for module in model.modules() if is_linear(module)]
-    ours = [
-        KernelUse(
-            purpose=PURPOSES.get(replacement.kernel, "linear"),
-            origin="benchmarker",
-            name=replacement.kernel,
-            covered=len(replacement.modules) if _counts(replacement) else None,
-            total=len(linears) if _counts(replacement) else None,
+    ours = []
+    for replacement in replacements:
+        purpose = PURPOSES.get(replacement.kernel, "linear")
+        counts = purpose in ("linear", "packed_rows")
+        ours.append(
+            KernelUse(
+                purpose=purpose,
+                origin="benchmarker",
+                name=replacement.kernel,
+                covered=len(replacement.modules) if counts else None,
+                total=len(linears) if counts else None,
+            )
         )
-        for replacement in replacements
-    ]
     replaced = {id(module) for replacement in replacements for module in replacement.modules}
     rest = [module for module in linears if id(module) not in replaced]
     return (*ours, *kernels_by_class(rest, total=len(linears), compiled=True))
-
-
-def _counts(replacement: Replacement) -> bool:
-    return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
 
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
@@ -159,14 +153,7 @@ def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
     from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(
-        ProductChoice(
-            form=choice.form,
-            rows=choice.rows,
-            inputs=choice.inputs,
-            outputs=choice.outputs,
-            way=choice.way,
-            us=choice.us,
-        )
+        ProductChoice(**{name: getattr(choice, name) for name in ProductChoice.model_fields})
         for choice in choices()
         if choice.rows in rows
     )
