@@ -32,7 +32,7 @@ NEEDS_GPU = {
     "cuda_graph": "a CPU has no graphs to capture; use --engine eager or compile there",
     "native": "native needs a CUDA GPU, for which its kernels are written; use --engine compile",
 }
-"""Engines that a CPU cannot run, with the remedy."""
+"""Engines that a CPU cannot run, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,6 @@ class Form:
 
 @dataclass(frozen=True)
 class Scores:
-    """Distribution of each next token of a given text."""
-
     log_probabilities: NDArray[numpy.float32]
     """Natural logarithms, [positions, vocabulary], on the host. Row i is the distribution of the token that follows
     the prompt and i further ids; a prompt of one id gives as many rows as ids."""
@@ -80,25 +78,20 @@ class Scorer:
         """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
         raise NotImplementedError
 
-    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then one decode step for each further
-        id, regardless of the step's own choice."""
-        del ids, prompt_tokens
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
+        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then a decode step for each other."""
         return None
 
-    def forward_scores(self, ids: TokenIds) -> Scores | None:
+    def forward_scores(self, ids: TokenIds) -> Scores | None:  # noqa: ARG002
         """Score a text by one forward pass over all ids, without a cache; one row per id."""
-        del ids
         return None
 
-    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:  # noqa: ARG002
         """Score a text by the engine's prefill, one row per id. None if `step_scores` works instead."""
-        del ids
         return None
 
-    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
         """Score a text by the libraries' own decode step. None if `is_library_step`, or if our kernels replaced it."""
-        del ids, prompt_tokens
         return None
 
 
@@ -106,11 +99,10 @@ class TokenSource(Scorer):
     """A checkpoint that an engine has opened: the calls that are timed, and the facts about them."""
 
     model: PreTrainedModel | None = None
-    """The torch model, if it is in this process. Quality, kernel counts and the roofline need it."""
+    """The torch model, if it is in this process."""
     is_elsewhere: bool = False
     """True if another process makes the tokens."""
     loaded: LoadFacts | None = None
-    """Cost and result of loading; None if the engine does not report it."""
     shares: int = 1
     """Number of GPUs among which every weight is divided."""
     kv_value_bytes: float | None = None
@@ -129,7 +121,6 @@ class TokenSource(Scorer):
         raise NotImplementedError
 
     def facts(self) -> EngineFacts:
-        """Return proof of what ran, for the record."""
         raise NotImplementedError
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
@@ -147,14 +138,12 @@ class TokenSource(Scorer):
     def check(self) -> None:
         """Check, after the timed repeats, that the engine ran as the row claims. Raises UnsupportedError."""
 
-    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:  # noqa: ARG002
         """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown."""
-        del count
         return None
 
     @property
     def graph_pool_bytes(self) -> int | None:
-        """See Memory.graph_pool_bytes."""
         return None
 
     def step_facts(self) -> StepFacts | None:
@@ -167,9 +156,7 @@ class Engine:
 
     name: str
     summary: str
-    """Half a line for --help and the documents."""
     options: type[Options] = Options
-    """Options that `--engine-option key=value` sets."""
 
     def installed(self) -> str | None:
         """Return how to install the engine; None if it is installed."""

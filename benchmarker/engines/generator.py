@@ -84,7 +84,6 @@ class Generator:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """Ids that end a generation: those of the generation config, and the tokenizer's end of text."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
         return frozenset(token for token in (*listed, self._tokenizer.eos_token_id) if token is not None)
@@ -138,7 +137,6 @@ class Generator:
 
 
 def refuse_device(engine: str, device: Device) -> None:
-    """Raise UnsupportedError, with an engine that works, if an engine cannot run on this device."""
     reason = NEEDS_GPU.get(torch_engine(engine).name) if device.kind == "cpu" else None
     if reason:
         raise UnsupportedError(reason)

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import Captured
 from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import Captured
 from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.prefill_decode import chunks, padded
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder

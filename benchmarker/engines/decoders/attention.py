@@ -23,26 +23,21 @@ from benchmarker.schema.model import OWN_ATTENTION
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 LIBRARY = "benchmarker_decode"
-"""Name of attention by torch's kernels in transformers, which makes no mask for names other than its own."""
+"""Name of attention by torch's kernels. transformers makes no mask for names other than its own."""
 NATIVE = "benchmarker_decode_native"
-"""Name of attention with this program's kernel for a short cache."""
 PROMPT = "benchmarker_prompt"
-"""Name of attention of a padded prompt, over a cache whose filled length is only on the device."""
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
 UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
-"""Arguments of transformers' attention that change its output and that are not implemented here."""
 
 
 def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> AbstractContextManager[None]:
-    """Make the model use `attend` in decode steps. A prefill keeps the model's own attention."""
     return _attention_named(model, NATIVE if native else LIBRARY)
 
 
 def prompt_attention_backend(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Make the model use `attend_prompt`, which a captured prefill needs."""
     return _attention_named(model, PROMPT)
 
 
@@ -152,7 +147,6 @@ def attend_native(
 
 
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
-    """Return the attention kernels for a cache, by their name in records: `ONE_KERNEL`, `FLASH` or `MATMULS`."""
     if native and supports(key) is None:
         return ONE_KERNEL
     head_dim = key.shape[3]

@@ -11,10 +11,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.model_config import key_heads
-from benchmarker.engines.capture.graph_capture import Capture, capture_for
-from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
-from benchmarker.engines.decoders.compile import CompiledStep, prompt_layer
+from benchmarker.engines.decoders.compile import (
+    BESIDE_OUR_PRODUCTS,
+    ON_GPU,
+    CompiledStep,
+    heads_normed_at_once,
+    prompt_layer,
+)
+from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device

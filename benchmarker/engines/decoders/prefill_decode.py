@@ -22,12 +22,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.attention import (
     attention_backend,
     decode_attention_backend,
     prompt_attention_backend,
 )
+from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
@@ -68,7 +68,7 @@ def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> 
 
 
 def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run `decode_step` for a model whose attention reads the static cache already. A compiler gets this function."""
+    """Run `decode_step` with the static cache's attention selected. A compiler gets this function."""
     logits = model(
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
@@ -79,7 +79,7 @@ def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) 
 def greedy(logits: Tensor) -> Tensor:
     """Return the likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1].
 
-    The first of equals wins. The argmax is taken over parts and then among them, which keeps a whole GPU busy.
+    The argmax is taken over parts and then among them, which keeps a whole GPU busy.
     """
     last = logits[:, -1]
     if last.shape[1] % PART:
@@ -96,7 +96,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def cache_length(tokens: int) -> int:
-    """Round a number of tokens up to a multiple of 128, so that similar shapes share one compilation."""
+    """Round up to a multiple of 128, so that similar shapes share one compilation."""
     return -(-tokens // 128) * 128
 
 
@@ -137,7 +137,6 @@ class LibraryStep:
         """Drop everything that belongs to the previous shape."""
 
     def tuning(self) -> AbstractContextManager[None]:
-        """Surround code that compiles or runs for the first time."""
         return nullcontext()
 
     def timed(self) -> AbstractContextManager[None]:
@@ -148,10 +147,9 @@ class LibraryStep:
         return nullcontext()
 
     def check(self) -> None:
-        """Raise UnsupportedError if the timed steps were not of this kind."""
+        """Raise UnsupportedError if the timed steps were of another kind."""
 
     def attention(self, keys: Tensor) -> str:
-        """Return the attention kernels by their name in records, for cached keys of one layer."""
         return attention_backend(keys)
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
@@ -177,7 +175,7 @@ def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tenso
 
 @dataclass(frozen=True)
 class RecordedPrefill:
-    """The graph of one padded length, and the memory that it reads and writes."""
+    """Graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
     """[batch, padded tokens]."""
@@ -197,10 +195,9 @@ class CapturedPrefill:
         self._step = step
         self._capture = capture
         self._plain_reason: str | None = None
-        """Why nothing is captured any more."""
 
     def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
-        """Record the graphs that a prompt of this length needs, and return whether any was new."""
+        """Record the graphs for a prompt of this length, and return whether any was new."""
         lengths = {length for _, length in chunks(prompt_tokens, len(shape.token))}
         is_new = [self._recorded(shape, length)[1] for length in sorted(lengths)]
         return any(is_new)

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
-from benchmarker.engines.capture.graph_capture import Capture, Captured, capture_for
+from benchmarker.engines.decoders.graph_capture import Capture, Captured, capture_for
 from benchmarker.engines.decoders.prefill_decode import (
     CapturedPrefill,
     LibraryStep,
@@ -40,16 +40,12 @@ PIECE = 8
 
 @dataclass
 class Latest:
-    """Output of the step that ran last."""
-
     logits: Tensor | None = None
     """[batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
 
 
 @dataclass
 class Shape:
-    """Cache, token memory and step of one batch size and cache length."""
-
     cache: StaticKVCache
     token: Tensor
     """Input tokens of the next step, [batch, 1]."""
@@ -62,9 +58,8 @@ class Shape:
     captured: Captured | None
     latest: Latest
     context: Tensor | None = None
-    """Tokens of the depth that the cache holds; None for none."""
+    """Tokens of the depth that the cache holds."""
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
-    """Captured prefills by padded length."""
 
 
 def cuda_graph_decoder(

@@ -47,8 +47,6 @@ class DriverError(BenchmarkerError):
 
 
 class Driver:
-    """A running driver program, in a process group of its own."""
-
     def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
         self._name = name
         self._on_gpu = on_gpu
@@ -84,10 +82,10 @@ class Driver:
         if not isinstance(answer, dict):
             raise DriverError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
         if "error" in answer:
-            error = _shown(str(answer["error"]).encode())
-            if not error.startswith(OUT_OF_MEMORY):
-                raise UnsupportedError(f"{self._name}: {error}")
-            raise DriverError(f"{self._name}: {error}", "oom_gpu" if self._on_gpu else "oom_host")
+            reason = _shown(str(answer["error"]).encode())
+            if not reason.startswith(OUT_OF_MEMORY):
+                raise UnsupportedError(f"{self._name}: {reason}")
+            raise DriverError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
         return answer
 
     def _line(self, call: str, limit_s: float) -> bytes:

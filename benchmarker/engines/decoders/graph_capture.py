@@ -25,13 +25,13 @@ from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
 WARM_STEPS = 3
-"""Steps before a capture, in which kernels are loaded and tuned and get workspaces, while waiting is still allowed."""
+"""Steps before a capture, in which kernels are loaded and tuned and get workspaces."""
 LATE = "previous error during capture"
-"""Message of CUDA and HIP if the call that broke the capture reported no error itself, such as an unchecked launch."""
+"""Message of CUDA and HIP if the call that broke the capture reported no error itself."""
 NODES_THAT_RUN = (0, 1, 2)
-"""Values of CUgraphNodeType and hipGraphNodeType for a kernel, a copy and a fill."""
+"""CUgraphNodeType and hipGraphNodeType of a kernel, a copy and a fill."""
 BROKEN = 2
-"""Value of CUstreamCaptureStatus and hipStreamCaptureStatus for a capture that continues but can no longer succeed."""
+"""CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that can no longer succeed."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,6 @@ def capture_for(device: Device) -> Capture | None:
 
 
 class GraphCapture:
-    """torch.cuda.CUDAGraph, which is a HIP graph on ROCm."""
-
     def __init__(self, device: Device) -> None:
         self._device = device
         self._stream: Any = None
@@ -124,7 +122,6 @@ class DriverLibrary:
             self._library = None
 
     def kernels(self, graph: int) -> int | None:
-        """Count kernels, copies and fills in a graph; None if the library is missing."""
         count = ctypes.c_size_t()
         if not self._call("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
             return None
