@@ -7,7 +7,7 @@ all cells one step is profiled, and with real weights some steps on text show wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -39,12 +39,7 @@ from benchmarker.workloads.finetune.learning_check import (
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
-from benchmarker.workloads.finetune.trainee_facts import (
-    attention_of,
-    built_facts,
-    demand_of,
-    frozen_sha256,
-)
+from benchmarker.workloads.finetune.trainee_facts import attention_of, built_facts, demand_of, frozen_sha256
 from benchmarker.workloads.session import Nothing, Session, refuse_other_commit, tried
 from benchmarker.workloads.training.training_step import TrainingStep
 
@@ -58,21 +53,12 @@ LOSS_TOLERANCE = 0.05
 
 
 class FinetuneBench(Nothing):
-    def __init__(
-        self,
-        job: FinetuneJob,
-        trainee: Trainee,
-        text: TokenText,
-        session: Session,
-        *,
-        base_loss: Callable[[list[Tensor]], float] | None,
-    ) -> None:
-        """Store the trainee, and a function for the base's mean loss on some batches; None for random weights."""
+    def __init__(self, job: FinetuneJob, trainee: Trainee, text: TokenText, session: Session) -> None:
         self._job = job
         self._trainee = trainee
         self._text = text
         self._session = session
-        self._base_loss = base_loss
+        self._has_weights = job.model.load_format != "dummy"
         self._device = trainee.device
         self._attention = attention_of(trainee.base)
         self._optimizer = trainee.optimizer()
@@ -142,7 +128,7 @@ class FinetuneBench(Nothing):
             return {}
         fields = self._profiled(self._job.points()[last], path)
         self._session.keep(**fields)
-        if self._text.held_out and self._base_loss is not None:
+        if self._text.held_out and self._has_weights:
             fields["learned"] = learned(self._trainee, self._text, self._session.terminal)
         return fields
 
@@ -176,7 +162,7 @@ class FinetuneBench(Nothing):
 
     def _check_first_loss(self) -> None:
         """Compare the loss with untrained adapters, which add nothing, with the base's: only before the first step."""
-        if self._base_loss is None or self._built is not None or self._loss_fields:
+        if not self._has_weights or self._built is not None or self._loss_fields:
             return
         batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
         expected = self._base_loss(batches)
@@ -190,6 +176,15 @@ class FinetuneBench(Nothing):
                 f"wrong result: the first loss is {first:.4f}, and {expected:.4f} of the unquantized model; "
                 f"{LOSS_TOLERANCE} is allowed"
             )
+
+    def _base_loss(self, batches: list[Tensor]) -> float:
+        """Return the mean loss of the unquantized base."""
+        model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
+        quant = QUANTS["plain"]
+        checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
+        target = Target(device, model.dtype)
+        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
+        return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
 
 @contextmanager
@@ -208,25 +203,15 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     trained = sum(parameter.numel() for parameter in trainee.trained)
     terminal.line(f"trained: {trained:,} parameters")
 
-    def base_loss(batches: list[Tensor]) -> float:
-        quant, target = QUANTS["plain"], Target(device.torch_name, job.model.dtype)
-        checkpoint = find_checkpoint(job.model, quant, progress=terminal, device=device.torch_name)
-        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
-        return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
-
-    is_random = job.model.load_format == "dummy"
-    yield FinetuneBench(job, trainee, text, session, base_loss=None if is_random else base_loss)
+    yield FinetuneBench(job, trainee, text, session)
 
 
 def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
     quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
     form = Form(quant.quant, loader_options(quant), job.model.dtype)
     loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
-    found = {
-        "revision": checkpoint.revision,
-        "config_sha256": shapes_sha256(checkpoint.config),
-        "parameters": facts.parameters,
-    }
+    sha256 = shapes_sha256(checkpoint.config)
+    found = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
     session.keep(model=session.record.model.model_copy(update=found), load=facts)
     session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
     return loaded
