@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarker.core.errors import ResultsError
@@ -76,14 +76,15 @@ class _Found:
         """Return the cells by column; None for a line that is not a row."""
         if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
             return None
-        parts = _bars(text) if self.is_markdown else []
+        parts = []
+        if self.is_markdown:
+            bars = re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))
+            parts, text = [cell.strip() for cell in bars], text.replace("|", " ")
         extra = len(parts) - len(self.names)
         if extra >= 0:
             values = dict(zip(self.names, ["|".join(parts[: extra + 1]), *parts[extra + 1 :]], strict=True))
             return values if CALLS not in values or values[CALLS].replace(",", "").isdecimal() else None
-        match = self._pattern.match(
-            " ".join((text.replace("|", " ") if self.is_markdown else text.lstrip(" |\t")).split())
-        )
+        match = self._pattern.match(" ".join(text.lstrip("| \t").split()))
         return dict(zip(self.names, match.groups(), strict=True)) if match else None
 
 
@@ -261,7 +262,10 @@ def _finished(found: _Found, prefix: Prefix, title: str | None) -> ProfilerTable
     total_s = device_s if device else found.totals.get("CPU")
     is_printed = total_s is not None
     if total_s is None:
-        total_s = _by_percentage((cells for _, cells in found.rows), own)
+        # Worked out from the row with the largest percentage.
+        shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in found.rows)
+        percent, own_s = max(((percent, own_s) for percent, own_s in shares if percent and own_s), default=(0.0, 0.0))
+        total_s = 100 * own_s / percent if percent > 0 else None
     return complete_table(
         ProfilerTable(
             line=found.line,
@@ -298,24 +302,13 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
+    totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     own: list[TableRow] = []
-    for index, row in enumerate(rows):
-        total_s = (row.device_total_s if on_device else row.cpu_total_s) or 0.0
-        inner = [
-            (one.device_total_s if on_device else one.cpu_total_s) or 0.0
-            for one in rows[index + 1 :]
-            if one.calls == row.calls
-        ]
+    for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):
+        inner = [time_s for one, time_s in zip(rows[index:], totals[index:], strict=True) if one.calls == row.calls]
         own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
         own.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
     return own
-
-
-def _by_percentage(rows: Iterable[dict[str, str]], own: str) -> float | None:
-    """Work out the total from the row with the largest percentage; None without such a column."""
-    pairs = [(_number(cells.get(f"{own} %")), time_s(cells.get(own))) for cells in rows]
-    percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
-    return 100 * own_s / percent if percent > 0 else None
 
 
 def _title(above: Sequence[Line], number: int) -> str | None:
@@ -329,10 +322,6 @@ def _title(above: Sequence[Line], number: int) -> str | None:
 def _dashes(text: str) -> int:
     """Count the runs of dashes in a rule; 0 for any other line."""
     return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
-
-
-def _bars(text: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))]
 
 
 _EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}

@@ -136,7 +136,15 @@ class ProfilerTable:
         without a category stands under the name of the kernel that took as long.
         """
         if self.by == "cpu":
-            return tuple(row for row in self.rows if row.self_cpu_s and _is_of_an_operator(row))
+            # Annotations surround several operators.
+            return tuple(
+                row
+                for row in self.rows
+                if row.self_cpu_s
+                and row.kind == "operator"
+                and (_CPU_OPERATOR.match(row.name) or category(row.name) != "other")
+                and not _ANNOTATION.match(row.name)
+            )
         kernels, operators = self.kernels, tuple(self._by_kernel(row) for row in self.operators)
         by_kernel, by_operator = _known_s(kernels), _known_s(operators)
         is_sound = self.device_s is None or _device_s(operators) <= self.device_s * (1 + ROUNDING)
@@ -313,12 +321,6 @@ def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_
         return "span"
     is_operators = any(_is_same(own_s, one) for one in own)
     return "kernel" if is_operators or _LIKE_A_KERNEL.match(row.name) or "::" in row.name else "unclear"
-
-
-def _is_of_an_operator(row: TableRow) -> bool:
-    """True for a row with CPU time that is an operator, and not an annotation around several."""
-    is_known = _CPU_OPERATOR.match(row.name) is not None or category(row.name) != "other"
-    return row.kind == "operator" and is_known and not _ANNOTATION.match(row.name)
 
 
 def _is_same(first: float | None, second: float | None, tolerance: float = ROUNDING) -> bool:

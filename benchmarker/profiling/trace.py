@@ -111,17 +111,15 @@ def _self_times(intervals: list[Interval]) -> list[int]:
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
     for index, interval in enumerate(intervals):
-        while callers and not _contains(intervals[callers[-1]], interval):
+        while callers and (
+            intervals[callers[-1]].lane != interval.lane or intervals[callers[-1]].end_ns <= interval.start_ns
+        ):
             callers.pop()
         if callers:
             lengths_ns[callers[-1]] -= interval.end_ns - interval.start_ns
         callers.append(index)
     # Clock readings are rounded, so children can exceed their parent by a few nanoseconds.
     return [max(0, length_ns) for length_ns in lengths_ns]
-
-
-def _contains(outer: Interval, inner: Interval) -> bool:
-    return outer.lane == inner.lane and inner.start_ns < outer.end_ns
 
 
 def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
