@@ -85,8 +85,7 @@ def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison])
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
-    from benchmarker.logs.table_report import table_to_blocks
+    from benchmarker.logs.table_report import table_to_blocks, tables_contrasted, tables_side_by_side
 
     parts = [table_to_blocks(report) for report in reading.reports]
     if len(reading.reports) > 1:

@@ -38,8 +38,14 @@ from benchmarker.workloads.finetune.learning_check import (
 )
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
-from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
-from benchmarker.workloads.finetune.trainee_facts import attention_of, built_facts, demand_of, frozen_sha256
+from benchmarker.workloads.finetune.trainee import (
+    Trainee,
+    attention_of,
+    built_facts,
+    demand_of,
+    frozen_sha256,
+    make_trainee,
+)
 from benchmarker.workloads.session import Nothing, Session, refuse_other_commit, tried
 from benchmarker.workloads.training.training_step import TrainingStep
 

@@ -10,7 +10,7 @@ from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.finetune.learning_check import TokenText, inputs_sha256, token_text, windows
 from benchmarker.workloads.finetune.record import FinetuneFacts
 from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
-from benchmarker.workloads.finetune.trainee_facts import ModelAttention, demand_of
+from benchmarker.workloads.finetune.trainee import ModelAttention, demand_of
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = ("--model", "qwen3-small", "--dtype", "float32")
