@@ -14,8 +14,15 @@ from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import Kind, ProfilerTable, TableRow
-from benchmarker.profiling.trace import Work, cpu_work, device_work
-from benchmarker.profiling.trace_events import DEVICE_CATEGORIES, complete_events, device_interval, read_trace
+from benchmarker.profiling.trace import (
+    DEVICE_CATEGORIES,
+    Work,
+    complete_events,
+    cpu_work,
+    device_interval,
+    device_work,
+    read_trace,
+)
 from benchmarker.schema.record import RunRecord
 
 _HEAD_BYTES = 1 << 16

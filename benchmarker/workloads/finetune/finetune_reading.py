@@ -206,11 +206,6 @@ def _switch_advice(case: Case) -> str | None:
     return None
 
 
-def _products_advice(case: Case) -> str:
-    larger = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
-    return _switch_advice(case) or larger
-
-
 def _dequantizing_advice(case: Case) -> str:
     advice = "Dequantizing costs the same for any number of tokens: a larger batch amortizes it."
     if cast("FinetuneRecord", case.record).variant.checkpointing != "all":
@@ -222,10 +217,11 @@ def _between_advice(case: Case) -> str:
     return _switch_advice(case) or DEFAULT_ADVICE["small kernels"](case)
 
 
+LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
 ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "host": always("Fewer launches help: a larger batch or longer sequences do more work per launch."),
     "compute": always("It is near the limit of the arithmetic units: only fewer tokens or weights make it faster."),
-    "slow products": _products_advice,
+    "slow products": lambda case: _switch_advice(case) or LARGER,
     "dequantizing": _dequantizing_advice,
     "small kernels": _between_advice,
     "copies": _between_advice,

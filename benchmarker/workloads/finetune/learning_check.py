@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,4 +127,4 @@ def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
     import torch
 
     with torch.no_grad():
-        return statistics.fmean(loss(batch).item() for batch in batches)
+        return sum(loss(batch).item() for batch in batches) / len(batches)

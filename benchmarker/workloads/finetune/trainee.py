@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,14 +42,15 @@ CHECKPOINT_FUNCTION = "_gradient_checkpointing_func"
 """Attribute of a checkpointed layer that holds transformers' checkpointing function."""
 
 
-@dataclass(frozen=True)
-class Linears:
-    """Weights of linear layers, counted before adapters are added."""
+class Linears(NamedTuple):
+    """Linear layers, before adapters are added."""
 
     total: int
     """All weights; those of the output layer too, tied or not, since it is multiplied."""
     in_layers: int
+    """Weights without the output layer."""
     packed: int
+    """Layers stored in 4 bits."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +171,11 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
 
     from benchmarker.checkpoints.read_model import undisturbed
 
-    targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(
-        r=recipe.rank, lora_alpha=2 * recipe.rank, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM"
+        r=recipe.rank,
+        lora_alpha=2 * recipe.rank,
+        target_modules=recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(","),
+        task_type="CAUSAL_LM",
     )
     # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
     with undisturbed():
@@ -189,21 +192,24 @@ def built_facts(
         ids: A batch, [batch, length], for a forward pass that shows the types.
         frozen: Hash of the frozen weights before the first step; None if all weights are trained.
     """
+    import torch
+
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
     checkpointed = linears.in_layers + (matrices if is_lora else 0) if is_checkpointed else 0
-    state = _state_tensors(optimizer) if optimizer else []
+    values = [value for state in (optimizer.state if optimizer else {}).values() for value in state.values()]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return FinetuneFacts(
         trained_parameters=sum(parameter.numel() for parameter in trained),
         trained_linear_weights=matrices,
         frozen_linear_weights=linears.total if is_lora else 0,
         checkpointed_linear_weights=checkpointed,
         weight_bytes=storage_bytes(trainee.frozen_tensors()),
-        trained_bytes=2 * sum(map(_bytes, trained)) + sum(map(_bytes, state)),
+        trained_bytes=2 * sum(map(_bytes, trained)) + sum(map(_bytes, tensors)),
         adapted_layers=sum(hasattr(module, "lora_A") for module in trainee.model.modules()),
         dequantize_calls=(3 if is_checkpointed else 2) * linears.packed if linears.packed else None,
-        dtypes=DTypes() if ids is None else _seen_dtypes(trainee, state, ids),
+        dtypes=DTypes() if ids is None else _seen_dtypes(trainee, tensors, ids),
         frozen_sha256=frozen,
         peft=installed_version("peft") if is_lora else None,
     )
@@ -213,21 +219,25 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _state_tensors(optimizer: Optimizer) -> list[Tensor]:
-    import torch
-
-    return [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
-
-
 def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
     """Run one forward pass and return the types in it, and those of weights and optimizer state."""
     import torch
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.overrides import TorchFunctionMode
 
     head = trainee.base.get_output_embeddings()
     inputs: list[str] = []
+    queries: list[str] = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is scaled_dot_product_attention:
+                queries.append(_dtype_name(args[0]))
+            return function(*args, **(kwargs or {}))
+
     handle = head.register_forward_pre_hook(lambda module, arguments: inputs.append(_dtype_name(arguments[0])))
     try:
-        with torch.no_grad(), _query_dtypes() as queries:
+        with torch.no_grad(), Watching():
             trainee.loss(ids)
     finally:
         handle.remove()
@@ -242,24 +252,6 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
         trained=_dtype_name(trainee.trained[0]),
         optimizer_state=None if moment is None else _dtype_name(moment),
     )
-
-
-@contextmanager
-def _query_dtypes() -> Iterator[list[str]]:
-    """Collect the types of the queries of scaled_dot_product_attention while the context is open."""
-    from torch.nn.functional import scaled_dot_product_attention
-    from torch.overrides import TorchFunctionMode
-
-    dtypes: list[str] = []
-
-    class Watching(TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if function is scaled_dot_product_attention:
-                dtypes.append(_dtype_name(args[0]))
-            return function(*args, **(kwargs or {}))
-
-    with Watching():
-        yield dtypes
 
 
 def frozen_sha256(trainee: Trainee) -> str | None:

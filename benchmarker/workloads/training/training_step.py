@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.hardware.device import Device
-from benchmarker.profiling.trace_events import section_mark
+from benchmarker.profiling.trace import section_mark
 from benchmarker.workloads.training.record import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
 
 if TYPE_CHECKING:
