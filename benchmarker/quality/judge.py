@@ -22,7 +22,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, QualityError, SpecError, UnsupportedError
 from benchmarker.core.formatting import gib
-from benchmarker.engines.base import Scorer, TokenIds, TokenSource
+from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
 from benchmarker.quality.evaluation_text import (
     SCORED_FROM,
@@ -219,7 +219,7 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
     device.reset_peak()
     before = device.peak().allocated_bytes
     path, saved = _save(plan, subject.source, file, progress)
-    greedy = greedy_texts(subject.source.scorer, plan.windows)
+    greedy = greedy_texts(subject.source, plan.windows)
     after = device.peak().allocated_bytes
     baseline = subject.reference() if plan.is_baseline else None
     if baseline is None:
@@ -266,17 +266,17 @@ def _save(
     """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
     saved = SavedLogits(file) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
     dtype = getattr(torch, plan.dtype)
-    if save_step_predictions(source.scorer, plan.windows, saved, progress, name=plan.name, dtype=dtype):
+    if save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
         return "step", saved
     # The rows of the file have the size of a step's predictions, which is larger.
     count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
     top_k = SavedTopK(file[:, : SavedTopK.row_values(plan.windows.scored, count)], count=count)
-    if not save_prefill_predictions(source.scorer, plan.windows, top_k, progress, name=plan.name):
+    if not save_prefill_predictions(source, plan.windows, top_k, progress, name=plan.name):
         raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
     return "prefill", top_k
 
 
-def greedy_texts(scorer: Scorer, windows: Windows) -> tuple[GreedyText, ...]:
+def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
 
     Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
@@ -285,17 +285,17 @@ def greedy_texts(scorer: Scorer, windows: Windows) -> tuple[GreedyText, ...]:
     """
     prompts = windows.ids[spread(PROMPTS, len(windows.ids)), :PROMPT_TOKENS]
     try:
-        return tuple(_greedy_text(scorer, prompt) for prompt in prompts.tolist())
+        return tuple(_greedy_text(source, prompt) for prompt in prompts.tolist())
     except UnsupportedError:
         return ()
 
 
-def _greedy_text(scorer: Scorer, prompt: TokenIds) -> GreedyText:
-    tokens = scorer.greedy_tokens(prompt, NEW_TOKENS)
+def _greedy_text(source: TokenSource, prompt: TokenIds) -> GreedyText:
+    tokens = source.greedy_tokens(prompt, NEW_TOKENS)
     ids = [*prompt, *tokens[:-1]]
-    if scores := scorer.step_scores(ids, prompt_tokens=len(prompt)):
+    if scores := source.step_scores(ids, prompt_tokens=len(prompt)):
         logs = scores.log_probabilities
-    elif prefill := scorer.prefill_scores(ids):
+    elif prefill := source.prefill_scores(ids):
         logs = prefill.log_probabilities[len(prompt) - 1 :]
     else:
         return GreedyText(tokens=tokens)

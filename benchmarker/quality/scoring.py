@@ -23,7 +23,7 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import Scorer
+from benchmarker.engines.base import TokenSource
 from benchmarker.quality.evaluation_text import SCORED_FROM, Windows
 from benchmarker.quality.saved_predictions import PositionScores, SavedLogits, SavedTopK
 from benchmarker.schema.quality import Divergence, WindowMeans
@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 
 def save_step_predictions(
-    scorer: Scorer,
+    source: TokenSource,
     windows: Windows,
     saved: SavedLogits | SavedTopK,
     progress: Progress,
@@ -52,7 +52,7 @@ def save_step_predictions(
     The unscored part of a window is its prompt.
     """
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
-        scores = scorer.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+        scores = source.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
         if not np.isfinite(scores.log_probabilities).all():
@@ -62,11 +62,11 @@ def save_step_predictions(
 
 
 def save_prefill_predictions(
-    scorer: Scorer, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
     """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
-        scores = scorer.prefill_scores(windows.ids[window].tolist())
+        scores = source.prefill_scores(windows.ids[window].tolist())
         if scores is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)

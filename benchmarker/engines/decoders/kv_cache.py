@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from benchmarker.checkpoints.model_config import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.errors import UnsupportedError, install_hint, installed_version
 from benchmarker.quantization.base import Options
 
