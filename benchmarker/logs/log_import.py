@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.registry import LOG_RECORD
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
 
@@ -133,12 +134,12 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 
 def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
-    workload = workload_of(DEFAULT_WORKLOAD)
+    to_record = import_module(LOG_RECORD).to_record
     rounds: Counter[str | None] = Counter()
     records = []
     for run, following in zip(runs, [*runs[1:], None], strict=True):
         last_line = following.line if following else len(log.lines)
-        records.append(workload.record_of_log(run, log, last_line=last_line, earlier=rounds[run.name]))
+        records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))
         rounds[run.name] += 1
     return tuple(records)
 

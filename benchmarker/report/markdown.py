@@ -15,7 +15,8 @@ from benchmarker.core import tables
 from benchmarker.core.formatting import plural
 from benchmarker.core.tables import Block, Sheet, bold, bullets, code, plain_line
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
-from benchmarker.report.columns import against_named, bound, memory, speed_up, whole_call
+from benchmarker.report.captions import caption
+from benchmarker.report.columns import against_named, bound, memory, names, speed_up, whole_call
 from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
@@ -37,7 +38,7 @@ def whole(results: Results) -> list[Block]:
         *([limits] if limits else []),
         *others,
     ]
-    blocks += [workload.caption(results), bullets(workload.remarks(rows, results.baseline))]
+    blocks += [caption(results), bullets(workload.remarks(rows, results.baseline))]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
     return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
@@ -64,7 +65,7 @@ def summary_blocks(record: RunRecord, *, bounds: Mapping[tuple[str, Context], st
         bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
-        workload.caption(results),
+        caption(results),
         bullets(workload.caveats([record], rows)),
     ]
 
@@ -75,7 +76,7 @@ def sheets(results: Results) -> list[Sheet]:
     workload = workload_of(results.workload)
     cell = chosen[0].cell if chosen else None
     columns = [
-        *workload.name_columns(rows),
+        *names(rows),
         *workload.timing_columns(chosen),
         *speed_up(chosen),
         *against_named(chosen, results.named),
@@ -87,7 +88,7 @@ def sheets(results: Results) -> list[Sheet]:
     if len({row.cell for row in rows}) > 1:
         columns = [
             *workload.cell_columns(rows),
-            *workload.name_columns(rows),
+            *names(rows),
             *workload.timing_columns(rows),
             *speed_up(rows),
             *against_named(rows, results.named),

@@ -173,6 +173,11 @@ class CellBase(Plain):
     checked: Checked | None = None
     """None for a workload that checks no results before timing."""
 
+    @property
+    def note(self) -> str:
+        """Warning after the line that is printed before the cell is measured."""
+        return ""
+
 
 class VariantFacts(Plain):
     """Variant that was measured."""
@@ -250,6 +255,11 @@ class RunRecord(Plain):
     """None for a run of this program."""
     reproduce: str
     """Command that repeats the run."""
+
+    @property
+    def subject_name(self) -> str:
+        """Measured subject in the title of a page."""
+        return self.workload
 
     @property
     def form(self) -> dict[str, str]:

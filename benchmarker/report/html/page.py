@@ -23,6 +23,7 @@ from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Column, Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
 from benchmarker.report.first_table import first_table
@@ -68,7 +69,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     ranking = ranking_of(results)
     limits = workload.limit_sheet(results.rows, whole=True)
     return pages.get_template("page.html").render(
-        title=workload.page_title(results),
+        title=page_title(results),
         policy=_policy(script),
         style=Markup(_style()),
         script=Markup(script),
@@ -80,7 +81,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         facts=[html(line) for line in workload.header(results.records)],
         first=sortable(first_table(ranking)),
         sheets=[sortable(sheet) for sheet in (*sheets(results), *([limits] if limits else []))],
-        caption=html(workload.caption(results)),
+        caption=html(caption(results)),
         batches=[html(line) for line in workload.remarks(results.rows, results.baseline)],
         reasons=[html(reason) for reason in results.reasons],
         caveats=[html(line) for line in _caveats(results)],
