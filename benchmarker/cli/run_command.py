@@ -43,11 +43,11 @@ def run_workload(workload: Workload, **values: Any) -> None:
         with quiet_libraries(verbose=verbose) as streams:
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
-            from benchmarker.core.packages import report_library_conflicts
+            from benchmarker.core.errors import report_library_conflicts
 
             with no_garbage_collection(), report_library_conflicts():
-                from benchmarker.cli.run_summary import print_result
                 from benchmarker.execution.single_run import Run
+                from benchmarker.report.run_summary import print_result
 
                 gc.freeze()
 

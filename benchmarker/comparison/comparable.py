@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
-from benchmarker.core.errors import ResultsError
-from benchmarker.core.packages import COMPUTING
+from benchmarker.core.errors import COMPUTING, ResultsError
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.record import RunRecord

@@ -10,8 +10,7 @@ from typing import Any
 
 from benchmarker.comparison.results import floor_s
 from benchmarker.comparison.rows import keys_of
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7

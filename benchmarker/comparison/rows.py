@@ -68,7 +68,6 @@ class CellKey:
 
     @property
     def inputs_words(self) -> str:
-        """The cell's inputs, in a message about their hash."""
         return f"input at {self.words} (inputs_sha256)"
 
     @property
@@ -379,7 +378,6 @@ def ratio_numbers(row: Row) -> dict[str, float | str | None]:
 
 
 def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
-    """Return the declared metrics of a row by their JSON keys, in base units, with intervals."""
     numbers: dict[str, float | None] = {}
     for metric in metrics:
         key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")

@@ -19,9 +19,8 @@ from benchmarker.core.errors import ChangedError, ResultsError, SpecError, read_
 from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.formatting import slug
 from benchmarker.schema.base import changed_fields, first_problem
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Origin
-from benchmarker.schema.record import SCHEMA_VERSION
+from benchmarker.schema.record import SCHEMA_VERSION, Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 

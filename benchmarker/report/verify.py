@@ -36,9 +36,8 @@ from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import parse_json, read_bytes
+from benchmarker.schema.record_io import collect, parse_json, read_bytes
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""

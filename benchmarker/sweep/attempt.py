@@ -13,8 +13,7 @@ from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, RunRecord
-from benchmarker.schema.record_io import read_record, write_record
-from benchmarker.schema.run_order import OrderLine, append_order
+from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
 from benchmarker.sweep.child import CappedLog, ChildEnd, Phase, StoppedError, Watch, run_child
 from benchmarker.sweep.live_table import cell_line
 

@@ -16,8 +16,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.job_file import with_origin
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.live_table import LiveTable

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from benchmarker.schema.job import Job
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.schema.experiment import ExperimentBase
+    from benchmarker.schema.job import ExperimentBase
     from benchmarker.workloads.session import Bench, Judging, Session
 
 JobT = TypeVar("JobT", bound=Job, default=Job)

@@ -10,12 +10,10 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from benchmarker.core.sheet_terminal import rich_text, show_blocks
-from benchmarker.core.tables import Block, Column, Sheet, bold, code, plain_line, to_markdown
-from benchmarker.report.compare import compare
+from benchmarker.core.tables import Block, Column, Sheet, bold, code, plain_line, rich_text, show_blocks, to_markdown
+from benchmarker.report.compare import brief, compare, whole
 from benchmarker.report.explanations import explained_blocks
 from benchmarker.report.html.page import html, sortable
-from benchmarker.report.markdown import brief, whole
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 

@@ -17,7 +17,7 @@ from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
 from benchmarker.core.fingerprint import changed_inputs
-from benchmarker.core.silence import Streams
+from benchmarker.core.process import Streams
 from benchmarker.execution.job_file import (
     check_unchanged,
     job_path,

@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure import peaks
@@ -21,9 +22,9 @@ from benchmarker.measure.peaks import (
     host_time,
     measure_limits,
 )
-from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
 from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord

@@ -21,8 +21,7 @@ from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import EngineFacts, LoadFacts
 
 
 class DividedSource(TokenSource):

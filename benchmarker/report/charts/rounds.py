@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarker.comparison.rows import CellKey, cell_of, cell_words
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
-from benchmarker.schema.environment import Conditions
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record import CellBase, Conditions, RunRecord
 
 MOST_SPAN = 20.0
 """Deviation in percent beyond which a run is drawn at the edge of its strip."""

@@ -14,8 +14,7 @@ from benchmarker.explain.values import Explanation, NotExplained, part_names
 from benchmarker.explain.waterfall import GAPS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Profile, RunRecord
 
 Parts = Mapping[str, float]
 """Milliseconds by name."""

@@ -26,9 +26,9 @@ from benchmarker.report.answer import answer
 from benchmarker.report.captions import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, NAMES, Chart, Ink, to_svg
+from benchmarker.report.compare import forced, left_out, sheets, where
 from benchmarker.report.first_table import first_table
-from benchmarker.report.markdown import forced, left_out, sheets, where
-from benchmarker.schema.environment import Environment as MachineFacts
+from benchmarker.schema.record import Environment as MachineFacts
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of

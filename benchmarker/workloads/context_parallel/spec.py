@@ -11,8 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.operation.spec import PassMode, check_shared_heads
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import MissingLibraryError, SpecError
+from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
-from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob

@@ -10,11 +10,9 @@ from pydantic import Field
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.model import LoadFacts, ModelFacts
-from benchmarker.schema.profile import Profile
+from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
-from benchmarker.schema.record import CellBase, Demand, Missing, RunRecord, VariantFacts
+from benchmarker.schema.record import CellBase, Demand, Missing, Profile, RunRecord, VariantFacts
 
 
 class GenerationDemand(Demand):

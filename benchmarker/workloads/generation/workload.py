@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes

@@ -13,8 +13,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
-from benchmarker.schema.profile import Kernel
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3

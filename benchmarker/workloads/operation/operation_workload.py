@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 
 if TYPE_CHECKING:

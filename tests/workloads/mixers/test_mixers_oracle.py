@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import Limits
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import collect, write_record
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_flops import demand_of
 from benchmarker.workloads.mixers.mixers_reading import timed_mixer
