@@ -23,8 +23,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.core.packages import installed_version
+from benchmarker.core.errors import SpecError, did_you_mean, installed_version
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import is_linear, module_tensors, storage_bytes, weights_of
 from benchmarker.schema.base import DType
