@@ -114,7 +114,6 @@ def _csv_lines(lines: Sequence[str]) -> list[Values]:
 
 
 def _count(number: float | None) -> str:
-    """Number of tokens or requests, which may be a mean: `26`, `25.30`."""
     return MISSING if number is None else f"{number:g}" if float(number).is_integer() else significant(number)
 
 

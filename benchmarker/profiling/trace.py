@@ -16,6 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,20 +80,15 @@ def device_interval(event: TraceEvent) -> Interval:
     device, stream = (_whole(event, name, arguments.get(name, 0)) for name in ("device", "stream"))
     correlation = arguments.get("correlation")
     launch = None if correlation is None else _whole(event, "correlation", correlation)
-    return _interval(event, (device, stream))._replace(launch=launch)
+    return _interval(event, (device, stream), launch)
 
 
-def operator_interval(event: TraceEvent) -> Interval:
-    process, thread = (_whole(event, name, event.get(name)) for name in ("pid", "tid"))
-    return _interval(event, (process, thread))
-
-
-def _interval(event: TraceEvent, lane: tuple[int, int]) -> Interval:
+def _interval(event: TraceEvent, lane: tuple[int, int], launch: int | None = None) -> Interval:
     if event.get("name") is None:
         raise _damaged(event, "name", None)
     # A trace is in microseconds with three decimals.
     start_ns = round(number_in(event, "ts") * 1000)
-    return Interval(str(event["name"]), start_ns, start_ns + round(duration_us(event) * 1000), lane)
+    return Interval(str(event["name"]), start_ns, start_ns + round(duration_us(event) * 1000), lane, launch)
 
 
 def duration_us(event: TraceEvent) -> float:
@@ -126,27 +122,8 @@ def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
 _MARK = "benchmarker: section "
 
 
-class Span(NamedTuple):
-    """Annotation of a section, on the trace's clock."""
-
-    start_ns: int
-    end_ns: int
-    section: str
-
-
 def section_mark(section: str) -> str:
     return _MARK + section
-
-
-def spans_of(events: Iterable[TraceEvent]) -> list[Span]:
-    """Return the annotated sections of a trace in the order of their starts."""
-    spans = []
-    for event in complete_events(events, {"user_annotation"}):
-        name = str(event.get("name"))
-        if name.startswith(_MARK):
-            start_ns = round(event["ts"] * 1000)
-            spans.append(Span(start_ns, start_ns + round(event["dur"] * 1000), name.removeprefix(_MARK)))
-    return sorted(spans)
 
 
 def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
@@ -160,16 +137,6 @@ def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
             if isinstance(correlation, int) and isinstance(started_us, int | float):
                 starts[correlation] = round(started_us * 1000)
     return starts
-
-
-def section_at(spans: Sequence[Span], moment_ns: int) -> str:
-    """Return the innermost section at a moment; empty outside all sections, which never overlap in part."""
-    # The innermost section is the last one to begin.
-    position = bisect_right(spans, moment_ns, key=lambda span: span.start_ns)
-    for span in reversed(spans[:position]):
-        if moment_ns <= span.end_ns:
-            return span.section
-    return ""
 
 
 class Cut(NamedTuple):
@@ -224,7 +191,10 @@ def device_work(
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
     """Return totals of the operators on the CPU, each without the operators that it called. Raises BenchmarkerError."""
     events = list(events)
-    intervals = [operator_interval(event) for event in complete_events(events, {CPU_CATEGORY})]
+    intervals = [
+        _interval(event, (_whole(event, "pid", event.get("pid")), _whole(event, "tid", event.get("tid"))))
+        for event in complete_events(events, {CPU_CATEGORY})
+    ]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first if two start together, so a caller precedes its callees.
@@ -321,16 +291,21 @@ def _sections_of(
     events: Iterable[TraceEvent], intervals: Sequence[Interval], launched_ns: Mapping[int, int], cuts: Sequence[Cut]
 ) -> list[str]:
     """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
-    if spans := spans_of(events):
-        moments = (
-            interval.start_ns if interval.launch is None else launched_ns.get(interval.launch, interval.start_ns)
-            for interval in intervals
-        )
-        return [section_at(spans, moment_ns) for moment_ns in moments]
+    annotations = (_interval(event, (0, 0)) for event in complete_events(events, {"user_annotation"}))
+    spans = sorted(
+        (one.start_ns, one.end_ns, one.name.removeprefix(_MARK)) for one in annotations if one.name.startswith(_MARK)
+    )
     names = []
     for interval in intervals:
-        begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]
-        names.append(begun[-1] if begun else "")
+        moment_ns = interval.start_ns
+        if spans:
+            moment_ns = moment_ns if interval.launch is None else launched_ns.get(interval.launch, moment_ns)
+            before = spans[: bisect_right(spans, moment_ns, key=itemgetter(0))]
+            # Of annotations that contain each other, the innermost is the last one to begin.
+            around = [section for _, end_ns, section in before if moment_ns <= end_ns]
+        else:
+            around = [cut.section for cut in cuts if cut.from_ns is None or moment_ns >= cut.from_ns]
+        names.append(around[-1] if around else "")
     return names
 
 

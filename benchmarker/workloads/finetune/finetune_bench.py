@@ -184,7 +184,6 @@ class FinetuneBench(Nothing):
             )
 
     def _base_loss(self, batches: list[Tensor]) -> float:
-        """Return the mean loss of the unquantized base."""
         model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
         quant = QUANTS["plain"]
         checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
@@ -224,7 +223,6 @@ def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: S
 
 
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
-    """Raise SpecError for a job that exceeds the model's positions or width, before any weight is read."""
     positions = config.get("max_position_embeddings")
     longest = max(job.grid.seq_len)
     if positions is not None and longest > positions:

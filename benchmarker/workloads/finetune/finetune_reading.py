@@ -194,7 +194,6 @@ def _learned_text(learned: Learned) -> str:
 
 
 def _switch_advice(case: Case) -> str | None:
-    """Return the switch of the recipe that saves most kernel time; None if none saves much."""
     record = cast("FinetuneRecord", case.record)
     if record.profile and float32_share(record.profile) >= ADVISED_SHARE and record.variant.base != "plain":
         return (
