@@ -291,21 +291,22 @@ def _sections_of(
     events: Iterable[TraceEvent], intervals: Sequence[Interval], launched_ns: Mapping[int, int], cuts: Sequence[Cut]
 ) -> list[str]:
     """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
-    annotations = (_interval(event, (0, 0)) for event in complete_events(events, {"user_annotation"}))
-    spans = sorted(
-        (one.start_ns, one.end_ns, one.name.removeprefix(_MARK)) for one in annotations if one.name.startswith(_MARK)
+    annotations = (
+        _interval(event, (0, 0))
+        for event in complete_events(events, {"user_annotation"})
+        if str(event.get("name")).startswith(_MARK)
     )
+    spans = sorted((one.start_ns, one.end_ns, one.name.removeprefix(_MARK)) for one in annotations)
     names = []
     for interval in intervals:
         moment_ns = interval.start_ns
-        if spans:
-            moment_ns = moment_ns if interval.launch is None else launched_ns.get(interval.launch, moment_ns)
-            before = spans[: bisect_right(spans, moment_ns, key=itemgetter(0))]
-            # Of annotations that contain each other, the innermost is the last one to begin.
-            around = [section for _, end_ns, section in before if moment_ns <= end_ns]
-        else:
-            around = [cut.section for cut in cuts if cut.from_ns is None or moment_ns >= cut.from_ns]
-        names.append(around[-1] if around else "")
+        if spans and interval.launch is not None:
+            moment_ns = launched_ns.get(interval.launch, moment_ns)
+        # Of annotations that contain each other, the innermost is the last one to begin.
+        before = reversed(spans[: bisect_right(spans, moment_ns, key=itemgetter(0))])
+        begun = reversed([cut.section for cut in cuts if cut.from_ns is None or moment_ns >= cut.from_ns])
+        around = (section for _, end_ns, section in before if moment_ns <= end_ns) if spans else begun
+        names.append(next(iter(around), ""))
     return names
 
 
