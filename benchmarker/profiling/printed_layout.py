@@ -180,17 +180,10 @@ def _blanks(rules: Iterable[re.Match[str]]) -> str:
 
 def _generalized(text: str, numbers: re.Pattern[str] | None) -> str:
     """Return a pattern of the prefix in which clocks, and optionally all numbers, may differ."""
-    parts, position = [], 0
-    for match in (numbers or _CLOCK).finditer(text):
-        parts += [_literal(text[position : match.start()]), r"\d+" if numbers else r"[\d\-/:.,]+"]
-        position = match.end()
+    varying, glue = (numbers, r"\d+") if numbers else (_CLOCK, r"[\d\-/:.,]+")
+    literals = (r"\s+".join(map(re.escape, re.split(r"\s+", literal))) for literal in varying.split(text))
     # A wrapped line may begin with a time or size, which is no line number.
-    end = r"(?![\w.,%])" if numbers else ""
-    return r"\s*" + "".join([*parts, _literal(text[position:]), end])
-
-
-def _literal(text: str) -> str:
-    return "".join(r"\s+" if word.isspace() else re.escape(word) for word in re.split(r"(\s+)", text))
+    return r"\s*" + glue.join(literals) + (r"(?![\w.,%])" if numbers else "")
 
 
 def _named(pattern: re.Pattern[str], text: str) -> Prefix:
