@@ -18,7 +18,6 @@ from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.profiling.categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.schema.record import Kernel
 
 LARGE_BYTES = 10 * 2**30
 """Smallest sum of allocations for which an operator is named."""
@@ -126,34 +125,30 @@ def _unknown(report: TableReport) -> str:
     return code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
 
 
-Line = tuple[str, str, float, str]
+Line = tuple[str, str, float, int | None]
 """Name, category, seconds and calls of one row."""
 
 
 def _rows(report: TableReport) -> Sheet:
-    shown = [
-        kernel
-        for kernel in report.phase.kernels
-        if report.phase.by == "device" or category(kernel.name) != "bookkeeping"
+    phase = report.phase
+    shown = [one for one in phase.kernels if phase.by == "device" or category(one.name) != "bookkeeping"]
+    lines: list[Line] = [
+        (Text(code(one.name, 40)), category(one.name), one.total_s, one.calls) for one in shown[:SHOWN_ROWS]
     ]
-    lines = [_line(Text(code(kernel.name, 40)), category(kernel.name), [kernel]) for kernel in shown[:SHOWN_ROWS]]
     if others := shown[SHOWN_ROWS:]:
-        lines.append(_line(f"({len(others)} other {report.unit}s)", "", others))
-    if report.phase.not_listed_s:
-        lines.append(("(not in the table)", "", report.phase.not_listed_s, MISSING))
+        total_s, calls = sum(one.total_s for one in others), sum(one.calls for one in others)
+        lines.append((f"({len(others)} other {report.unit}s)", "", total_s, calls))
+    if phase.not_listed_s:
+        lines.append(("(not in the table)", "", phase.not_listed_s, None))
     of_what = "%" if report.table.known_total_s is not None else "% of these"
     columns = [
         Column[Line]("row", lambda line: line[0], "left"),
         Column[Line]("category", lambda line: line[1], "left"),
         Column[Line]("time", lambda line: seconds(line[2])),
-        Column[Line](of_what, lambda line: f"{100 * line[2] / report.phase.kernel_s:.1f}"),
-        Column[Line]("calls", lambda line: line[3]),
+        Column[Line](of_what, lambda line: f"{100 * line[2] / phase.kernel_s:.1f}"),
+        Column[Line]("calls", lambda line: MISSING if line[3] is None else f"{line[3]:,}"),
     ]
     return Sheet("", columns, lines)
-
-
-def _line(name: str, purpose: str, kernels: Sequence[Kernel]) -> Line:
-    return name, purpose, sum(kernel.total_s for kernel in kernels), f"{sum(kernel.calls for kernel in kernels):,}"
 
 
 def _facts(report: TableReport) -> Iterator[str]:
@@ -250,7 +245,12 @@ def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
         else:
             reason = "with the profiler on, and the rows may be of several threads"
         yield f"{seconds(device_s)} of kernels in {seconds(table.cpu_s)} of the host's rows{share}: {reason}"
-        waits_s = sum(row.self_cpu_s or 0.0 for row in table.rows if _is_full_queue(row))
+        waits_s = sum(
+            row.self_cpu_s or 0.0
+            for row in table.rows
+            if row.name == "Command Buffer Full"
+            or (row.name in LAUNCHES and (row.self_cpu_s or 0.0) > LAUNCH_S * row.calls)
+        )
         if waits_s >= WORTH_A_LINE * table.cpu_s:
             yield (
                 f"the host spent {seconds(waits_s)} on launches that waited for room in the queue: it is ahead of the "
@@ -262,11 +262,6 @@ def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
             f"communication is {percent(communication_s / table.total_s)} of the kernels' sum; the part of it that "
             "runs beside other kernels costs no time, and a table does not show that part"
         )
-
-
-def _is_full_queue(row: TableRow) -> bool:
-    is_slow = row.name in LAUNCHES and (row.self_cpu_s or 0.0) > LAUNCH_S * row.calls
-    return is_slow or row.name == "Command Buffer Full"
 
 
 def _allocations(table: ProfilerTable) -> list[TableRow]:
@@ -326,7 +321,8 @@ def _difference(first: TableReport, report: TableReport) -> str:
     before_s, after_s = first.phase.kernel_s, report.phase.kernel_s
     ratio = max(before_s, after_s) / min(before_s, after_s)
     than = f"{ratio:.2f}x {'less' if after_s < before_s else 'more'}" if ratio > EQUAL else "the same"
-    before, after = _times(first), _times(report)
+    before: dict[str, float] = {**first.phase.categories, "not in the table": first.phase.not_listed_s}
+    after: dict[str, float] = {**report.phase.categories, "not in the table": report.phase.not_listed_s}
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
     largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
     phrases = [
@@ -343,13 +339,6 @@ def _difference(first: TableReport, report: TableReport) -> str:
 
 def _signed(change_s: float) -> str:
     return f"{'+' if change_s >= 0 else '-'}{seconds(abs(change_s))}"
-
-
-def _times(report: TableReport) -> dict[str, float]:
-    return {
-        **{str(name): own_s for name, own_s in report.phase.categories.items()},
-        "not in the table": report.phase.not_listed_s,
-    }
 
 
 def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:

@@ -40,7 +40,7 @@ from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
 from benchmarker.workloads.finetune.trainee import (
     Trainee,
-    attention_of,
+    attention_pair_flops,
     built_facts,
     demand_of,
     frozen_sha256,
@@ -66,7 +66,7 @@ class FinetuneBench(Nothing):
         self._session = session
         self._has_weights = job.model.load_format != "dummy"
         self._device = trainee.device
-        self._attention = attention_of(trainee.base)
+        self._pair_flops = attention_pair_flops(trainee.base)
         self._optimizer = trainee.optimizer()
         self._frozen = frozen_sha256(trainee)
         self._built: FinetuneFacts | None = None
@@ -89,7 +89,7 @@ class FinetuneBench(Nothing):
             **point._asdict(),
             inputs_sha256=inputs_sha256(self._text.batches(point)),
             input_source=self._text.source,
-            demand=demand_of(facts, self._attention, point),
+            demand=demand_of(facts, self._pair_flops, point),
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:

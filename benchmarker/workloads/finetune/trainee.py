@@ -273,24 +273,19 @@ def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-class ModelAttention(NamedTuple):
-    layers: int
-    heads: int
-    head_dim: int
-
-
-def attention_of(model: Any) -> ModelAttention:
+def attention_pair_flops(model: Any) -> int:
+    """Return the FLOPs of attention's forward pass per pair of positions: 4 * layers * heads * head_dim."""
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return ModelAttention(config.num_hidden_layers, config.num_attention_heads, head_dim)
+    return int(4 * config.num_hidden_layers * config.num_attention_heads * head_dim)
 
 
-def demand_of(facts: FinetuneFacts, attention: ModelAttention, point: FinetunePoint) -> FinetuneDemand:
+def demand_of(facts: FinetuneFacts, pair_flops: int, point: FinetunePoint) -> FinetuneDemand:
     sequences = point.batch_size * point.accumulate
     tokens = sequences * point.seq_len
     linear = tokens * (4 * facts.frozen_linear_weights + 6 * facts.trained_linear_weights)
     pairs = point.seq_len * (point.seq_len + 1) // 2
-    forward = 4 * sequences * attention.heads * attention.head_dim * attention.layers * pairs
+    forward = sequences * pair_flops * pairs
     checkpointed = facts.checkpointed_linear_weights
     return FinetuneDemand(
         flops=linear + round(3.5 * forward),
