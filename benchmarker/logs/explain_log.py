@@ -98,7 +98,7 @@ def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -
     time_s = "self_device_s" if is_on_device else "self_cpu_s"
     table = ProfilerTable(
         line=0,
-        rows=tuple(TableRow(one.name, kind, one.calls, **{time_s: one.total_s}) for one in work.kernels),
+        rows=tuple(TableRow(kernel.name, kind, kernel.calls, **{time_s: kernel.total_s}) for kernel in work.kernels),
         title=path.name,
         process=process,
         text="",

@@ -90,17 +90,17 @@ def import_log(
     options = {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}
     arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
     # A log that names two kinds of devices shows none.
-    shown = [
-        one
-        for one, pattern in _KINDS.items()
-        if kind == one or (not kind and pattern.search(f"{device or ''}\n{text}"))
+    kinds = [
+        name
+        for name, pattern in _KINDS.items()
+        if kind == name or (not kind and pattern.search(f"{device or ''}\n{text}"))
     ]
     log = Log(
         source=path.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         lines=tuple(lines),
         tables=tables,
-        kind=shown[0] if len(shown) == 1 else None,
+        kind=kinds[0] if len(kinds) == 1 else None,
         device=device,
         day=day,
         model=model,

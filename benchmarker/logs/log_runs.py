@@ -2,8 +2,8 @@
 
 The reference format is that of the script from which this program grew: Chinese labels, and memory in `GB` that are
 GiB. Its English form is the output of `benchmarker run`. A line that names a quantization counts until another one
-does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, no variant
-is known.
+does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, the variant
+is unknown.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class TableReport:
         """`dequantizing`, or `matrix products and dequantizing`."""
         # In records, convolutions are those of linear attention.
         is_convolution = "linear attention" not in self.phase.categories
-        names = ["convolution" if is_convolution and one == "linear attention" else one for one in self.bounds]
+        names = ["convolution" if is_convolution and bound == "linear attention" else bound for bound in self.bounds]
         return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else None
 
     @property
@@ -131,12 +131,13 @@ Line = tuple[str, str, float, int | None]
 
 def _rows(report: TableReport) -> Sheet:
     phase = report.phase
-    shown = [one for one in phase.kernels if phase.by == "device" or category(one.name) != "bookkeeping"]
+    kernels = [kernel for kernel in phase.kernels if phase.by == "device" or category(kernel.name) != "bookkeeping"]
     lines: list[Line] = [
-        (Text(code(one.name, 40)), category(one.name), one.total_s, one.calls) for one in shown[:SHOWN_ROWS]
+        (Text(code(kernel.name, 40)), category(kernel.name), kernel.total_s, kernel.calls)
+        for kernel in kernels[:SHOWN_ROWS]
     ]
-    if others := shown[SHOWN_ROWS:]:
-        total_s, calls = sum(one.total_s for one in others), sum(one.calls for one in others)
+    if others := kernels[SHOWN_ROWS:]:
+        total_s, calls = sum(kernel.total_s for kernel in others), sum(kernel.calls for kernel in others)
         lines.append((f"({len(others)} other {report.unit}s)", "", total_s, calls))
     if phase.not_listed_s:
         lines.append(("(not in the table)", "", phase.not_listed_s, None))

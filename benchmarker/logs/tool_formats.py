@@ -100,7 +100,9 @@ _MEASURED = re.compile(
 
 def settings_of(run: Values, runs: Sequence[Values]) -> str:
     """Settings in which a sweep's runs differ, such as `max_num_seqs=64`."""
-    names = [name for name in run if not _MEASURED.match(name) and any(one.get(name) != run[name] for one in runs)]
+    names = [
+        name for name in run if not _MEASURED.match(name) and any(sibling.get(name) != run[name] for sibling in runs)
+    ]
     plain = (int, float, str, bool)
     return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], plain))
 
@@ -108,18 +110,18 @@ def settings_of(run: Values, runs: Sequence[Values]) -> str:
 def serving(run: Values) -> ToolRow:
     """Row of `vllm bench serve` or of sglang.bench_serving, which descends from it."""
     is_sglang = "median_e2e_latency_ms" in run or "total_output_tokens_retokenized" in run
-    done = int(float(run["completed"]))
+    requests = int(float(run["completed"]))
     return ToolRow(
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
         model=run.get("model_id") or run.get("model") or _get(run, "server_info.model_path"),
-        prompt_tokens=float(run["total_input_tokens"]) / done if done else None,
-        new_tokens=float(run["total_output_tokens"]) / done if done else None,
+        prompt_tokens=float(run["total_input_tokens"]) / requests if requests else None,
+        new_tokens=float(run["total_output_tokens"]) / requests if requests else None,
         concurrency=_number(run.get("max_concurrency")),
         ttft_s=_ms(run.get("median_ttft_ms")),
         tpot_s=_ms(run.get("median_tpot_ms")),
         latency_s=_ms(run.get("median_e2e_latency_ms") or run.get("median_e2el_ms")),
         output_tokens_per_s=_number(run["output_throughput"]) or None,
-        repeats=done,
+        repeats=requests,
         failed=None if run.get("failed") is None else int(float(run["failed"])),
     )
 
@@ -264,11 +266,11 @@ def _first_named(value: Any, *names: str) -> Any:
     for name in names:
         waiting = [value]
         while waiting:
-            one = waiting.pop(0)
-            if isinstance(one, dict):
-                if name in one and one[name] and not isinstance(one[name], dict):
-                    return one[name]
-                waiting += [inner for inner in one.values() if isinstance(inner, dict)]
+            current = waiting.pop(0)
+            if isinstance(current, dict):
+                if name in current and current[name] and not isinstance(current[name], dict):
+                    return current[name]
+                waiting += [inner for inner in current.values() if isinstance(inner, dict)]
     return None
 
 

@@ -303,12 +303,16 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
-    own: list[TableRow] = []
+    with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):
-        inner = [time_s for one, time_s in zip(rows[index:], totals[index:], strict=True) if one.calls == row.calls]
+        inner = [
+            time_s
+            for inner_row, time_s in zip(rows[index:], totals[index:], strict=True)
+            if inner_row.calls == row.calls
+        ]
         own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
-        own.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
-    return own
+        with_times.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
+    return with_times
 
 
 def _title(above: Sequence[Line], number: int) -> str | None:

@@ -200,7 +200,7 @@ def _annotations_in_total(table: ProfilerTable) -> float:
     listed = [_device_s(table.kernels), _device_s(table.operators)]
     if rest_s < max(*listed, *below, 0.0) * (1 - ROUNDING):
         return 0.0
-    is_explained = any(abs(rest_s - one) <= 4 * ROUNDING * total_s for one in (*listed, sum(below), max(below)))
+    is_explained = any(abs(rest_s - sum_s) <= 4 * ROUNDING * total_s for sum_s in (*listed, sum(below), max(below)))
     over_all = {row.name for row in hosts if table.cpu_s and (row.cpu_total_s or 0.0) >= COVERING * table.cpu_s}
     over_all_s = [
         row.self_device_s or 0.0 for row in spans if row.name.startswith("ProfilerStep") or row.name in over_all
@@ -258,8 +258,8 @@ def _is_same_profile(first: ProfilerTable, second: ProfilerTable) -> bool:
     if any(keys[name] > 1 and "..." not in name for name in names):
         return False
     if first.is_total_printed and second.is_total_printed:
-        totals = [(one.cpu_s, (one.device_s or 0.0) + one.annotations_s) for one in (first, second)]
-        return all(_is_same(one, other, 1e-9) for one, other in zip(*totals, strict=True))
+        totals = [(table.cpu_s, (table.device_s or 0.0) + table.annotations_s) for table in (first, second)]
+        return all(_is_same(earlier, later, 1e-9) for earlier, later in zip(*totals, strict=True))
     return sum(bool(cpu_s or device_s) for *_, cpu_s, device_s in shared) >= 2
 
 
@@ -319,7 +319,7 @@ def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_
     # The own device time of an operator is that of its kernels, so a row with another time is no kernel of it.
     if hosts and not any(abs((host.self_device_s or 0.0) - own_s) <= 0.1 * own_s for host in hosts):
         return "span"
-    is_operators = any(_is_same(own_s, one) for one in own)
+    is_operators = any(_is_same(own_s, operator_s) for operator_s in own)
     return "kernel" if is_operators or _LIKE_A_KERNEL.match(row.name) or "::" in row.name else "unclear"
 
 

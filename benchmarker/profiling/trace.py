@@ -250,8 +250,8 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
     for section in in_order if len(set(sections)) > 1 else ():
         members = [
             (interval, length_ns)
-            for interval, length_ns, one in zip(intervals, lengths_ns, sections, strict=True)
-            if one == section
+            for interval, length_ns, name in zip(intervals, lengths_ns, sections, strict=True)
+            if name == section
         ]
         inside = [interval for interval, _ in members]
         alone_ns = _alone_ns(inside)
@@ -296,7 +296,9 @@ def _sections_of(
         for event in complete_events(events, {"user_annotation"})
         if str(event.get("name")).startswith(_MARK)
     )
-    spans = sorted((one.start_ns, one.end_ns, one.name.removeprefix(_MARK)) for one in annotations)
+    spans = sorted(
+        (annotation.start_ns, annotation.end_ns, annotation.name.removeprefix(_MARK)) for annotation in annotations
+    )
     names = []
     for interval in intervals:
         moment_ns = interval.start_ns
@@ -342,8 +344,9 @@ def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None)
     if not intervals:
         return None
     busy_ns, kinds = sum(_alone_ns(intervals)), {}
-    for kind in dict.fromkeys(kind for _, kind in sorted((one.start_ns, category(one.name)) for one in intervals)):
-        own = [interval for interval in intervals if category(interval.name) == kind]
+    starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
+    for kind in dict.fromkeys(kind for _, kind in starts):
+        of_kind = [interval for interval in intervals if category(interval.name) == kind]
         others = [interval for interval in intervals if category(interval.name) != kind]
-        kinds[kind] = KindTime(sum(_alone_ns(own)) / 1e9, (busy_ns - sum(_alone_ns(others))) / 1e9)
+        kinds[kind] = KindTime(sum(_alone_ns(of_kind)) / 1e9, (busy_ns - sum(_alone_ns(others))) / 1e9)
     return Overlap(_span_s(intervals), busy_ns / 1e9, kinds)
