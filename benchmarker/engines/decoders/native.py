@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.read_model import key_heads
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
@@ -20,22 +23,16 @@ from benchmarker.engines.decoders.compile import (
     prompt_layer,
 )
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize
+from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
 from benchmarker.quantization.load import is_linear
 from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from transformers import PreTrainedModel
-
-    from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-    from benchmarker.kernels.fused_decode_attention import Rotation
-
 
 PURPOSES: dict[str, Purpose] = {
     "fuse_qkv_gate_up": "joined_linears",

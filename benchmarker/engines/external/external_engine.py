@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import WrongTokenCountError
@@ -23,13 +23,11 @@ from benchmarker.engines.external.environments import (
     environment_states,
     ready_environment,
 )
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 FACTS_S = 60.0
 AS_STORED = ("fp16", "gptq", "awq")

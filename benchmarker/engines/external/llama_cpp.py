@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,9 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
+from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 ALL_LAYERS = 999
 """More layers than any model has."""
