@@ -9,6 +9,7 @@ For a short cache the native engine uses this program's own kernel, which also r
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -131,21 +132,6 @@ def _checked(
     return sequence_lengths
 
 
-def attend_native(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    sequence_lengths: SequenceLengths | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    others |= {"scaling": scaling, "sequence_lengths": sequence_lengths}
-    return attend(module, query, key, value, attention_mask, native=True, **others)
-
-
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
     if native and supports(key) is None:
         return ONE_KERNEL
@@ -157,13 +143,7 @@ def attention_backend(key: Tensor, *, native: bool = False) -> str:
 
 @torch.library.custom_op("benchmarker::filled_attention", mutates_args=())
 def flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
     """Run torch's flash attention over sequences of different lengths, whose queries are the last ones.
 
@@ -211,18 +191,12 @@ def flash_kernel(
 
 @flash.register_fake
 def _shape(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
     batch, heads, queries, head_dim = query.shape
     return query.new_empty((batch, queries, heads, head_dim))
 
 
 AttentionInterface.register(LIBRARY, attend)
-AttentionInterface.register(NATIVE, attend_native)
+AttentionInterface.register(NATIVE, partial(attend, native=True))
 AttentionInterface.register(PROMPT, attend_prompt)

@@ -48,10 +48,9 @@ def native_decoder(
     *,
     prefill: Literal["plain", "captured"] = "captured",
     capture: Capture | None = None,
-    settings: dict[str, Any] | None = None,
 ) -> StaticCacheDecoder:
     capture = capture or capture_for(device)
-    step = NativeStep(model, device, is_captured=capture is not None, settings=settings)
+    step = NativeStep(model, device, is_captured=capture is not None)
     return StaticCacheDecoder(step, device, capture=capture, captured_prefill=prefill == "captured")
 
 
@@ -61,10 +60,8 @@ class NativeStep(CompiledStep):
     name = "native"
     native_attention = True
 
-    def __init__(
-        self, model: PreTrainedModel, device: Device, *, is_captured: bool, settings: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(model, device, is_captured=is_captured, settings=settings)
+    def __init__(self, model: PreTrainedModel, device: Device, *, is_captured: bool) -> None:
+        super().__init__(model, device, is_captured=is_captured)
         self._device = device
         self._replaced: tuple[KernelUse, ...] | None = None
         self._one_row: FusedDecodeStep | None = None

@@ -22,11 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import (
-    attention_backend,
-    decode_attention_backend,
-    prompt_attention_backend,
-)
+from benchmarker.engines.decoders.attention import attention_backend, decode_attention_backend, prompt_attention_backend
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels

@@ -116,9 +116,12 @@ class LlamaCppEngine(ExternalEngine):
         # The folder name of a dummy contains everything that it was made from.
         dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
         model = dummy or commit or content_sha256(checkpoint.folder)
-        plain = _cached(
-            checkpoint, "F16", {"model": model, "gguf": "F16"}, lambda path: _write(checkpoint, path, progress)
-        )
+
+        def write(path: Path) -> None:
+            progress.note(f"writing {checkpoint.model_id} as GGUF, F16")
+            write_gguf(checkpoint.folder, path)
+
+        plain = _cached(checkpoint, "F16", {"model": model, "gguf": "F16"}, write)
         if gguf == "F16":
             return plain
 
@@ -135,11 +138,6 @@ class LlamaCppEngine(ExternalEngine):
 
         parts = {"model": model, "gguf": gguf, "version": marker.version, "library": marker.library}
         return _cached(checkpoint, gguf, parts, quantize)
-
-
-def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
-    progress.note(f"writing {checkpoint.model_id} as GGUF, F16")
-    write_gguf(checkpoint.folder, path)
 
 
 def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:
