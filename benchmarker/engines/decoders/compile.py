@@ -29,7 +29,7 @@ from torch.fx import GraphModule
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import decode_attention_backend
+from benchmarker.engines.decoders.attention import cache_attention
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
@@ -100,7 +100,7 @@ class CompiledStep(LibraryStep):
         self._layers = decoder_layers(model) if is_captured else []
 
     def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-        with decode_attention_backend(self.model, native=self.native_attention):
+        with cache_attention(self.model, native=self.native_attention):
             if not self._is_captured:
                 step: tuple[Tensor, Tensor] = self.run_compiled(attending_step, self.model, token, cache)
                 return step

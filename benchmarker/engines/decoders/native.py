@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.read_model import key_heads
-from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
+from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.compile import (
     BESIDE_OUR_PRODUCTS,
     ON_GPU,
@@ -90,7 +90,7 @@ class NativeStep(CompiledStep):
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
         with self.tuning():
-            with prompt_attention_backend(self.model), heads_normed_at_once():
+            with cache_attention(self.model), heads_normed_at_once():
                 hidden, norm = self.through_layers(prompt_layer, ids, cache, visible)
             return self.chosen(norm, hidden.index_select(1, last))
 
