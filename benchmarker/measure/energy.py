@@ -53,11 +53,17 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
         generations += 1
         if (power := gpu.power_w()) is not None:
             powers.append(power)
-    counted, lasted = _count(gpu) - before, time.perf_counter() - started
-    _check(counted, lasted, powers)
+    energy_j, seconds = _count(gpu) - before, time.perf_counter() - started
+    if energy_j <= 0:
+        raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
+    counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
+    if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
+        raise DeviceError(
+            f"the energy counter gives {counted:.0f} W and the power readings {mean_power_w:.0f} W; one is wrong"
+        )
     return EnergyWindow(
-        seconds=lasted,
-        energy_j=counted,
+        seconds=seconds,
+        energy_j=energy_j,
         generations=generations,
         temperature_before_c=warm,
         temperature_after_c=gpu.temperature_c(),
@@ -69,13 +75,3 @@ def _count(gpu: Gpu) -> float:
     if count is None:
         raise DeviceError("this board or its driver has no energy counter")
     return count
-
-
-def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
-    if energy_j <= 0:
-        raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
-    counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
-    if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
-        raise DeviceError(
-            f"the energy counter gives {counted:.0f} W and the power readings {mean_power_w:.0f} W; one is wrong"
-        )
