@@ -234,14 +234,13 @@ class ExternalSource(TokenSource):
                 rows_from=rows_from,
             )
             if answer["path"] == "decode":
-                values, shape = (
-                    numpy.fromfile(output, dtype=numpy.float32),
-                    (len(ids) - rows_from, answer["vocabulary"]),
-                )
-                if len(values) != shape[0] * shape[1]:
-                    due = f"{shape[0]} x {shape[1]} are due"
-                    raise DriverError(f"{self._name}: its driver scored {len(values)} values where {due}")
-                return Scores(values.reshape(shape))
+                values = numpy.fromfile(output, dtype=numpy.float32)
+                rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]
+                if len(values) != rows * vocabulary:
+                    raise DriverError(
+                        f"{self._name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
+                    )
+                return Scores(values.reshape(rows, vocabulary))
         shape = len(answer["rows"]), max(len(row["ids"]) for row in answer["rows"])
         top_ids = numpy.full(shape, -1, dtype=numpy.int64)
         top = numpy.full(shape, -numpy.inf, dtype=numpy.float32)
