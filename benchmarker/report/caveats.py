@@ -62,8 +62,9 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
                 versions[name][record.environment.packages[name]] = None
     packages = ", ".join(f"{name} {plain_line(' or '.join(numbers))}" for name, numbers in versions.items())
     programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
+    devices = each(records, lambda record: record.environment.device.name)
     return (
-        f"device: {each(records, lambda record: record.environment.device.name)}{in_brackets(each(records, _platform))}",
+        f"device: {devices}{in_brackets(each(records, _platform))}",
         f"versions: {'; '.join(filter(None, (programs, packages)))}",
         f"measured: {_procedure(records)}",
     )
