@@ -168,7 +168,7 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Return the columns of memory and of every known metric of a process, with one unit of bytes."""
+    """Return the columns of memory and of every measured metric of a process, with one unit of bytes."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
     shown = [metric for metric in facts if any(metric.name in row.facts for row in rows)]
     unit = next((metric.shown_unit for metric in shown if metric.shown_unit in ("MiB", "GiB")), None)
@@ -222,7 +222,7 @@ def bound(rows: Sequence[Row]) -> Columns:
 
 
 def floors(rows: Sequence[Row]) -> Sheet | None:
-    """Return the table of latencies and floors; None if no floor is known."""
+    """Return the table of latencies and floors; None without a floor."""
     measured = [row for row in rows if row.floor_s is not None and row.latency]
     if not measured:
         return None

@@ -128,7 +128,7 @@ def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Return name and value of each known property of the environment."""
+    """Return name and value of each recorded property of the environment."""
     environments = [record.environment for record in records]
     facts = [_facts(environment) for environment in environments]
     packages = sorted({name for environment in environments for name in environment.packages})
