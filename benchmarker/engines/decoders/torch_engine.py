@@ -18,8 +18,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.quantization.inspect import is_linear, load_facts
-from benchmarker.quantization.load import file_refusal, load_form
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_form
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
 
@@ -93,14 +92,12 @@ class TorchDecoder(TokenSource):
 
     @property
     def has_own_kernels(self) -> bool:
-        """True if this program's kernels have replaced the libraries' in the model itself."""
+        """True if this program's kernels have replaced the libraries'."""
         return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
 
 
 @dataclass(frozen=True)
 class TorchEngine(Engine):
-    """An engine whose model is a transformers model in this process."""
-
     name: str
     summary: str
     decoder: Callable[..., TorchDecoder]
@@ -136,7 +133,6 @@ class TorchEngine(Engine):
             yield self.load(checkpoint, form, device, progress)
 
     def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        """Load a model and return its decoder."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
         decoder = self.decoder(model, device, **form.engine_options.model_dump())
         decoder.loaded = facts

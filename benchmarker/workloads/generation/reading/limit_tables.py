@@ -11,11 +11,11 @@ from benchmarker.comparison.rows import cell_words
 from benchmarker.core.formatting import MISSING, decimal, percent, seconds
 from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.values import Explanation, rate
-from benchmarker.report.columns import LIMITS_TITLE
+from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.demand import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, names
+from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns
 from benchmarker.workloads.generation.record import GenerationRecord
 
 if TYPE_CHECKING:
