@@ -169,7 +169,6 @@ def _publish(draft: Path, final: Path) -> None:
 
 
 def _remove_dead_drafts(folder: Path) -> None:
-    """Delete drafts of dead processes of this host; the state of other hosts' processes is unknown."""
     for draft in folder.glob(".*.tmp"):
         made_by = DRAFT.fullmatch(draft.name)
         if made_by and made_by["host"] == socket.gethostname() and not _is_alive(int(made_by["process"])):

@@ -38,12 +38,7 @@ def find_for_quantization(
 ) -> Checkpoint:
     """Return a model's checkpoint for a quantization, downloaded or made if necessary.
 
-    Args:
-        device: torch's name of the model's device, on which a dummy's random numbers are made.
-        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
-
-    Raises:
-        BenchmarkerError: It cannot be found, reached, read or used with this quantization.
+    A dummy's random numbers are made on `device`. `check_config` raises an error if the config is not suitable.
     """
     progress = progress or Silent()
     dummy = model.load_format == "dummy"
@@ -80,14 +75,7 @@ def find_for_quantization(
 
 
 def look_for(model: ModelSpec) -> str | None:
-    """Check that a model exists, before anything is downloaded or loaded.
-
-    Returns:
-        Hub commit of its files, or None for a folder or if the hub does not report it.
-
-    Raises:
-        ModelError: It cannot be found, reached or read.
-    """
+    """Check that a model exists, without a download, and return the hub commit if there is one. Raises ModelError."""
     weights = model.load_format != "dummy"
     if gguf := gguf_file(model):
         _gguf_checkpoint(model, gguf)
@@ -108,13 +96,12 @@ def gguf_file(model: ModelSpec) -> Path | None:
 
 
 def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
-    """Return the checkpoint of a GGUF file, with the shapes that it states."""
     if model.load_format == "dummy":
         raise ModelError(f"{model.id}: a GGUF file has its weights; leave --load-format dummy out")
     _refuse_revision(model, "a file")
     facts = gguf_facts(path)
     config = {"model_type": facts.architecture, "quantization_config": {"quant_method": FORMAT}, **facts.shapes}
-    return Checkpoint(folder=path, model_id=model.id, revision=None, dummy=False, config=config)
+    return Checkpoint(path, model.id, None, dummy=False, config=config, has_gguf_tokenizer=facts.has_tokenizer)
 
 
 def _find_folder(
@@ -204,18 +191,9 @@ def fetch(
     check_config: Callable[[Path], None],
     progress: Progress,
 ) -> tuple[Path, str]:
-    """Download files that are not in the hub's cache.
+    """Download config, tokenizer, weights and code that are not in the hub's cache; return folder and commit.
 
-    Args:
-        weights: True to download weights, False for config and tokenizer alone.
-        code: True to download the repository's Python files.
-        check_config: Called with a folder that holds config.json, before any weight is downloaded.
-
-    Returns:
-        Folder and commit.
-
-    Raises:
-        ModelError: Unreachable and not cached, unknown model or revision, gated, or without safetensors.
+    `check_config` is called with a folder that holds config.json, before any weight is downloaded.
     """
     shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
     everything = [*shape, *(WEIGHT_FILES if weights else ())]
@@ -236,11 +214,7 @@ def fetch(
 
 
 def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None:
-    """Check that `fetch` would find the model, and return the commit, or None if the hub does not report it.
-
-    Raises:
-        ModelError: See `fetch`.
-    """
+    """Check that `fetch` would find the model, and return the commit, or None if the hub does not report it."""
     answer = _query(model_id, revision)
     if answer is not None:
         if weights:
@@ -344,7 +318,6 @@ def _refuse(model_id: str, revision: str | None, error: Exception) -> NoReturn:
 
 
 def _bar(progress: Progress) -> type[Any]:
-    """Return a tqdm class that draws nothing and reports MiB."""
     import importlib
 
     base: Any = importlib.import_module("tqdm.auto").tqdm

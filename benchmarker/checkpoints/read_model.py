@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
-from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.core.errors import ModelError, report_library_conflicts
 
 if TYPE_CHECKING:
@@ -63,10 +62,6 @@ def shapes_sha256(config: dict[str, Any]) -> str:
 
 def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *, trusted: bool) -> dict[str, Any]:
     """Return the config of the language model: of a multimodal model, its text part with all defaults filled in.
-
-    Args:
-        folder: Folder of the config.json, which also holds the model's own code if there is any.
-        config: Content of config.json. It is returned unchanged if it states a vocabulary and attention heads.
 
     Raises:
         ModelError: transformers cannot read the config, or it describes no causal language model with attention.
@@ -165,9 +160,6 @@ def read_model(
     Args:
         quantization: transformers quantization config, or None to load the checkpoint as it is.
         not_stored: Last names of tensors that the quantization's modules create themselves.
-
-    Raises:
-        ModelError: Unknown architecture, or weights of another model.
     """
     import torch
     from safetensors import SafetensorError
@@ -213,7 +205,6 @@ def read_model(
 
 
 def _text_config(checkpoint: Checkpoint) -> Any:
-    """Return transformers' config of a multimodal checkpoint's text part, with the checkpoint's quantization."""
     whole = transformers_config(checkpoint.folder, checkpoint.model_id, trusted=checkpoint.trust_remote_code)
     config = whole.get_text_config(decoder=True)
     config.tie_word_embeddings = checkpoint.config["tie_word_embeddings"]
@@ -272,7 +263,7 @@ def _is_about_the_checkpoint(error: Exception) -> bool:
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     """Return the checkpoint's tokenizer, or None; ModelError if it cannot be read."""
     if checkpoint.is_gguf:
-        if not gguf_facts(checkpoint.folder).has_tokenizer:
+        if not checkpoint.has_gguf_tokenizer:
             return None
         folder, extra = checkpoint.folder.parent, _gguf_name(checkpoint)
     else:

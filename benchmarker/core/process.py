@@ -110,7 +110,6 @@ def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
 
 @contextmanager
 def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
-    """Return a stream to the present target of this one; the stream itself if it is not the process's own."""
     if _descriptor(stream) != descriptor:
         yield stream
         return

@@ -235,7 +235,6 @@ def _show_text(console: Console, text: str, width: int) -> None:
 
 
 def _broken(text: RichText, width: int) -> list[RichText]:
-    """Break a text between words; an interval stays whole."""
     lines: list[list[int]] = []
     for piece in _UNBROKEN.finditer(text.plain):
         if lines and cell_len(text.plain[lines[-1][0] : piece.end()]) <= width:
@@ -301,7 +300,6 @@ def _parts(columns: Sequence[_Fitted], width: int) -> list[list[_Fitted]]:
 
 
 def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
-    """Return the width of each column: its longest text, or less for the widest ones if there is no room."""
     widths = [fitted.wide for fitted in columns]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         shrinkable = [index for index, fitted in enumerate(columns) if widths[index] > fitted.narrow]

@@ -274,11 +274,6 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return the model's config.json with the packed format.
-
-    optimum packs version 2 of the format and converts to version 1 on saving if zero points are symmetric. Its own
-    config names the earlier version and contains the calibration tokens.
-    """
     quantization = quantization_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

@@ -71,7 +71,6 @@ def parameter_count(model: PreTrainedModel) -> int:
 
 
 def _own_copy_ids(model: PreTrainedModel) -> set[int]:
-    """Return the output layer's weight if the architecture ties it and this model does not."""
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
     is_copy = (
@@ -108,7 +107,6 @@ def _is_narrow(linear: Linear) -> bool:
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
-    """Return the local shard of a DTensor, or the tensor itself."""
     to_local: Any = getattr(weight, "to_local", None)
     part: torch.Tensor = to_local() if to_local else weight
     return part
@@ -182,12 +180,7 @@ def find_checkpoint(
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
-    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized.
-
-    Args:
-        device: torch's name of the model's device, on which a dummy's random numbers are made.
-        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
-    """
+    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized."""
     loader = LOADERS[variant.quant]
     if loader.of_gguf and gguf_file(model) is None:
         raise ModelError(
