@@ -141,7 +141,9 @@ def make_dummy(
     )
     if cache.find(key) is None:
         tensors = plan_tensors(source, config, needs, trusted=model.trust_remote_code)
-        described = _described(config)
+        quantization = config.get("quantization_config") or {}
+        scalars = {key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)}
+        described = scalars or {"dtype": config.get("dtype") or config.get("torch_dtype")}
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)
@@ -153,14 +155,6 @@ def make_dummy(
         config=config,
         trust_remote_code=model.trust_remote_code,
     )
-
-
-def _described(config: dict[str, Any]) -> dict[str, Any]:
-    quantization = config.get("quantization_config") or {}
-    scalars: dict[str, Any] = {
-        key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)
-    }
-    return scalars if scalars else {"dtype": config.get("dtype") or config.get("torch_dtype")}
 
 
 def _write(

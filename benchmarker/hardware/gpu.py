@@ -369,10 +369,7 @@ class DeviceMemory:
         self.before_bytes = self._gpu.used_bytes() if self._gpu else None
 
     def growth_bytes(self) -> int | None:
-        """Return the growth since this object was made; None if unknown, and if another program released memory.
-
-        Call it before the allocator releases memory, while it still holds its peak.
-        """
+        """Return the growth; None if unknown. Call it before the allocator releases memory, while it holds its peak."""
         now = self._gpu.used_bytes() if self._gpu else None
         if now is None or self.before_bytes is None:
             return None

@@ -135,10 +135,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the git commit of the package's checkout, with `+changes` if the package was changed since.
-
-    None if the package is installed rather than checked out, or git fails.
-    """
+    """Return the git commit of the package's checkout, `+changes` if it was changed; None if there is no checkout."""
     checkout = package.parent
     # Otherwise an installation inside another repository would get that repository's commit.
     if not (checkout / ".git").exists():

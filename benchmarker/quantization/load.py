@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds
 from benchmarker.checkpoints.find import find_for_quantization, gguf_file
 from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Loaded, Options, check_head, with_head
+from benchmarker.quantization.base import Loaded, Options, check_supported, with_head
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
@@ -187,11 +187,9 @@ def find_checkpoint(
             f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
-    loader.check(loader_options(variant), Target(device, model.dtype))
-    check_head(loader_options(variant))
-    needs = QuantizationNeeds(
-        loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant)
-    )
+    options = loader_options(variant)
+    check_supported(loader, options, Target(device, model.dtype))
+    needs = QuantizationNeeds(loader.packages, partial(check_stored, variant.quant), loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
 
 

@@ -17,7 +17,6 @@ class Axis:
     is_size: bool = True
     """True if a larger value never needs less memory. Memory is compared between cells with equal other axes."""
     size: Callable[[Any], float] | None = None
-    """Returns the size of a point if it differs from the point's field."""
 
     def size_at(self, point: Any) -> float:
         return float(getattr(point, self.name)) if self.size is None else self.size(point)
@@ -31,13 +30,10 @@ class Metric:
     """Stem of its JSON keys, and its name in --budget: `ttft`."""
     heading: str
     unit: str
-    """`s`, `B`, `1/s`, `FLOP/s`; empty for a share or a count."""
     scale: float
-    """Factor from the value to the shown number."""
     better: Literal["higher", "lower"]
     formula: str
     of_sample: Callable[[Any, Any], float | None] | None = None
-    """Returns the value of a cell's sample; the median of a process counts."""
     of_latency: Callable[[Any, float], float | None] | None = None
     """Returns a rate from a cell and its median time. A mean of rates would hide slow repeats."""
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
@@ -48,7 +44,6 @@ class Metric:
     """True if it measures exactness, so that the first table has it."""
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
-        """Return the value of one repeat; None for a fact of the process."""
         if self.of_sample:
             return self.of_sample(cell, sample)
         time_s = self.time(cell, sample) if self.of_latency else None
@@ -56,5 +51,4 @@ class Metric:
 
     @property
     def shown_unit(self) -> str:
-        """Unit behind a number in a sentence: the last word of the heading."""
         return self.heading.split()[-1]

@@ -62,7 +62,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one record of its workload's class. Raises ResultsError."""
     return parse_record(read_bytes(path), path)
 
 
@@ -120,10 +119,8 @@ class OrderLine(Plain):
     variant: str
     pid: int
     start: float
-    """Unix time in seconds."""
     end: float
     worker: str | None
-    """Name of the worker, as `local:1`; None for a sweep without --places."""
     device: str
     """UUID of the device, or its name if it has none."""
 
@@ -162,17 +159,13 @@ def read_order(folder: Path) -> list[OrderLine]:
 
 
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
-"""As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
-"""File with a sweep's request, beside its records."""
 
 
 @dataclass(frozen=True)
 class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
-    """Every record once, in the order of their names."""
     problems: tuple[str, ...]
-    """One line for each broken file."""
     baseline: str | None = None
     """Variant with which all sweeps among them compared."""
 
@@ -182,13 +175,9 @@ class Collected:
 
 
 def collect(paths: Sequence[str | Path]) -> Collected:
-    """Read all records in these files and folders.
+    """Read all records in these files and folders. Raises ResultsError if nothing in them could be used.
 
-    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder, such as a trace,
-    is passed over; a file that is named outright must be a record.
-
-    Raises:
-        ResultsError: A path is not there, or nothing in them could be used.
+    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder is passed over.
     """
     unique: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
     problems: list[str] = []
