@@ -10,9 +10,9 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.mixers.mixer_variants import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
-from benchmarker.workloads.mixers.variants.registry import implementation_of
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,
@@ -122,11 +122,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 f"text_len: {tasks.text_len:,} bytes are more than the held-out text has; give "
                 f"{held_out_bytes() - 1:,} or less"
             )
-
-    def title(self, job: MixersJob) -> str:
-        subject = job.subject
-        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
-        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
 
     def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.mixers.mixers_bench import open_bench
