@@ -21,6 +21,7 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 class VariantBase(Plain):
     name: Annotated[str, Field(min_length=1, max_length=80)]
+    """Name in the tables."""
 
     @model_validator(mode="before")
     @classmethod
