@@ -18,7 +18,7 @@ from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.device import find_device, kind_of
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.schema.job import Job
