@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from benchmarker.cli import completion
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 
 FORMATS = ("text", "markdown", "csv", "json")
@@ -79,16 +79,15 @@ def compare(
 
     Example: benchmarker compare results/before results/after --fail-if slower:5%
     """
-    with one_line_errors():
-        if form not in FORMATS:
-            raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
-        if budget is not None and fail_if is not None:
-            raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
-        if fail_if is None:
-            look = Look(form, whole, columns, sort)
-            _show(paths, look, baseline=baseline, force=force, budget=budget)
-            return
-        is_failed = _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
+    if form not in FORMATS:
+        raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
+    if budget is not None and fail_if is not None:
+        raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
+    if fail_if is None:
+        look = Look(form, whole, columns, sort)
+        _show(paths, look, baseline=baseline, force=force, budget=budget)
+        return
+    is_failed = _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
     if is_failed:
         raise typer.Exit(1)
 

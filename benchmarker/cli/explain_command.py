@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.tables import Block
 
@@ -45,34 +45,31 @@ def explain(
 
     Example: benchmarker explain trace.json.gz
     """
-    with one_line_errors():
-        if form not in FORMATS:
-            raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
-        from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
-        from benchmarker.report.compare import compare, compare_records
+    if form not in FORMATS:
+        raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
+    from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
+    from benchmarker.report.compare import compare, compare_records
 
-        files = [path for path in paths if is_log_or_trace(path)]
-        if compare_tables and not files:
-            raise SpecError(
-                "--compare shows the tables of a log side by side, and no log is given; records need no option"
-            )
-        readings = [read_log_or_trace(path) for path in files]
-        explained = [
-            compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
-        ]
-        if records := [path for path in paths if path not in files]:
-            explained.append(compare(records, baseline=baseline, force=force))
-        if form == "json":
-            _print_json(readings, explained)
-            return
-        from benchmarker.report.explanations import explained_blocks
+    files = [path for path in paths if is_log_or_trace(path)]
+    if compare_tables and not files:
+        raise SpecError("--compare shows the tables of a log side by side, and no log is given; records need no option")
+    readings = [read_log_or_trace(path) for path in files]
+    explained = [
+        compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+    ]
+    if records := [path for path in paths if path not in files]:
+        explained.append(compare(records, baseline=baseline, force=force))
+    if form == "json":
+        _print_json(readings, explained)
+        return
+    from benchmarker.report.explanations import explained_blocks
 
-        terminal = Terminal()
-        for reading in readings:
-            for part in _tables(reading, is_side_by_side=compare_tables):
-                terminal.table(part)
-        for comparison in explained:
-            terminal.table(explained_blocks(comparison))
+    terminal = Terminal()
+    for reading in readings:
+        for part in _tables(reading, is_side_by_side=compare_tables):
+            terminal.table(part)
+    for comparison in explained:
+        terminal.table(explained_blocks(comparison))
 
 
 def _print_json(readings: Sequence[LogReading], explained: Sequence[Comparison]) -> None:

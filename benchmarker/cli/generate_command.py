@@ -11,7 +11,7 @@ import typer
 
 from benchmarker.cli import completion
 from benchmarker.cli.run_options import quantization_names
-from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
 
 
@@ -46,25 +46,24 @@ def generate(
 
     Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
     """
-    with one_line_errors():
-        typed = {
-            "subject.model.id": model,
-            "subject.model.revision": revision,
-            "subject.model.load_format": load_format,
-            "subject.model.dtype": dtype,
-            "variant.quant": quant,
-            "variant.engine": engine,
-            "variant.options": option or None,
-            "variant.engine_options": engine_option or None,
-        }
-        if max_new_tokens < 1:
-            raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
-        texts = _waited_for(prompt or _lines())
-        generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
-        for text in texts:
-            for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
-                print(piece, end="", flush=stream)
-            print(flush=True)
+    typed = {
+        "subject.model.id": model,
+        "subject.model.revision": revision,
+        "subject.model.load_format": load_format,
+        "subject.model.dtype": dtype,
+        "variant.quant": quant,
+        "variant.engine": engine,
+        "variant.options": option or None,
+        "variant.engine_options": engine_option or None,
+    }
+    if max_new_tokens < 1:
+        raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
+    texts = _waited_for(prompt or _lines())
+    generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
+    for text in texts:
+        for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
+            print(piece, end="", flush=stream)
+        print(flush=True)
 
 
 def _waited_for(texts: Iterable[str]) -> Iterator[str]:
@@ -89,7 +88,7 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     """
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device
-    from benchmarker.execution.make_job import make_job
+    from benchmarker.execution.jobs import make_job
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import open_model
 

@@ -7,16 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli.verb_group import VerbGroup
-from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.core.console import Terminal, quiet_libraries
 
 checkpoints = typer.Typer(
-    cls=VerbGroup,
     help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
     no_args_is_help=True,
 )
 engines = typer.Typer(
-    cls=VerbGroup,
     help="Install, list and remove the engines that need an environment of their own.\n\n"
     "Example: benchmarker engine install llama-cpp",
     no_args_is_help=True,
@@ -35,12 +32,11 @@ def doctor(
 
     Example: benchmarker doctor --quick
     """
-    with one_line_errors():
-        from benchmarker.doctor.examine import examine
-        from benchmarker.schema.registry import DEFAULT_WORKLOAD
+    from benchmarker.doctor.examine import examine
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
-        with quiet_libraries(verbose=False) as streams:
-            is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
+    with quiet_libraries(verbose=False) as streams:
+        is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
     if not is_well:
         raise typer.Exit(1)
 
@@ -75,14 +71,13 @@ def remove_checkpoint(
     from benchmarker.core.errors import SpecError
     from benchmarker.core.formatting import gib
 
-    with one_line_errors():
-        if not keys and not everything:
-            raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
-        if keys and everything:
-            raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
-        for key in [entry.key for entry in entries()] if everything else keys or []:
-            entry = remove(key)
-            typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
+    if not keys and not everything:
+        raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
+    if keys and everything:
+        raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
+    for key in [entry.key for entry in entries()] if everything else keys or []:
+        entry = remove(key)
+        typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
 
 
 @checkpoints.command("make")
@@ -102,19 +97,18 @@ def make_checkpoint(
 
     Example: benchmarker checkpoint make --quant gptq --load-format dummy
     """
-    from benchmarker.execution.make_job import make_job
+    from benchmarker.execution.jobs import make_job
 
-    with one_line_errors():
-        fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
-        typed = {f"subject.model.{name}": value for name, value in fields.items()}
-        job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
-        from benchmarker.hardware.device import find_device
-        from benchmarker.quantization.load import prepare_checkpoint
+    fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+    typed = {f"subject.model.{name}": value for name, value in fields.items()}
+    job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import prepare_checkpoint
 
-        with quiet_libraries(verbose=verbose) as streams:
-            terminal = Terminal(verbose=verbose, streams=streams)
-            checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
-            terminal.line(f"ready: {checkpoint.folder}")
+    with quiet_libraries(verbose=verbose) as streams:
+        terminal = Terminal(verbose=verbose, streams=streams)
+        checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
+        terminal.line(f"ready: {checkpoint.folder}")
 
 
 @engines.command("install")
@@ -142,21 +136,20 @@ def install_engine(
     )
     from benchmarker.engines.external.environments import environment_spec
 
-    with one_line_errors():
-        spec, terminal = environment_spec(name), Terminal()
-        if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
-            raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
-        if engine_python is not None:
-            state = register_environment(spec, python=engine_python, library=library)
-        else:
-            plan = plan_environment(spec, python=python, index=index)
-            for line in plan.lines():
-                terminal.line(line)
-            if not yes and not typer.confirm("Run these commands?"):
-                raise SpecError("nothing was installed")
-            state = make_environment(plan, terminal.note)
-        assert state.marker is not None
-        terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
+    spec, terminal = environment_spec(name), Terminal()
+    if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
+        raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
+    if engine_python is not None:
+        state = register_environment(spec, python=engine_python, library=library)
+    else:
+        plan = plan_environment(spec, python=python, index=index)
+        for line in plan.lines():
+            terminal.line(line)
+        if not yes and not typer.confirm("Run these commands?"):
+            raise SpecError("nothing was installed")
+        state = make_environment(plan, terminal.note)
+    assert state.marker is not None
+    terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
 
 
 @engines.command("list")
@@ -184,8 +177,7 @@ def remove_engine(name: Annotated[str, typer.Argument(help="Name in 'benchmarker
     from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environments import environment_spec, environment_state
 
-    with one_line_errors():
-        spec = environment_spec(name)
-        size_bytes = environment_state(spec).size_bytes
-        remove_environment(spec)
-        typer.echo(f"removed {name} ({gib(size_bytes)})")
+    spec = environment_spec(name)
+    size_bytes = environment_state(spec).size_bytes
+    remove_environment(spec)
+    typer.echo(f"removed {name} ({gib(size_bytes)})")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.core.console import Terminal
 
 RESULTS = Path("results")
 PAGE_NAME = "report.html"
@@ -31,22 +31,21 @@ def report(
 
     Example: benchmarker report results/nvidia-h100-80gb-hbm3 -o report.html --plots plots
     """
-    with one_line_errors():
-        from benchmarker.comparison.ranking import ranking_of
-        from benchmarker.core.formatting import plural
-        from benchmarker.report.answer import answer
-        from benchmarker.report.compare import compare
-        from benchmarker.report.html.write import write_plots, write_report
+    from benchmarker.comparison.ranking import ranking_of
+    from benchmarker.core.formatting import plural
+    from benchmarker.report.answer import answer
+    from benchmarker.report.compare import compare
+    from benchmarker.report.html.write import write_plots, write_report
 
-        comparison = compare(paths, baseline=baseline, force=force)
-        page = output or (paths[0] / PAGE_NAME if len(paths) == 1 and paths[0].is_dir() else Path(PAGE_NAME))
-        write_report(comparison, page)
-        terminal = Terminal()
-        terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
-        terminal.line(f"report: {page}")
-        if plots is not None:
-            written = write_plots(comparison, plots)
-            terminal.line(f"plots: {plural(len(written), 'file', 'files')} in {plots}")
+    comparison = compare(paths, baseline=baseline, force=force)
+    page = output or (paths[0] / PAGE_NAME if len(paths) == 1 and paths[0].is_dir() else Path(PAGE_NAME))
+    write_report(comparison, page)
+    terminal = Terminal()
+    terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
+    terminal.line(f"report: {page}")
+    if plots is not None:
+        written = write_plots(comparison, plots)
+        terminal.line(f"plots: {plural(len(written), 'file', 'files')} in {plots}")
 
 
 def history(
@@ -59,12 +58,11 @@ def history(
 
     Example: benchmarker history fp16-compile results/reference
     """
-    with one_line_errors():
-        from benchmarker.report.history import history_sheets, variants_sheet
-        from benchmarker.schema.collect import collect
+    from benchmarker.report.history import history_sheets, variants_sheet
+    from benchmarker.schema.collect import collect
 
-        collected = collect(paths or [RESULTS])
-        Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
+    collected = collect(paths or [RESULTS])
+    Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
 
 
 def verify(
@@ -79,19 +77,18 @@ def verify(
     from benchmarker.core.formatting import plural
     from benchmarker.report.verify import verify as verify_records
 
-    with one_line_errors():
-        verified = verify_records(paths)
-        terminal = Terminal()
-        for problem in verified.problems:
-            terminal.line(f"cannot be read: {problem}")
-        for mismatch in verified.mismatches:
-            terminal.line(str(mismatch))
-        wrong = [
-            f"{plural(len(verified.mismatches), 'does', 'do')} not follow from the samples" * bool(verified.mismatches),
-            f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
-        ]
-        numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
-        terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
+    verified = verify_records(paths)
+    terminal = Terminal()
+    for problem in verified.problems:
+        terminal.line(f"cannot be read: {problem}")
+    for mismatch in verified.mismatches:
+        terminal.line(str(mismatch))
+    wrong = [
+        f"{plural(len(verified.mismatches), 'does', 'do')} not follow from the samples" * bool(verified.mismatches),
+        f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
+    ]
+    numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
+    terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
     if not verified.is_right:
         raise typer.Exit(1)
 
@@ -125,23 +122,20 @@ def import_logs(
     from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import read_tool_results, tool_table
 
-    with one_line_errors():
-        results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
-        if results:
-            if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
-                raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-            Terminal().table([tool_table([row for rows in results.values() for row in rows])])
-            return
-        if quant is not None and len(logs) > 1:
-            raise SpecError("--quant names the runs of one log; import several logs one by one")
-        quants = [name.strip() for name in quant.split(",")] if quant is not None else []
-        terminal = Terminal()
-        # All logs are read before anything is written, so that an error in the second leaves no partial import.
-        imports = [
-            (log, import_log(log, model=model, device=device, kind=kind, quants=quants, day=day)) for log in logs
-        ]
-        for log, records in imports:
-            folder = output or Path("results", "imported", slug(log.stem))
-            for record, path in zip(records, write_imports(records, folder), strict=True):
-                evidence = record.imported.evidence if record.imported else ""
-                terminal.line(f"{record.variant.name}: {evidence} -> {path}")
+    results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
+    if results:
+        if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
+            raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
+        Terminal().table([tool_table([row for rows in results.values() for row in rows])])
+        return
+    if quant is not None and len(logs) > 1:
+        raise SpecError("--quant names the runs of one log; import several logs one by one")
+    quants = [name.strip() for name in quant.split(",")] if quant is not None else []
+    terminal = Terminal()
+    # All logs are read before anything is written, so that an error in the second leaves no partial import.
+    imports = [(log, import_log(log, model=model, device=device, kind=kind, quants=quants, day=day)) for log in logs]
+    for log, records in imports:
+        folder = output or Path("results", "imported", slug(log.stem))
+        for record, path in zip(records, write_imports(records, folder), strict=True):
+            evidence = record.imported.evidence if record.imported else ""
+            terminal.line(f"{record.variant.name}: {evidence} -> {path}")

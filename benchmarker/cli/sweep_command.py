@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.cli.run_options import parse, typed_values
+from benchmarker.core.console import Terminal
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -100,24 +101,23 @@ def sweep(
     """
     from benchmarker.sweep.request import Settings, rounds_of
 
-    with one_line_errors():
-        settings = Settings(
-            rounds=rounds_of(rounds, quick=quick, publish=publish),
-            output=output,
-            resume=resume,
-            timeout_s=timeout,
-            load_timeout_s=load_timeout,
-            cell_timeout_s=cell_timeout,
-            seed=seed,
-            dry_run=dry_run,
-            allow_shared=allow_shared,
-            shared_imports=shared_imports,
-            max_rounds=max_rounds,
-            max_time_s=max_time,
-            places=places,
-            runtime_env=runtime_env,
-        )
-        failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
+    settings = Settings(
+        rounds=rounds_of(rounds, quick=quick, publish=publish),
+        output=output,
+        resume=resume,
+        timeout_s=timeout,
+        load_timeout_s=load_timeout,
+        cell_timeout_s=cell_timeout,
+        seed=seed,
+        dry_run=dry_run,
+        allow_shared=allow_shared,
+        shared_imports=shared_imports,
+        max_rounds=max_rounds,
+        max_time_s=max_time,
+        places=places,
+        runtime_env=runtime_env,
+    )
+    failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
     if failed:
         raise typer.Exit(1)
 
@@ -164,7 +164,6 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
     Raises:
         SpecError: There is no such option, or its value is wrong.
     """
-    from benchmarker.cli.run_command import parse_options
     from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
@@ -192,8 +191,8 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
         else:
             is_value = takes_value[name] and name == word
             text.append(word)
-    typed, device = parse_options(workload, text)
-    return words, Options(typed, device, tuple(text), tuple(display))
+    values = parse(workload, text, "benchmarker sweep") or {}
+    return words, Options(typed_values(workload, values), values["device"], tuple(text), tuple(display))
 
 
 def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.make_job import blank_record
+from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.job import Part

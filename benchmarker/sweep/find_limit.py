@@ -16,7 +16,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ErrorKind, ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import gib
 from benchmarker.core.process import PARENT
-from benchmarker.execution.job_file import write_job
+from benchmarker.execution.jobs import write_job
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import RunRecord
@@ -70,9 +70,7 @@ class Limit:
         return f"{first}; {refused.value:,} does not: {refused.why}" if refused else first
 
 
-def find_limit(
-    job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN
-) -> tuple[Limit, tuple[Path, ...]]:
+def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN) -> Limit:
     """Try values of an axis, beginning with the smallest one in the job.
 
     Args:
@@ -80,30 +78,24 @@ def find_limit(
         folder: Folder for the records.
         run: Command that measures one job.
 
-    Returns:
-        The limit and the paths of the records.
-
     Raises:
         SpecError: The workload has no such axis, or the job has several cells for one value of the axis.
         ResultsError: A process died without a record.
     """
     start = _start(job, axis)
     small = job.model_copy(update={"procedure": _shortest(job.procedure)})
-    paths: list[Path] = []
 
     def tried(value: int) -> Trial:
         path, sweep = folder / f"{axis}-{value}.json", now_id()
         grid = small.grid.model_copy(update={axis: (value,)})
         record = _measured(small.model_copy(update={"grid": grid}), path, sweep, run)
-        paths.append(path)
         trial = _trial(value, record)
         outcome = "fits" if trial.fits else f"does not fit: {trial.why}"
         terminal.line(f"{axis} {value:,}: {outcome}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
         return trial
 
     folder.mkdir(parents=True, exist_ok=True)
-    trials = search(tried, start=start, step=max(1, start // PARTS))
-    return Limit(axis, trials), tuple(paths)
+    return Limit(axis, search(tried, start=start, step=max(1, start // PARTS)))
 
 
 def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Trial, ...]:

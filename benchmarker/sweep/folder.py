@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
-from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
+from benchmarker.execution.jobs import is_job_file, refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job

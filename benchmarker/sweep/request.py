@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
-from benchmarker.execution.job_file import is_job_file, saved_jobs
-from benchmarker.execution.make_job import make_job
+from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.experiment import ExperimentBase
 from benchmarker.schema.job import PROGRAM, Job

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
-from benchmarker.execution.job_file import with_origin
+from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.formatting import slug
-from benchmarker.execution.job_file import job_path
+from benchmarker.execution.jobs import job_path
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Stop

@@ -21,8 +21,7 @@ import yaml
 from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.silence import Streams
-from benchmarker.execution.job_file import cell_keys
-from benchmarker.execution.make_job import blank_record
+from benchmarker.execution.jobs import blank_record, cell_keys
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
@@ -12,6 +11,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
+from tests.jobs import read_job
 
 ASKED = (
     "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
@@ -82,10 +82,10 @@ def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(
         return record
 
     monkeypatch.setattr(module, "_measured", measured)
-    limit, paths = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
+    limit = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
     assert [trial.value for trial in limit.trials] == [64, 128, 96, 112, 104]
     assert limit.largest.value == 96
-    assert all(path.is_file() for path in paths)
+    assert all((tmp_path / "limit" / f"seq_len-{trial.value}.json").is_file() for trial in limit.trials)
 
 
 def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path):

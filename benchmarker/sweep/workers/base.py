@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.job_file import cell_keys, changed_files
+from benchmarker.execution.jobs import cell_keys, changed_files
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.base import changed_fields

@@ -18,7 +18,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.execution.job_file import write_job
+from benchmarker.execution.jobs import write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of

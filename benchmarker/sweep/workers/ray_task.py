@@ -14,7 +14,7 @@ from typing import Any
 import benchmarker
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.external.environments import EnvironmentState, environment_states
-from benchmarker.execution.job_file import is_job_file, write_job
+from benchmarker.execution.jobs import is_job_file, write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.sweep.judge_quality import Judgement, check_inputs

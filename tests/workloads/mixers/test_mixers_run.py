@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
@@ -25,6 +24,7 @@ from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, Mixers
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.jobs import read_job
 from tests.records import environment
 
 CONFIGS = Path(__file__).parents[3] / "configs"
