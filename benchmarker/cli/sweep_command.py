@@ -153,9 +153,9 @@ def sweep_config(
     if result is None:
         return []
     _print_result(result, terminal, config, report)
-    if result.stopped:
+    if result.stopped and not result.is_out_of_time:
         raise result.stopped
-    return result.failed
+    return [failure.name for failure in result.failures] + ["time"] * result.is_out_of_time
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
@@ -203,7 +203,7 @@ def _print_result(result: SweepResult, terminal: Terminal, config: Path, report:
         terminal.line(_draw(result.folder, report))
     for failure in result.failures:
         _print_failure(failure, terminal)
-    if result.stopped or result.out_of_time:
+    if result.stopped:
         again = ["benchmarker", "sweep", str(config), "--resume", str(result.folder)]
         terminal.line(f"resume with: {shlex.join(again)}")
 

@@ -1,4 +1,4 @@
-"""Run one child process to its end: start it, watch its record, enforce the time limits, and end it on Ctrl-C.
+"""Run one child process to its end: start it, watch its record, and enforce the time limits.
 
 The worker must not disturb the measurement. It sleeps in a wait, checks the child's record twice a second, and reads
 the child's output in a thread that blocks. A log keeps the beginning, with the settings, and the end, with the error.
@@ -23,12 +23,12 @@ from typing import IO, Literal
 from benchmarker.core.errors import ResultsError
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
-from benchmarker.sweep.starter import ChildProcess, Starter
+from benchmarker.sweep import interrupt
+from benchmarker.sweep.interrupt import INTERRUPTIONS, Stop, StoppedError, signal_group
+from benchmarker.sweep.starter import ChildProcess
+from benchmarker.sweep.sweep_state import Equipment
 
 TICK_S = 0.5
-STOP_TICK_S = 0.05
-GRACE_S = 5.0
-"""Time between one signal and the next, stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 8
@@ -53,22 +53,7 @@ class ChildEnd:
     """Exit code; negative for a signal, as in subprocess."""
     late: str | None
     """Time limit that the child exceeded; None if it ended by itself."""
-    seconds: float
     killed_for_memory: bool
-
-
-class StoppedError(Exception):
-    """The sweep is being stopped, by Ctrl-C or because its time is up."""
-
-
-class Stop:
-    """Request to end a worker's child. Each further request (another Ctrl-C) sends the next stronger signal."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-
-    def request(self) -> None:
-        self.requests += 1
 
 
 class Watch:
@@ -176,9 +161,9 @@ class Output:
         """Return the lines since the last call, as far as they are shown."""
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
-    def finish(self, timeout_s: float) -> None:
-        """Wait for the end of the stream, but not longer than the timeout: a grandchild may hold the stream open."""
-        self._thread.join(timeout_s)
+    def finish(self) -> None:
+        """Wait for the end of the stream, but not long: a grandchild may hold the stream open."""
+        self._thread.join(interrupt.GRACE_S)
         if not self._thread.is_alive():
             self._stream.close()
         self._log.close()
@@ -204,12 +189,11 @@ class Output:
 
 def run_child(
     command: Sequence[str],
+    equipment: Equipment,
     *,
-    starter: Starter,
     round_number: int | None,
     watch: Watch,
     log: CappedLog,
-    stop: Stop,
     limit_s: Callable[[Phase], float],
     step: Callable[[list[str]], None],
     begun: Callable[[int], None] = lambda pid: None,
@@ -226,12 +210,11 @@ def run_child(
         StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.
     """
     kills = out_of_memory_kills()
-    started = time.monotonic()
     output: Output | None = None
     reading, writing = os.pipe()
     stream = os.fdopen(reading, "rb", buffering=0)
     try:
-        process = starter.start(command, writing, round_number=round_number)
+        process = equipment.starter.start(command, writing, round_number=round_number)
     except BaseException:
         stream.close()
         raise
@@ -240,27 +223,26 @@ def run_child(
     try:
         begun(process.pid)
         output = Output(stream, log)
-        late = _wait(process, watch, output, stop, limit_s, step)
+        late = _wait(process, watch, output, equipment.stop, limit_s, step)
         if late:
-            _end(process, Stop(), signal.SIGTERM, signal.SIGKILL)
-    except (KeyboardInterrupt, StoppedError):
-        # In a session of its own, the child did not receive the terminal's Ctrl-C.
-        _end(process, stop, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            Stop().end(process, signal.SIGTERM, signal.SIGKILL)
+    except INTERRUPTIONS:
+        equipment.stop.end(process, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
         raise
     except BaseException:
-        _end(process, stop, signal.SIGKILL)
+        equipment.stop.end(process, signal.SIGKILL)
         raise
     finally:
-        _signal_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGKILL)
         if output:
-            output.finish(GRACE_S)
+            output.finish()
         else:
             log.close()
         watch.update()
     step(output.lines())
     code = process.wait()
     more_kills = kills is not None and (out_of_memory_kills() or 0) > kills
-    return ChildEnd(code, late, time.monotonic() - started, code == -signal.SIGKILL and not late and more_kills)
+    return ChildEnd(code, late, code == -signal.SIGKILL and not late and more_kills)
 
 
 def out_of_memory_kills() -> int | None:
@@ -300,21 +282,3 @@ def _wait(
             raise StoppedError
         if now - since > limit_s(phase):
             return f"{PHASE_NAMES[phase]} took more than {limit_s(phase):g} s"
-
-
-def _end(process: ChildProcess, stop: Stop, *signals: signal.Signals) -> None:
-    for number in signals:
-        _signal_group(process, number)
-        requests, until_s = stop.requests, time.monotonic() + GRACE_S
-        while time.monotonic() < until_s and stop.requests == requests:
-            # Ray and a second Ctrl-C interrupt this thread itself.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(STOP_TICK_S)
-                return
-    # A process that is stuck in the driver cannot be killed before the driver returns.
-    process.wait()
-
-
-def _signal_group(process: ChildProcess, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
@@ -29,6 +29,10 @@ from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
+
+if TYPE_CHECKING:
+    from benchmarker.sweep.request import SweepRequest
+    from benchmarker.sweep.sweep_state import Sweep
 
 LOCK = ".lock"
 OWNER = ".lock-owner"
@@ -129,55 +133,33 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     return max(sweeps)[1] if sweeps else None
 
 
-def open_folder(
-    folder: Path,
-    sweep: SweepFile,
-    jobs: Mapping[str, Job],
-    *,
-    before: SweepFile | None,
-    saved: Sequence[Job],
-    resume: bool,
-) -> None:
-    """Check that the folder belongs to this sweep, and save the request in it.
-
-    Args:
-        jobs: Jobs with origins.
-        before: File that the folder holds from an earlier part of the sweep.
-        saved: Jobs that the folder holds from an earlier part of the sweep.
+def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) -> None:
+    """Check that the folder belongs to this sweep, and save the request and the jobs with their origins in it.
 
     Raises:
         ResultsError: The folder holds other records, or the model has changed since the sweep began.
     """
-    if not resume and any(not is_job_file(path) for path in folder.glob("*.json")):
+    if not request.settings.resume and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(
             f"{folder}: there are records already; add --resume to resume that sweep, "
             "or choose another folder with --output"
         )
-    refuse_changed(saved, list(jobs.values()))
+    refuse_changed(request.saved, list(jobs.values()))
     for job in jobs.values():
-        if job not in saved:
+        if job not in request.saved:
             write_job(job, folder)
     # Last, because this file makes the folder one of a sweep that can be resumed.
-    if sweep != before:
-        write_sweep_file(folder, sweep)
+    if request.file != request.before:
+        write_sweep_file(folder, request.file)
 
 
-def find_reusable(
-    folder: Path,
-    jobs: Mapping[str, Job],
-    keys: Mapping[str, Sequence[str]],
-    *,
-    rounds: int,
-    cards: Collection[str | None],
-    is_watched: bool,
-) -> ReusableCells:
+def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
     Two cards of one model differ by more than many variants do. Comparing variants within a round cancels the
     difference as long as one card measures the entire round.
 
     Args:
-        keys: Keys of each variant's cells, by position in the grid.
         cards: Cards of the workers, as `card_of` names them. An incomplete round of another card is measured again.
         is_watched: Whether the workers read the GPU's state. A cell without it then belongs to a sweep that was killed
             before it could judge the cell.
@@ -185,13 +167,19 @@ def find_reusable(
     Raises:
         ResultsError: A record cannot be renamed or rewritten.
     """
-    remove_unfinished(folder)
+    # Half-written files of a killed process. The folder is locked, so that no other process writes.
+    for path in sweep.folder.glob(f".*{UNFINISHED}"):
+        with contextlib.suppress(OSError):
+            path.unlink()
     notes: list[str] = []
     records: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
-    for path, record in _records_in(folder, notes):
+    keys = sweep.keys()
+    for path, record in _records_in(sweep.folder, notes):
         # Records of other variants and of later rounds stay as they are.
-        if record.variant.name in jobs and record.round < rounds:
-            records.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
+        if record.variant.name in sweep.jobs and record.round < rounds:
+            runs = sweep.jobs[record.variant.name].procedure.runs
+            usable = _usable(record, keys[record.variant.name], runs=runs, is_watched=is_watched)
+            records.append((path, record, usable))
     own_cards, foreign = _incomplete_rounds(records, keys, cards)
     finished: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
@@ -229,13 +217,6 @@ def card_of(uuid: str | None, worker: str | None) -> str | None:
     return uuid or worker
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove half-written files of a killed process. The folder is locked, so that no other process writes."""
-    for path in folder.glob(f".*{UNFINISHED}"):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
 def _records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
     """Yield every record of a sweep's folder; add a line to the notes for each that cannot be read."""
     for path in sorted(folder.glob("*.json")):
@@ -265,13 +246,9 @@ def _is_unwatched(cell: CellBase) -> bool:
     return cell.status == "ok" and cell.conditions is None
 
 
-def _usable(
-    record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
-) -> dict[int, CellBase]:
+def _usable(record: RunRecord, keys: Sequence[str], *, runs: int, is_watched: bool) -> dict[int, CellBase]:
     """Return the complete, valid cells that would be measured in the same way now, by position."""
-    name = record.variant.name
-    runs = jobs[name].procedure.runs
-    positions = {key: position for position, key in enumerate(keys[name])}
+    positions = {key: position for position, key in enumerate(keys)}
     return {
         positions[cell.key]: cell
         for cell in record.cells
@@ -311,16 +288,3 @@ def _why_unused(record: RunRecord, *, is_watched: bool) -> str:
     if not any(cell.status == "ok" for cell in record.cells):
         return "it has no finished cell"
     return "measured under other circumstances (model, options, procedure, device or versions)"
-
-
-def read_new_records(
-    folder: Path, names: Sequence[str], keys: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[str, int, CellBase]]:
-    """Yield the variant, the position and the cell of every cell in these records, except for unreadable files."""
-    for path in (folder / name for name in names if name.endswith(".json")):
-        with contextlib.suppress(ResultsError):
-            record = read_record(path)
-            positions = {key: position for position, key in enumerate(keys[record.variant.name])}
-            for cell in record.cells:
-                if cell.key in positions:
-                    yield record.variant.name, positions[cell.key], cell

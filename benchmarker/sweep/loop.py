@@ -14,20 +14,17 @@ from dataclasses import dataclass
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError
 from benchmarker.core.formatting import approximate_duration
+from benchmarker.sweep.interrupt import SweepTimeoutError
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.sweep_plan import without_given_up
-from benchmarker.sweep.sweep_state import Failure
-from benchmarker.sweep.workers.base import Ended, Line, Pool, Round, Session, Work, Worker
+from benchmarker.sweep.sweep_state import Failure, Sweep
+from benchmarker.sweep.workers.base import Ended, Line, Pool, Round, Work, Worker
 
 TRIES = 3
 """Attempts at work that died with its worker."""
 LOSSES = 2
 """Consecutive deaths after which a worker gets no more work."""
 TICK_S = 1.0
-
-
-class SweepTimeoutError(Exception):
-    """The time for the entire sweep is up."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,9 @@ class Busy:
 class Loop:
     """Work that is still to be done, and the workers that do it."""
 
-    def __init__(self, session: Session, pool: Pool, terminal: Terminal, *, deadline_s: float | None) -> None:
-        """Begin without work.
-
-        Args:
-            deadline_s: End of the sweep on the monotonic clock; None for no limit.
-        """
-        self._session, self._pool, self._terminal = session, pool, terminal
+    def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, deadline_s: float | None) -> None:
+        """Begin without work; the deadline is on the monotonic clock, or None for no limit."""
+        self._sweep, self._pool, self._terminal = sweep, pool, terminal
         self._deadline_s = deadline_s
         self._queue: list[Work] = []
         self._busy: dict[Worker, Busy] = {}
@@ -59,7 +52,7 @@ class Loop:
         """Finished rounds by worker."""
 
     def run(self, works: Sequence[Work]) -> None:
-        """Do all of the work; raises DeviceError or SweepTimeoutError or BaseException."""
+        """Do all of the work, or raise the error that ends the sweep."""
         self._queue = list(works)
         while self._queue or self._busy:
             self._queue = [work for work in self._queue if not self._is_given_up(work)]
@@ -82,13 +75,12 @@ class Loop:
                     self._print(event)
 
     def _hand_out(self) -> None:
-        workers = [worker for worker in self._pool.workers() if worker not in self._unfit]
+        workers = self._workers()
         if self._queue and not workers and not self._busy and not self._pool.is_preparing():
             raise DeviceError(f"no worker is left for {', '.join(map(str, self._queue))}")
-        self._session.schedule.workers = max(1, len(workers))
-        idle = [worker for worker in workers if worker not in self._busy]
-        for worker in idle:
-            work = self._next(worker, workers)
+        self._sweep.schedule.workers = max(1, len(workers))
+        for worker in workers:
+            work = None if worker in self._busy else self._next(worker, workers)
             if work is None:
                 continue
             self._queue.remove(work)
@@ -104,8 +96,7 @@ class Loop:
             self._pool.start(worker, work, shares_host=shares_host)
 
     def _is_given_up(self, work: Work) -> bool:
-        given_up = self._session.progress.given_up
-        return isinstance(work, Round) and not without_given_up(work.tasks, given_up)
+        return isinstance(work, Round) and not without_given_up(work.tasks, self._sweep.progress.given_up)
 
     def _next(self, worker: Worker, workers: Sequence[Worker]) -> Work | None:
         """Choose work for a worker; None if there is none for it.
@@ -148,7 +139,7 @@ class Loop:
         if worker.name:
             self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
         if not self._terminal.can_pin and any(isinstance(work, Round) for work in self._queue):
-            rounds, under_way = self._session.schedule.rounds, [busy.work for busy in self._busy.values()]
+            rounds, under_way = self._sweep.schedule.rounds, [busy.work for busy in self._busy.values()]
             finished = rounds - sum(isinstance(unfinished, Round) for unfinished in (*self._queue, *under_way))
             self._terminal.line(f"after {finished} of {rounds} rounds:\n{self.table()}")
 
@@ -162,9 +153,9 @@ class Loop:
             self._queue.insert(0, work)
             return
         self._terminal.line(f"{worker.name}: {reason}; {work} is given up")
-        sweep = self._session.sweep
-        alone = sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
-        self._session.progress.failures.append(Failure(str(work), Fault("crash", reason), sweep.folder, (), alone))
+        alone = self._sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
+        failure = Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone)
+        self._sweep.progress.failures.append(failure)
 
     def _print(self, line: Line) -> None:
         if line.text.startswith("["):
@@ -181,21 +172,19 @@ class Loop:
             else self._last_lines[worker]
             for worker, busy in self._busy.items()
         ]
-        if self._pool_size() > 1:
+        if len(self._workers()) > 1:
             lines.append(self._left(now))
         self._terminal.pin("\n".join(["", self.table(), *lines]))
 
     def table(self) -> str:
         """Return the present median of every cell."""
-        sweep = self._session.sweep
         running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
-        variants = list(sweep.jobs)
-        return self._session.progress.live_table.text(
-            variants, sweep.points(variants[0]), running=running if self._busy else ()
-        )
+        variants = list(self._sweep.jobs)
+        points = self._sweep.points(variants[0])
+        return self._sweep.progress.live_table.text(variants, points, running=running if self._busy else ())
 
-    def _pool_size(self) -> int:
-        return len([worker for worker in self._pool.workers() if worker not in self._unfit])
+    def _workers(self) -> list[Worker]:
+        return [worker for worker in self._pool.workers() if worker not in self._unfit]
 
     def _left(self, now: float) -> str:
         rounds = [busy for busy in self._busy.values() if isinstance(busy.work, Round)]

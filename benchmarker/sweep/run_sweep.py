@@ -7,9 +7,8 @@ core away from the measurement. Whatever ends a sweep, the finished cells are on
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarker.core.console import Terminal
@@ -17,17 +16,16 @@ from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.environment import Environment
-from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.folder import ReusableCells, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.interrupt import SweepTimeoutError
+from benchmarker.sweep.interval_rule import more_rounds
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
-from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.loop import Loop, SweepTimeoutError
+from benchmarker.sweep.loop import Loop
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
-from benchmarker.sweep.stopping import more_rounds
 from benchmarker.sweep.sweep_plan import RAY, Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
-from benchmarker.sweep.sweep_state import Failure, Progress, Sweep, now_id
-from benchmarker.sweep.workers.base import Pool, Round, Session, Tools, check_devices
+from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
+from benchmarker.sweep.workers.base import Pool, Round, Tools, check_devices
 from benchmarker.sweep.workers.local import LocalPool
 
 
@@ -36,14 +34,12 @@ class SweepResult:
     """End of a sweep whose folder was opened."""
 
     folder: Path
-    failures: tuple[Failure, ...]
-    out_of_time: bool = False
-    stopped: BaseException | None = None
+    failures: Sequence[Failure]
+    stopped: BaseException | None
 
     @property
-    def failed(self) -> list[str]:
-        """Names of the failures."""
-        return [failure.name for failure in self.failures] + ["time"] * self.out_of_time
+    def is_out_of_time(self) -> bool:
+        return isinstance(self.stopped, SweepTimeoutError)
 
 
 def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
@@ -59,36 +55,19 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
     if settings.dry_run:
         return None
     pool = _pool(settings, tools)
-    loop: Loop | None = None
     try:
         environment, commit = pool.prepare(request, terminal.line)
-        file = _sweep_file(request)
-        sweep = Sweep(
-            jobs=_planned_jobs(request, environment, commit=commit or _earlier_commit(request)),
-            folder=request.folder or _new_folder(request, environment),
-            started_at=file.started_at,
-            settings=settings,
-            display=request.display,
-            run=tools.run,
-        )
+        sweep = _sweep(request, environment, tools, forecast, commit=commit or _earlier_commit(request))
         with locked(sweep.folder):
-            open_folder(
-                sweep.folder,
-                file,
-                sweep.jobs,
-                before=request.before,
-                saved=request.saved,
-                resume=settings.resume,
-            )
-            session = Session(sweep, Progress(LiveTable(sweep.workload)), Schedule([], forecast, rounds=request.rounds))
+            open_folder(request, sweep.folder, sweep.jobs)
             terminal.line(f"records: {sweep.folder}")
             deadline_s = started + settings.timeout_s if settings.timeout_s else None
-            loop = Loop(session, pool, terminal, deadline_s=deadline_s)
+            loop = Loop(sweep, pool, terminal, deadline_s=deadline_s)
             stopped: BaseException | None = None
             try:
-                pool.begin(session)
+                pool.begin(sweep)
                 is_watched = tools.find_monitor(environment) is not None
-                _measure(request, file, session, loop, pool, terminal, started=started, is_watched=is_watched)
+                _measure(request, sweep, loop, pool, terminal, started=started, is_watched=is_watched)
             except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
                 stopped = error
             # The workers end, and save what they have, before the lock is given up.
@@ -96,12 +75,10 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
             loop.print_rest()
     finally:
         pool.stop()
-    out_of_time = isinstance(stopped, SweepTimeoutError)
-    if out_of_time:
+    result = SweepResult(sweep.folder, sweep.progress.failures, stopped)
+    if result.is_out_of_time:
         terminal.line(f"the time is up (--timeout {settings.timeout_s:g})")
-    return SweepResult(
-        sweep.folder, tuple(session.progress.failures), out_of_time, stopped=None if out_of_time else stopped
-    )
+    return result
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
@@ -115,10 +92,37 @@ def _pool(settings: Settings, tools: Tools) -> Pool:
     return RayPool(settings.runtime_env, tools)
 
 
+def _sweep(
+    request: SweepRequest, environment: Environment, tools: Tools, forecast: Forecast, *, commit: str | None
+) -> Sweep:
+    config, sha256 = request.config.path, request.config_sha256
+    workload = workload_of(request.config.experiment.workload)
+    title = workload.title(next(iter(request.jobs.values())))
+    return Sweep(
+        jobs={
+            name: with_origin(job, environment, config=config, config_sha256=sha256, commit=commit)
+            for name, job in request.jobs.items()
+        },
+        folder=request.folder or RESULTS / slug(environment.device.name.lower()) / slug(title.lower()) / now_id(),
+        started_at=request.file.started_at,
+        settings=request.settings,
+        progress=Progress(LiveTable(workload)),
+        schedule=Schedule([], forecast, rounds=request.file.rounds),
+        display=request.display,
+        run=tools.run,
+    )
+
+
+def _earlier_commit(request: SweepRequest) -> str | None:
+    """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
+    first = next(iter(request.jobs.values()))
+    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
+    return next((commit for commit in commits if commit), None)
+
+
 def _measure(
     request: SweepRequest,
-    file: SweepFile,
-    session: Session,
+    sweep: Sweep,
     loop: Loop,
     pool: Pool,
     terminal: Terminal,
@@ -127,36 +131,22 @@ def _measure(
     is_watched: bool,
 ) -> None:
     """Measure the missing rounds, then add rounds while an interval is wide, then judge the quality."""
-    sweep, schedule, settings = session.sweep, session.schedule, request.settings
-    reusable = find_reusable(
-        sweep.folder,
-        sweep.jobs,
-        sweep.keys(),
-        rounds=request.rounds,
-        cards={worker.card for worker in pool.workers() if worker.card or not worker.name},
-        is_watched=is_watched,
-    )
-    tasks = missing_tasks(sweep.jobs, range(request.rounds), request.seed, finished=reusable.finished)
-    _take_in(reusable, session, tasks, request, terminal)
-    schedule.add(tasks, rounds=request.rounds)
+    file, settings, rounds = request.file, request.settings, request.file.rounds
+    cards = {worker.card for worker in pool.workers() if worker.card or not worker.name}
+    reusable = find_reusable(sweep, rounds=rounds, cards=cards, is_watched=is_watched)
+    tasks = missing_tasks(sweep.jobs, range(rounds), file.seed, finished=reusable.finished)
+    _take_in(reusable, sweep, tasks, request, terminal)
     measuring_since = time.monotonic()
-    loop.run(_rounds(tasks, reusable))
-    rounds = request.rounds
-    while (
-        more := more_rounds(
-            sweep,
-            request.baseline,
-            rounds,
-            request.max_rounds,
-            terminal,
-            count=max(1, len(pool.workers())),
-            is_late=settings.max_time_s is not None and time.monotonic() > started + settings.max_time_s,
-        )
-    ) > rounds:
+    while True:
+        sweep.schedule.add(tasks, rounds=rounds)
+        loop.run(_rounds(tasks, reusable))
+        is_late = settings.max_time_s is not None and time.monotonic() > started + settings.max_time_s
+        count = max(1, len(pool.workers()))
+        more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+        if more == rounds:
+            break
         write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
-        added = missing_tasks(sweep.jobs, range(rounds, more), request.seed, finished=reusable.finished)
-        schedule.add(added, rounds=more)
-        loop.run(_rounds(added, reusable))
+        tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
         rounds = more
     if settings.places and loop.rounds_of:
         each = ", ".join(f"{name}: {count}" for name, count in sorted(loop.rounds_of.items(), key=str))
@@ -167,24 +157,23 @@ def _measure(
 
 
 def _take_in(
-    reusable: ReusableCells, session: Session, tasks: list[Task], request: SweepRequest, terminal: Terminal
+    reusable: ReusableCells, sweep: Sweep, tasks: list[Task], request: SweepRequest, terminal: Terminal
 ) -> None:
     """Print the state of a resumed folder, and put its cells into the live table."""
     for note in reusable.notes:
         terminal.line(note)
     if request.settings.resume:
-        cells = request.rounds * sum(len(job.grid.points()) for job in session.sweep.jobs.values())
+        cells = request.file.rounds * sum(len(job.grid.points()) for job in sweep.jobs.values())
         forecast = ""
         if reusable.finished and tasks:
-            forecast = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
+            forecast = f"; first guess: {approximate_duration(sweep.schedule.forecast.seconds(tasks))} to go"
         terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
-    session.progress.profiled |= reusable.profiled
+    sweep.progress.profiled |= reusable.profiled
     for (_, variant, position), cell in reusable.finished.items():
-        session.progress.live_table.add(variant, position, cell)
+        sweep.progress.live_table.add(variant, position, cell)
 
 
 def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
-    numbers = dict.fromkeys(task.round for task in tasks)
     return [
         Round(
             number,
@@ -192,42 +181,5 @@ def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
             is_bound=number in reusable.cards,
             card=reusable.cards.get(number),
         )
-        for number in numbers
+        for number in dict.fromkeys(task.round for task in tasks)
     ]
-
-
-def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: str | None) -> Mapping[str, Job]:
-    return {
-        name: with_origin(job, environment, config=request.config, config_sha256=request.config_sha256, commit=commit)
-        for name, job in request.jobs.items()
-    }
-
-
-def _earlier_commit(request: SweepRequest) -> str | None:
-    """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
-    first = next(iter(request.jobs.values()))
-    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
-    return next((commit for commit in commits if commit), None)
-
-
-def _new_folder(request: SweepRequest, environment: Environment) -> Path:
-    job = next(iter(request.jobs.values()))
-    title = workload_of(job.workload).title(job)
-    return RESULTS / slug(environment.device.name.lower()) / slug(title.lower()) / now_id()
-
-
-def _sweep_file(request: SweepRequest) -> SweepFile:
-    """Return the file for the folder; a resumed sweep keeps the time of its beginning."""
-    file = SweepFile(
-        config=str(request.config),
-        arguments=request.arguments,
-        variants=tuple(request.jobs),
-        rounds=request.rounds,
-        max_rounds=request.max_rounds,
-        seed=request.seed,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        baseline=request.baseline,
-    )
-    if request.before is None:
-        return file
-    return file.model_copy(update={"config": request.before.config, "started_at": request.before.started_at})

@@ -153,32 +153,31 @@ def local_numbers(places: str) -> list[int] | None:
 
 
 def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
-    """Return a description of the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
+    """Describe the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
     places = request.settings.places
     numbers = local_numbers(places) if places else None
-    workers = min(len(numbers), request.rounds) if numbers else 1
-    tasks = missing_tasks(request.jobs, range(request.rounds), request.seed, finished=())
+    workers = min(len(numbers), request.file.rounds) if numbers else 1
+    tasks = missing_tasks(request.jobs, range(request.file.rounds), request.file.seed, finished=())
     first = next(iter(request.jobs.values()))
     points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
-    turns = math.ceil(request.rounds / workers)
+    turns = math.ceil(request.file.rounds / workers)
     return [
         f"plan: {_rounds_text(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
+        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.file.rounds)}",
         *_worker_lines(places, workers, unused=len(numbers or ()) - workers),
-        f"  order rotated, and reversed in every second round; seed {request.seed}",
+        f"  order rotated, and reversed in every second round; seed {request.file.seed}",
         *_judging_lines(workload, list(request.jobs.values())),
         # The libraries of other hosts are unknown.
-        *([] if places else _unsupported_lines(request.jobs)),
+        *(
+            f"  {name} cannot run here: {reason}"
+            for name, job in request.jobs.items()
+            if not places and (reason := workload.lacking(job))
+        ),
     ]
-
-
-def _unsupported_lines(jobs: Mapping[str, Job]) -> list[str]:
-    reasons = {name: workload_of(job.workload).lacking(job) for name, job in jobs.items()}
-    return [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
 
 
 def _worker_lines(places: str | None, workers: int, *, unused: int) -> list[str]:
@@ -193,16 +192,14 @@ def _worker_lines(places: str | None, workers: int, *, unused: int) -> list[str]
 
 
 def _rounds_text(request: SweepRequest) -> str:
-    text = plural(request.rounds, "round", "rounds")
-    is_open = request.max_rounds is not None and request.max_rounds > request.rounds
-    return f"{text} (up to {request.max_rounds} while an interval is wide)" if is_open else text
+    text = plural(request.file.rounds, "round", "rounds")
+    is_open = request.file.max_rounds is not None and request.file.max_rounds > request.file.rounds
+    return f"{text} (up to {request.file.max_rounds} while an interval is wide)" if is_open else text
 
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
     judging = workload.judging()
-    judged = [job for job in jobs if judging and judging.form(job)]
-    return (
-        [f"  then {judging.name} ({judging.words(judged[0])}), once for each quantization"]
-        if judging and judged
-        else []
-    )
+    judged = next((job for job in jobs if judging and judging.form(job)), None)
+    if judging is None or judged is None:
+        return []
+    return [f"  then {judging.name} ({judging.words(judged)}), once for each quantization"]

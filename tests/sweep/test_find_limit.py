@@ -26,7 +26,7 @@ def fitting_below(most):
     def tried(value):
         values.append(value)
         fits = value <= most
-        return Trial(value, fits, None if fits else "oom_gpu", None if fits else "out of memory", value)
+        return Trial(value, fits, None if fits else "out of memory", value)
 
     return tried, values
 
@@ -49,7 +49,7 @@ def test_a_start_that_does_not_fit_is_the_answer():
 
 def test_the_answer_in_words():
     reason = "CUDA out of memory. Tried to allocate 4.06 GiB. GPU 0 has a total capacity of 139.80 GiB"
-    trials = (Trial(1024, True, None, None, 3 * 2**30), Trial(2048, False, "oom_gpu", reason, None))
+    trials = (Trial(1024, True, None, 3 * 2**30), Trial(2048, False, reason, None))
     expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
     assert Limit("seq_len", trials).words == expected
 
@@ -69,7 +69,7 @@ def test_an_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
 def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(tmp_path, monkeypatch):
     asked = read_job([*ASKED, "64"])
 
-    def measured(job, path, sweep, run):
+    def measured(job, path, run):
         (point,) = job.points()
         template = Run(job.model_copy(update={"output": tmp_path}), Terminal(quiet=True)).record
         cell = {"seq_len": point.seq_len, "batch_size": 1, "mode": "forward"}

@@ -18,8 +18,7 @@ from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import find_config
 from benchmarker.schema.run_order import read_order
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.workers.ray_pool import RayPool, cores_each, workers_of
-from benchmarker.sweep.workers.ray_task import measure
+from benchmarker.sweep.workers.ray_pool import RayPool, cores_each, measure, workers_of
 from tests.faults.stage import Stage
 from tests.sweep.fake_ray import FakeRay, WorkerCrashedError
 from tests.sweep.test_workers import running_in, workers_of_rounds

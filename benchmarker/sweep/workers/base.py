@@ -1,14 +1,14 @@
 """Interface between the loop of a sweep and its workers.
 
-A worker measures one round, or one judgement, at a time. All workers call the same functions, `measure_round` and
-`judge`; they differ in the process and on the host where these run.
+A worker measures one round, or one judgement, at a time. All workers call the same function, `do`; they differ in the
+process and on the host where it runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,13 +21,14 @@ from benchmarker.schema.base import changed_fields
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.child import StoppedError
+from benchmarker.sweep.attempt import measure_round
+from benchmarker.sweep.interrupt import Stop, StoppedError
 from benchmarker.sweep.judge_quality import Judgement, judge
-from benchmarker.sweep.measure_round import measure_round
 from benchmarker.sweep.prepare_host import PREPARE_HOST
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.sweep_plan import Schedule, Task
-from benchmarker.sweep.sweep_state import RUN, Equipment, Progress, Sweep
+from benchmarker.sweep.starter import Starter, shared_modules
+from benchmarker.sweep.sweep_plan import Task
+from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
 CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
@@ -105,20 +106,13 @@ class Ended:
     error: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class Session:
-    sweep: Sweep
-    progress: Progress
-    schedule: Schedule
-
-
 class Pool(Protocol):
     """The workers of a sweep."""
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
-    def begin(self, session: Session) -> None:
+    def begin(self, sweep: Sweep) -> None:
         """Take the values that all work of the sweep needs. Called once, before `start`."""
 
     def workers(self) -> Sequence[Worker]:
@@ -126,13 +120,10 @@ class Pool(Protocol):
 
     def is_preparing(self) -> bool:
         """Return True while a host is being prepared, whose workers are not ready yet."""
+        return False
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
-        """Give work to an idle worker.
-
-        Args:
-            shares_host: Whether other workers of its host measure at the same time.
-        """
+        """Give work to an idle worker, whose host measures other work at the same time if `shares_host` is True."""
 
     def events(self, timeout_s: float) -> list[Line | Ended]:
         """Return new lines and ended work, after a wait that ends early with the first of them."""
@@ -165,12 +156,38 @@ def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
     return None
 
 
-def do(session: Session, equipment: Equipment, worker: Worker, work: Work) -> Ended:
+def equip(
+    sweep: Sweep,
+    worker: Worker,
+    environment: Environment,
+    tools: Tools,
+    print_line: Callable[[str], None],
+    *,
+    variables: Mapping[str, str] | None = None,
+    stop: Stop | None = None,
+) -> Equipment:
+    """Return the equipment of a worker; `variables` are environment variables of its children."""
+    cores = own_cores(worker.slot, worker.slots) if worker.slots > 1 else ()
+    modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
+    return Equipment(
+        name=worker.name,
+        environment=environment,
+        monitor=tools.find_monitor(environment),
+        # Workers that share cores disturb each other, which the flag shared_host records.
+        watch_host=tools.watch_host if worker.slots == 1 or cores else None,
+        starter=Starter(modules, variables=variables, print_line=print_line),
+        print_line=print_line,
+        stop=stop or Stop(),
+        cores=cores,
+    )
+
+
+def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
     try:
         if isinstance(work, Judgement):
-            judge(session.sweep, session.progress, equipment, work)
+            judge(sweep, equipment, work)
         else:
-            measure_round(session.sweep, session.progress, equipment, work.tasks, session.schedule)
+            measure_round(sweep, equipment, work.tasks)
     except StoppedError:
         return Ended(worker, work, lost="it was stopped")
     except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread

@@ -10,58 +10,41 @@ import contextlib
 import os
 import queue
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
-from pathlib import Path
+from dataclasses import replace
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.execution.jobs import write_job
 from benchmarker.schema.environment import Environment
-from benchmarker.sweep.child import Stop
+from benchmarker.schema.job import Job
 from benchmarker.sweep.folder import card_of
+from benchmarker.sweep.interrupt import Stop
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.starter import Starter, shared_modules
 from benchmarker.sweep.sweep_plan import LOCAL
-from benchmarker.sweep.sweep_state import Equipment
-from benchmarker.sweep.workers.base import (
-    Ended,
-    Line,
-    Session,
-    Tools,
-    Work,
-    Worker,
-    do,
-    own_cores,
-    why_unlike,
-)
+from benchmarker.sweep.sweep_state import Equipment, Sweep
+from benchmarker.sweep.workers.base import Ended, Line, Pool, Tools, Work, Worker, do, equip, why_unlike
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable for NVIDIA and, in torch for ROCm, for AMD too."""
-JOIN_S = 0.1
 
 
-class LocalPool:
-    """Workers on this host; see `Pool`."""
-
-    def __init__(self, numbers: Sequence[int] | None, tools: Tools) -> None:
+class LocalPool(Pool):
+    def __init__(self, numbers: Sequence[int], tools: Tools) -> None:
         """Start nothing yet.
 
         Args:
-            numbers: GPUs with a worker each; None for one worker without a card of its own.
+            numbers: GPUs with a worker each; none for one worker without a card of its own.
         """
         self._tools = tools
-        self._numbers = tuple(numbers or ())
+        self._numbers = numbers
         host = socket.gethostname()
-        names: list[str | None] = [f"{LOCAL}{number}" for number in self._numbers]
-        names = names or [None]
+        names = [f"{LOCAL}{number}" for number in numbers] or [None]
         self._workers = [Worker(name, host, slot, len(names)) for slot, name in enumerate(names)]
         self._environments: dict[str | None, Environment] = {}
         self._unfit: dict[str | None, str] = {}
-        self._session: Session
+        self._sweep: Sweep
         self._inboxes: dict[str | None, queue.SimpleQueue[tuple[Work, bool] | None]] = {}
         self._threads: list[threading.Thread] = []
         self._events: queue.SimpleQueue[Line | Ended] = queue.SimpleQueue()
@@ -69,42 +52,40 @@ class LocalPool:
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         jobs = list(request.jobs.values())
+        device, (first, *others) = jobs[0].device, self._workers
         # A resumed sweep goes on with the commit that it began with.
         commit = None if request.settings.resume else self._tools.look_for(jobs[0])
-        first, *others = self._workers
         if not self._numbers:
-            self._environments[None] = prepare_host(jobs[0].device, command=self._tools.prepare_host)
+            self._environments[None] = prepare_host(device, command=self._tools.prepare_host)
         else:
             print_line(f"{first.name}: preparing the checkpoints")
-            with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(self._workers)) as threads:
-                files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in jobs]
-                futures = {
-                    worker: threads.submit(self._look, worker, jobs[0].device, (), print_line) for worker in others
-                }
-                self._environments[first.name] = self._look(first, jobs[0].device, files, print_line)
-                for worker, future in futures.items():
-                    try:
-                        self._environments[worker.name] = future.result()
-                    except DeviceError as error:
-                        self._unfit[worker.name] = str(error)
-        self._workers = [self._with_card(worker) for worker in self._workers]
+            with ThreadPoolExecutor(len(self._workers)) as threads:
+                futures = {worker: threads.submit(self._prepare, worker, device, [], print_line) for worker in others}
+                self._environments[first.name] = self._prepare(first, device, jobs, print_line)
+            for worker, future in futures.items():
+                try:
+                    self._environments[worker.name] = future.result()
+                except DeviceError as error:
+                    self._unfit[worker.name] = str(error)
+        self._workers = [
+            replace(worker, card=card_of(environment.device.uuid, worker.name))
+            if (environment := self._environments.get(worker.name))
+            else worker
+            for worker in self._workers
+        ]
         return self._environments[first.name], commit
 
-    def _look(
-        self, worker: Worker, device: str, files: Sequence[Path], print_line: Callable[[str], None]
+    def _prepare(
+        self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
     ) -> Environment:
-        """Return the environment of a card."""
-
-        def print_name(text: str) -> None:
-            print_line(worker.line(text))
-
+        """Return the environment of a card, after preparing the jobs' checkpoints."""
         try:
             environment = prepare_host(
                 device,
-                files,
+                jobs,
                 command=self._tools.prepare_host,
                 variables=self._variables(worker),
-                print_line=print_name,
+                print_line=lambda text: print_line(worker.line(text)),
             )
         except DeviceError as error:
             raise DeviceError(f"{worker.name}: {error}") from error
@@ -116,38 +97,36 @@ class LocalPool:
         return environment
 
     def _variables(self, worker: Worker) -> dict[str, str]:
-        if not self._numbers:
-            return {}
-        return {VISIBLE: visible_card(self._numbers[worker.slot], os.environ.get(VISIBLE))}
+        return {VISIBLE: visible_card(self._numbers[worker.slot], os.environ.get(VISIBLE))} if self._numbers else {}
 
-    def _with_card(self, worker: Worker) -> Worker:
-        environment = self._environments.get(worker.name)
-        card = card_of(environment.device.uuid, worker.name) if environment else None
-        return Worker(worker.name, worker.host, worker.slot, worker.slots, card)
-
-    def begin(self, session: Session) -> None:
-        self._session = session
-        for worker in self._workers if self._numbers else ():
+    def begin(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        for worker in list(self._workers) if self._numbers else ():
             environment = self._environments.get(worker.name)
-            if environment and (difference := why_unlike(session.sweep.jobs.values(), environment)):
-                self._unfit[worker.name] = f"{worker.name}: left out: {difference}"
-        for worker in list(self._workers):
-            if reason := self._unfit.get(worker.name):
+            reason = self._unfit.get(worker.name)
+            if environment and (difference := why_unlike(sweep.jobs.values(), environment)):
+                reason = f"{worker.name}: left out: {difference}"
+            if reason:
                 self._workers.remove(worker)
                 self._events.put(Line(Worker(None, worker.host), reason))
 
     def workers(self) -> Sequence[Worker]:
         return self._workers
 
-    def is_preparing(self) -> bool:
-        return False
-
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
         if worker.name not in self._inboxes:
+            equipment = equip(
+                self._sweep,
+                worker,
+                self._environments[worker.name],
+                self._tools,
+                lambda text: self._events.put(Line(worker, text)),
+                variables=self._variables(worker),
+                stop=self._stop,
+            )
             self._inboxes[worker.name] = queue.SimpleQueue()
-            thread = threading.Thread(target=self._serve, args=(worker, self._equip(worker)), daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(threading.Thread(target=self._serve, args=(worker, equipment), daemon=True))
+            self._threads[-1].start()
         self._inboxes[worker.name].put((work, shares_host))
 
     def events(self, timeout_s: float) -> list[Line | Ended]:
@@ -156,43 +135,17 @@ class LocalPool:
         return []
 
     def stop(self) -> None:
-        self._stop.request()
         for inbox in self._inboxes.values():
             inbox.put(None)
-        for thread in self._threads:
-            while thread.is_alive():
-                try:
-                    thread.join(JOIN_S)
-                except KeyboardInterrupt:
-                    self._stop.request()
-
-    def _equip(self, worker: Worker) -> Equipment:
-        def print_line(text: str) -> None:
-            self._events.put(Line(worker, text))
-
-        sweep, environment = self._session.sweep, self._environments[worker.name]
-        modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
-        has_own_cores = worker.slots == 1 or bool(own_cores(worker.slot, worker.slots))
-        return Equipment(
-            name=worker.name,
-            environment=environment,
-            monitor=self._tools.find_monitor(environment),
-            # Workers that share cores disturb each other, which the flag shared_host records.
-            watch_host=self._tools.watch_host if has_own_cores else None,
-            starter=Starter(modules, variables=self._variables(worker), print_line=print_line),
-            print_line=print_line,
-            stop=self._stop,
-        )
+        self._stop.request(self._threads)
 
     def _serve(self, worker: Worker, equipment: Equipment) -> None:
-        """Do the work in the inbox until the pool is stopped. The thread's children inherit its cores."""
-        if worker.slots > 1 and (share := own_cores(worker.slot, worker.slots)):
-            os.sched_setaffinity(0, share)
-        monitor, inbox = equipment.monitor, self._inboxes[worker.name]
-        with closing(equipment.starter), monitor.running() if monitor else nullcontext():
+        """Do the work in the inbox until the pool is stopped."""
+        inbox = self._inboxes[worker.name]
+        with equipment.in_use():
             while (item := inbox.get()) and not self._stop.requests:
                 work, equipment.shares_host = item
-                self._events.put(do(self._session, equipment, worker, work))
+                self._events.put(do(self._sweep, equipment, worker, work))
 
 
 def visible_card(number: int, visible: str | None) -> str:

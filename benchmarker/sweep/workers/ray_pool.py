@@ -1,7 +1,7 @@
 """Workers on Ray: every GPU of a running cluster, or of this host if there is no cluster.
 
-Work goes out as a task that holds one GPU. Its files come back through Ray's object store, so that no disk is shared.
-Ray itself repeats a task whose worker or host died; the loop repeats the others.
+Work goes out as a task that holds one GPU and measures in a temporary folder. Its files come back through Ray's object
+store, so that no disk is shared. Ray itself repeats a task whose worker or host died; the loop repeats the others.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,20 @@ from benchmarker.core.packages import install_hint
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.run_order import RUN_ORDER, append_lines
-from benchmarker.sweep.folder import read_new_records
 from benchmarker.sweep.judge_quality import Judgement
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.workers.base import Ended, Line, Session, Tools, Work, Worker
+from benchmarker.sweep.sweep_plan import Forecast, Schedule
+from benchmarker.sweep.sweep_state import Sweep
+from benchmarker.sweep.workers.base import Ended, Line, Pool, Tools, Work, Worker
 from benchmarker.sweep.workers.ray_task import (
     SET_BY_RAY,
     LineQueue,
-    RemoteResult,
-    RemoteWork,
+    Result,
     Setting,
+    Task,
+    engine_fingerprints,
     measure,
-    own_engines,
-    prepare_worker_host,
+    prepare,
 )
 
 RETRIES = 2
@@ -52,14 +52,16 @@ class Running:
     """Variants whose profile the task does not make."""
 
 
-class RayPool:
-    """GPUs of a Ray cluster; see `Pool`."""
-
+class RayPool(Pool):
     def __init__(self, runtime_env: Path | None, tools: Tools) -> None:
         """Connect to the cluster, or start one with this host's GPUs; raises MissingLibraryError or DeviceError."""
-        self._ray = _import_ray()
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingLibraryError(f"--places ray: Ray is not installed; {install_hint('ray')}") from error
+        self._ray: Any = ray
         self._tools = tools
-        _connect(self._ray, _read_runtime_env(runtime_env))
+        self._connect(_read_runtime_env(runtime_env))
         if not workers_of(self._ray.nodes()):
             self._ray.shutdown()
             raise DeviceError("--places ray: the cluster has no GPU; 'ray status' shows its resources")
@@ -67,62 +69,74 @@ class RayPool:
         here = self._near(self._ray.get_runtime_context().get_node_id())
         self._lines = self._ray.remote(num_cpus=0)(LineQueue).options(scheduling_strategy=here).remote()
         self._setting: Setting
-        self._session: Session
+        self._sweep: Sweep
         self._running: dict[Any, Running] = {}
         """Tasks by their references."""
-        self._ready: set[str] = set()
-        self._unfit: set[str] = set()
-        """Hosts that cannot be used."""
+        self._ready: dict[str, bool] = {}
+        """Prepared hosts, and whether they can be used."""
         self._environments: dict[str, Environment] = {}
-        self._events: deque[Line | Ended] = deque()
+        """Environments by card."""
+        self._events: list[Line | Ended] = []
+
+    def _connect(self, runtime_env: dict[str, Any] | None) -> None:
+        """Connect to the cluster that runs here or that RAY_ADDRESS names; else start one with this host's GPUs."""
+        quiet = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            self._ray.init(address="auto", **quiet)
+        except ConnectionError:
+            self._ray.init(address="local", include_dashboard=False, **quiet)
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         variables = {name: value for name, value in os.environ.items() if SET_BY_RAY.fullmatch(name)}
-        self._setting = Setting(self._tools, request.jobs, variables, own_engines(), self._lines)
+        self._setting = Setting(self._tools, request.jobs, variables, engine_fingerprints(), self._lines)
         first = workers_of(self._ray.nodes())[0]
         print_line(f"{first.name}: preparing the checkpoints")
-        reference = self._submit(prepare_worker_host, first, "prepare", self._setting, first)
+        reference = self._submit(prepare, first, "prepare", self._setting, first)
         while not self._ray.wait([reference], timeout=1.0)[0]:
             for line in self._new_lines():
                 print_line(line.worker.line(line.text))
         try:
-            result: RemoteResult = self._ray.get(reference)
+            result: Result = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             raise DeviceError(f"{first.name}: Ray lost it: {type(error).__name__}") from error
         if result.unfit or result.environment is None:
             raise DeviceError(f"{first.name}: {result.unfit}")
-        self._ready.add(first.host)
+        self._ready[first.host] = True
         self._environments[result.card] = result.environment
         return result.environment, None if request.settings.resume else result.commit
 
-    def begin(self, session: Session) -> None:
-        self._session = session
+    def begin(self, sweep: Sweep) -> None:
+        self._sweep = sweep
 
     def workers(self) -> Sequence[Worker]:
-        present = [worker for worker in workers_of(self._ray.nodes()) if worker.host not in self._unfit]
+        present = workers_of(self._ray.nodes())
         preparing = {running.worker.host for running in self._running.values() if running.work is None}
         for worker in present:
             if worker.host not in {*self._ready, *preparing}:
-                reference = self._submit(prepare_worker_host, worker, "prepare", self._setting, worker)
+                reference = self._submit(prepare, worker, "prepare", self._setting, worker)
                 self._running[reference] = Running(worker, None)
                 preparing.add(worker.host)
-        return [worker for worker in present if worker.host in self._ready]
+        return [worker for worker in present if self._ready.get(worker.host)]
 
     def is_preparing(self) -> bool:
         return any(running.work is None for running in self._running.values())
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
-        progress, schedule = self._session.progress, self._session.schedule
-        profiled = self._profiled_elsewhere(work)
-        task = RemoteWork(
+        sweep, profiled = self._sweep, self._profiled_elsewhere(work)
+        is_judgement = isinstance(work, Judgement)
+        forecast = Forecast(sweep.jobs, shared_imports=sweep.settings.shared_imports)
+        task = Task(
             worker=worker,
             work=work,
-            sweep=self._session.sweep,
-            progress=progress.for_remote(profiled=set(profiled)),
-            rounds=schedule.rounds,
+            sweep=replace(
+                sweep,
+                progress=sweep.progress.for_remote(profiled=set(profiled)),
+                schedule=Schedule([] if is_judgement else work.tasks, forecast, rounds=sweep.schedule.rounds),
+            ),
             shares_host=shares_host,
             environments=self._environments,
-            files={path.name: path.read_bytes() for path in work.records} if isinstance(work, Judgement) else {},
+            files={name: (sweep.folder / name).read_bytes() for name in work.records} if is_judgement else {},
         )
         reference = self._submit(measure, worker, str(work), self._setting, task)
         self._running[reference] = Running(worker, work, frozenset(profiled))
@@ -136,8 +150,7 @@ class RayPool:
         self._events += self._new_lines()
         for reference in ready:
             self._take(self._running.pop(reference), reference)
-        events = list(self._events)
-        self._events.clear()
+        events, self._events = self._events, []
         return events
 
     def stop(self) -> None:
@@ -153,7 +166,7 @@ class RayPool:
         self._running.clear()
         self._ray.shutdown()
 
-    def _submit(self, function: Callable[..., RemoteResult], worker: Worker, name: str, *arguments: object) -> Any:
+    def _submit(self, function: Callable[..., Result], worker: Worker, name: str, *arguments: object) -> Any:
         task = self._ray.remote(function).options(
             num_gpus=1,
             num_cpus=cores_each(self._ray.nodes()),
@@ -169,12 +182,12 @@ class RayPool:
         Profiles take as long as timing. Rounds that begin together share them in turns, because neighbours in a config
         often take equally long.
         """
-        profiled = set(self._session.progress.profiled)
+        profiled = set(self._sweep.progress.profiled)
         if isinstance(work, Judgement):
             return profiled
         rounds = [running for running in self._running.values() if not isinstance(running.work, Judgement | None)]
         for running in rounds:
-            profiled |= set(self._session.sweep.jobs) - running.profiled
+            profiled |= set(self._sweep.jobs) - running.profiled
         left = [task.variant for task in work.tasks if task.variant not in profiled]
         idle = max(1, len(self.workers()) - len(rounds))
         return profiled | (set(left) - set(left[::idle]))
@@ -183,39 +196,33 @@ class RayPool:
         """Turn the end of a task into an event."""
         worker, work = running.worker, running.work
         try:
-            result: RemoteResult = self._ray.get(reference)
+            result: Result = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            result = RemoteResult(unfit=f"{type(error.cause).__name__}: {error.cause}")
+            result = Result(unfit=f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
             if work is not None:
                 self._events.append(Ended(worker, work, lost=f"Ray lost it: {type(error).__name__}"))
             return
         if result.environment:
             self._environments[result.card] = result.environment
-        if work is None:
-            if result.unfit:
-                self._unfit.add(worker.host)
-                self._events.append(Line(worker, f"left out: {result.unfit}"))
-            else:
-                self._ready.add(worker.host)
-        elif result.unfit or result.error:
+        if work is not None:
+            if not result.unfit and not result.error:
+                self._save(running, result)
             self._events.append(Ended(worker, work, unfit=result.unfit, error=result.error))
-        else:
-            self._save(running, result)
-            self._events.append(Ended(worker, work))
+            return
+        self._ready[worker.host] = not result.unfit
+        if result.unfit:
+            self._events.append(Line(worker, f"left out: {result.unfit}"))
 
-    def _save(self, running: Running, result: RemoteResult) -> None:
-        sweep, progress = self._session.sweep, self._session.progress
+    def _save(self, running: Running, result: Result) -> None:
+        folder = self._sweep.folder
         for name, content in result.files.items():
             if name == RUN_ORDER:
-                append_lines(sweep.folder, content)
+                append_lines(folder, content)
             else:
-                write_atomically(sweep.folder / Path(name).name, content.decode(errors="replace"))
+                write_atomically(folder / Path(name).name, content.decode(errors="replace"))
         if result.progress:
-            progress.learn(result.progress, set(running.profiled), sweep.folder)
-        if not isinstance(running.work, Judgement):
-            for variant, position, cell in read_new_records(sweep.folder, list(result.files), sweep.keys()):
-                progress.live_table.add(variant, position, cell)
+            self._sweep.progress.learn(result.progress, set(running.profiled), folder)
 
     def _new_lines(self) -> list[Line]:
         with contextlib.suppress(self._ray.exceptions.RayError):
@@ -231,49 +238,31 @@ class RayPool:
         return NodeAffinitySchedulingStrategy(node_id=host, soft=True)
 
 
+def _gpu_hosts(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [node for node in nodes if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+
+
 def workers_of(nodes: Sequence[Mapping[str, Any]]) -> tuple[Worker, ...]:
     """Return a worker for each GPU of each living host; Ray's id identifies the host."""
-    living = [node for node in nodes if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    hosts = _gpu_hosts(nodes)
     return tuple(
-        Worker(f"{_name(node, living)}/{slot}", host=node["NodeID"], slot=slot, slots=int(node["Resources"]["GPU"]))
-        for node in living
+        Worker(f"{_name(node, hosts)}/{slot}", host=node["NodeID"], slot=slot, slots=int(node["Resources"]["GPU"]))
+        for node in hosts
         for slot in range(int(node["Resources"]["GPU"]))
     )
 
 
 def cores_each(nodes: Sequence[Mapping[str, Any]]) -> int:
     """Return the cores that a task reserves: as many as the smallest host has for each of its GPUs, at least 1."""
-    shares = [
-        int(node["Resources"].get("CPU", 0) // node["Resources"]["GPU"])
-        for node in nodes
-        if node["Alive"] and node["Resources"].get("GPU", 0) >= 1
-    ]
+    shares = [int(node["Resources"].get("CPU", 0) // node["Resources"]["GPU"]) for node in _gpu_hosts(nodes)]
     return max(1, min(shares, default=1))
 
 
 def _name(node: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> str:
     """Return the host's name, with the beginning of its id if two hosts have the same name."""
     name = str(node["NodeManagerHostname"])
-    namesakes = [node for node in nodes if node["NodeManagerHostname"] == name]
-    return f"{name}-{node['NodeID'][:6]}" if len(namesakes) > 1 else name
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingLibraryError(f"--places ray: Ray is not installed; {install_hint('ray')}") from error
-    return ray
-
-
-def _connect(ray: Any, runtime_env: dict[str, Any] | None) -> None:
-    """Connect to the cluster that runs here or that RAY_ADDRESS names; else start one with this host's GPUs."""
-    quiet = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": runtime_env}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray.init(address="auto", **quiet)
-    except ConnectionError:
-        ray.init(address="local", include_dashboard=False, **quiet)
+    is_unique = sum(other["NodeManagerHostname"] == name for other in nodes) == 1
+    return name if is_unique else f"{name}-{node['NodeID'][:6]}"
 
 
 def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:

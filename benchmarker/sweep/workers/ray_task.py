@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ from benchmarker.engines.external.environments import EnvironmentState, environm
 from benchmarker.execution.jobs import is_job_file, write_job
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.sweep.judge_quality import Judgement, check_inputs
-from benchmarker.sweep.live_table import LiveTable
+from benchmarker.sweep.judge_quality import check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
-from benchmarker.sweep.starter import Starter, shared_modules
-from benchmarker.sweep.sweep_plan import Forecast, Schedule
-from benchmarker.sweep.sweep_state import Equipment, Progress, Sweep
-from benchmarker.sweep.workers.base import Session, Tools, Work, Worker, do, own_cores, why_unlike
+from benchmarker.sweep.sweep_state import Progress, Sweep
+from benchmarker.sweep.workers.base import Tools, Work, Worker, do, equip, why_unlike
 
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 """Variables that Ray sets in its workers, and that a measurement depends on."""
@@ -58,107 +54,67 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class RemoteWork:
+class Task:
     worker: Worker
     work: Work
     sweep: Sweep
-    progress: Progress
-    rounds: int
     shares_host: bool
-    environments: Mapping[str, Environment] = field(default_factory=dict)
+    environments: Mapping[str, Environment]
     """Environments that earlier tasks determined, by card."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
-class RemoteResult:
+class Result:
     card: str = ""
     environment: Environment | None = None
     commit: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
     progress: Progress | None = None
     unfit: str | None = None
-    error: BenchmarkerError | None = None
+    error: BaseException | None = None
 
 
-def prepare_worker_host(setting: Setting, worker: Worker) -> RemoteResult:
+def prepare(setting: Setting, worker: Worker) -> Result:
     """Check the inputs of the jobs, prepare their checkpoints, and return the environment."""
-    card = _enter(setting, worker)
-    first = next(iter(setting.jobs.values()))
+    card, jobs = _enter(setting, worker), list(setting.jobs.values())
     try:
-        check_inputs(setting.jobs.values())
-        commit = setting.tools.look_for(first)
-        with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
-            files = [write_job(job.model_copy(update={"origin": None}), Path(folder)) for job in setting.jobs.values()]
-            environment = prepare_host(
-                first.device, files, command=setting.tools.prepare_host, print_line=_line_printer(setting, worker)
-            )
+        check_inputs(jobs)
+        commit = setting.tools.look_for(jobs[0])
+        command, print_line = setting.tools.prepare_host, _line_printer(setting, worker)
+        environment = prepare_host(jobs[0].device, jobs, command=command, print_line=print_line)
     except BenchmarkerError as error:
-        return RemoteResult(unfit=str(error))
-    return RemoteResult(card, environment, commit, unfit=_refused_engine(setting))
+        return Result(unfit=str(error))
+    return Result(card, environment, commit, unfit=_refused_engine(setting))
 
 
-def measure(setting: Setting, task: RemoteWork) -> RemoteResult:
+def measure(setting: Setting, task: Task) -> Result:
     """Do the work on the card that Ray assigned to this process."""
-    worker, jobs = task.worker, task.sweep.jobs
-    card = _enter(setting, worker)
+    card, print_line, jobs = _enter(setting, task.worker), _line_printer(setting, task.worker), task.sweep.jobs
+    device, command = next(iter(jobs.values())).device, setting.tools.prepare_host
     try:
-        environment = task.environments.get(card) or prepare_host(
-            next(iter(jobs.values())).device,
-            command=setting.tools.prepare_host,
-            print_line=_line_printer(setting, worker),
-        )
+        environment = task.environments.get(card) or prepare_host(device, command=command, print_line=print_line)
     except BenchmarkerError as error:
-        return RemoteResult(unfit=str(error))
+        return Result(unfit=str(error))
     if unfit := _refused_engine(setting) or why_unlike(jobs.values(), environment):
-        return RemoteResult(unfit=unfit)
+        return Result(unfit=unfit)
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as home:
-        folder = Path(home)
+        sweep = replace(task.sweep, folder=Path(home))
         for job in jobs.values():
-            write_job(job, folder)
+            write_job(job, sweep.folder)
         for name, content in task.files.items():
-            (folder / name).write_bytes(content)
-        sweep, progress = replace(task.sweep, folder=folder), task.progress
-        progress.live_table = LiveTable(sweep.workload)
-        try:
-            _do(setting, task, sweep, environment, slot=int(card.rpartition("/")[2]) % worker.slots)
-        except BenchmarkerError as error:
-            return RemoteResult(card, environment, error=error)
-        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if _is_result(path)}
-        return RemoteResult(card, environment, files=files, progress=progress)
-
-
-def _do(setting: Setting, task: RemoteWork, sweep: Sweep, environment: Environment, *, slot: int) -> None:
-    worker, work, print_line = task.worker, task.work, _line_printer(setting, task.worker)
-    monitor = setting.tools.find_monitor(environment)
-    all_cores = os.sched_getaffinity(0)
-    share = own_cores(slot, worker.slots) if worker.slots > 1 else tuple(all_cores)
-    modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
-    equipment = Equipment(
-        name=worker.name,
-        environment=environment,
-        monitor=monitor,
-        watch_host=setting.tools.watch_host if share else None,
-        starter=Starter(modules, print_line=print_line),
-        print_line=print_line,
-        shares_host=task.shares_host,
-    )
-    if isinstance(work, Judgement):
-        work = replace(work, records=tuple(sweep.folder / path.name for path in work.records))
-        tasks = []
-    else:
-        tasks = list(work.tasks)
-    forecast = Forecast(sweep.jobs, shared_imports=sweep.settings.shared_imports)
-    session = Session(sweep, task.progress, Schedule(tasks, forecast, rounds=task.rounds))
-    os.sched_setaffinity(0, share or all_cores)
-    try:
-        with closing(equipment.starter), monitor.running() if monitor else nullcontext():
-            ended = do(session, equipment, worker, work)
-    finally:
-        # Ray uses this process again for other tasks.
-        os.sched_setaffinity(0, all_cores)
-    if ended.error:
-        raise ended.error
+            (sweep.folder / name).write_bytes(content)
+        worker = replace(task.worker, slot=int(card.rpartition("/")[2]) % task.worker.slots)
+        equipment = equip(sweep, worker, environment, setting.tools, print_line)
+        equipment.shares_host = task.shares_host
+        with equipment.in_use():
+            ended = do(sweep, equipment, worker, task.work)
+        if isinstance(ended.error, BenchmarkerError):
+            return Result(card, environment, error=ended.error)
+        if ended.error:
+            raise ended.error
+        files = {path.name: path.read_bytes() for path in sorted(sweep.folder.iterdir()) if _is_result(path)}
+        return Result(card, environment, files=files, progress=sweep.progress)
 
 
 def _enter(setting: Setting, worker: Worker) -> str:
@@ -177,7 +133,7 @@ def _enter(setting: Setting, worker: Worker) -> str:
     return f"{context.get_node_id()}/{number}"
 
 
-def _line_printer(setting: Setting, worker: Worker) -> Any:
+def _line_printer(setting: Setting, worker: Worker) -> Callable[[str], None]:
     return lambda line: setting.lines.put.remote(worker.name, line)
 
 
@@ -185,7 +141,7 @@ def _is_result(path: Path) -> bool:
     return path.is_file() and not path.name.startswith(".") and not is_job_file(path)
 
 
-def own_engines() -> dict[str, str]:
+def engine_fingerprints() -> dict[str, str]:
     """Return fingerprints of this host's working environments of external engines, by name."""
     return {state.spec.name: _fingerprint(state) for state in environment_states() if state.problem is None}
 
@@ -196,13 +152,12 @@ def _refused_engine(setting: Setting) -> str | None:
     Anyone who can write to a host's cache folder could otherwise decide which program runs.
     """
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
-    for state in environment_states():
-        if state.spec.engine not in engines or state.problem is not None:
-            continue
-        if setting.engines.get(state.spec.name) != _fingerprint(state):
+    of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
+    for name, fingerprint in engine_fingerprints().items():
+        if of_engine[name] in engines and setting.engines.get(name) != fingerprint:
             return (
-                f"its environment {state.spec.name} differs from the one on the sweep's own host; "
-                f"'benchmarker engine install {state.spec.name}' on both makes them equal"
+                f"its environment {name} differs from the one on the sweep's own host; "
+                f"'benchmarker engine install {name}' on both makes them equal"
             )
     return None
 

@@ -1,4 +1,4 @@
-"""Rule that ends a sweep: the width of the intervals, never a verdict.
+"""Rule by which a sweep adds rounds: the width of the intervals, never a verdict.
 
 Continuing until a difference is found would find differences that do not exist. Variants whose steps wait for the host
 keep intervals as wide as the host makes them, and do not extend the sweep.
@@ -35,7 +35,7 @@ class Widths:
         return max(self.device.values(), default=None)
 
 
-def widths_of(sweep: Sweep, baseline: str) -> Widths:
+def widths_of(sweep: Sweep, baseline: str | None) -> Widths:
     """Compute the widths from the records in the sweep's folder."""
     widths = Widths({}, {})
     try:
@@ -54,7 +54,7 @@ def widths_of(sweep: Sweep, baseline: str) -> Widths:
 
 
 def more_rounds(
-    sweep: Sweep, baseline: str, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
+    sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
     """Return the new number of rounds; the present one if that is enough, or no more are allowed.
 
