@@ -49,7 +49,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
     progress, pending = sweep.progress, task.cells
     while pending:
         is_last = any(reruns[position] >= RERUNS for position in pending)
-        attempt = Attempt(sweep, equipment, task.variant, task.round, pending, is_last=is_last)
+        attempt = Attempt(sweep, equipment, task, pending, is_last=is_last)
         fault = attempt.run()
         measured = len(attempt.finished)
         decision = attempt.settle(fault, tries)
@@ -92,14 +92,7 @@ class Attempt:
     """One child that times cells of one variant, from its command to its completed record."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        equipment: Equipment,
-        variant: str,
-        round_number: int,
-        cells: Sequence[int],
-        *,
-        is_last: bool,
+        self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...], *, is_last: bool
     ) -> None:
         """Start nothing yet.
 
@@ -107,8 +100,8 @@ class Attempt:
             is_last: Keep and flag disturbed cells, because they are not measured again.
         """
         self.sweep, self.progress, self.equipment = sweep, sweep.progress, equipment
-        self.variant, self.round, self.cells = variant, round_number, tuple(cells)
-        self.path = sweep.record_path(variant, round_number)
+        self.variant, self.round, self.cells = task.variant, task.round, cells
+        self.path = sweep.record_path(task.variant, task.round)
         self.watch = Watch(self.path, len(self.cells))
         self.log = CappedLog(self.path.with_suffix(".log"))
         self._is_last = is_last
