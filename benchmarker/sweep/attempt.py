@@ -13,11 +13,11 @@ from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, Flag, RunRecord
+from benchmarker.schema.record import CellBase, Flag
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.run_order import OrderLine, append_order
 from benchmarker.schema.status import status_words
-from benchmarker.sweep.child import CappedLog, Phase, Watch, run_child
+from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.interrupt import INTERRUPTIONS
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
 from benchmarker.sweep.sweep_plan import Task, without_given_up
@@ -50,7 +50,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
     while pending:
         is_last = any(reruns[position] >= RERUNS for position in pending)
         attempt = Attempt(sweep, equipment, task, pending, is_last=is_last)
-        fault = attempt.run()
+        fault = attempt.measure()
         measured = len(attempt.finished)
         decision = attempt.settle(fault, tries)
         cells = dict(zip(pending, attempt.finished[:measured], strict=False))
@@ -88,7 +88,7 @@ def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int
     return tuple(again)
 
 
-class Attempt:
+class Attempt(Child):
     """One child that times cells of one variant, from its command to its completed record."""
 
     def __init__(
@@ -99,12 +99,8 @@ class Attempt:
         Args:
             is_last: Keep and flag disturbed cells, because they are not measured again.
         """
-        self.sweep, self.progress, self.equipment = sweep, sweep.progress, equipment
-        self.variant, self.round, self.cells = task.variant, task.round, cells
-        self.path = sweep.record_path(task.variant, task.round)
-        self.watch = Watch(self.path, len(self.cells))
-        self.log = CappedLog(self.path.with_suffix(".log"))
-        self._is_last = is_last
+        super().__init__(sweep, equipment, task.variant, sweep.record_path(task.variant, task.round), cells)
+        self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
         self._host: HostGauge | None = None
         self._pid = 0
         self._shown = 0
@@ -112,14 +108,10 @@ class Attempt:
         self._since = time.monotonic()
 
     @property
-    def record(self) -> RunRecord | None:
-        return self.watch.record
-
-    @property
     def finished(self) -> tuple[CellBase, ...]:
         return self.record.cells if self.record else ()
 
-    def run(self) -> Fault | None:
+    def measure(self) -> Fault | None:
         """Run the child; return the reason if it ended before its work was complete."""
         device, started = self.equipment.environment.device, time.time()
         part = Part(
@@ -130,16 +122,7 @@ class Attempt:
             **self._place_in_sweep(),
         )
         try:
-            end = run_child(
-                self.sweep.command(self.variant, part),
-                self.equipment,
-                round_number=self.round,
-                watch=self.watch,
-                log=self.log,
-                limit_s=self._limit_s,
-                step=self._show,
-                begun=self._begin,
-            )
+            end = self.run(part, round_number=self.round)
         except INTERRUPTIONS:
             self._close_interrupted()
             raise
@@ -167,14 +150,14 @@ class Attempt:
         Raises:
             ResultsError: The record cannot be saved.
         """
-        if self.watch.phase != "end" and not (self.record and self.record.profile):
+        if self.phase != "end" and not (self.record and self.record.profile):
             # The child did not reach the profile: the next process makes it.
             self.progress.profiled.discard(self.variant)
         decision = decide(
             self.cells,
             [cell.status for cell in self.finished],
             fault,
-            phase=self.watch.phase,
+            phase=self.phase,
             tries=tries,
             points=self.sweep.points(self.variant),
             workload=self.sweep.workload,
@@ -222,7 +205,7 @@ class Attempt:
         after = before.model_copy(update=changes)
         if self.record is None or after != before:
             write_record(after, self.path)
-        self.watch.record = after
+        self.record = after
         self.progress.records.append(after)
 
     def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
@@ -235,7 +218,7 @@ class Attempt:
         cell: CellBase = workload.cell_class(**fields, status=fault.status, error_kind=fault.kind, reason=fault.reason)
         return cell
 
-    def _begin(self, pid: int) -> None:
+    def begin(self, pid: int) -> None:
         self._pid = pid
         if self.equipment.watch_host:
             self._host = self.equipment.watch_host(pid)
@@ -283,7 +266,7 @@ class Attempt:
             changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
 
-    def _limit_s(self, phase: Phase) -> float:
+    def limit_s(self, phase: Phase) -> float:
         if phase == "load":
             return self.sweep.settings.load_timeout_s
         # The profile after the cells takes no longer than another cell, but has much to write.
@@ -291,7 +274,7 @@ class Attempt:
         limit_s = self.sweep.cell_limit_s(self.variant, position)
         return limit_s + ENERGY_S if phase == "end" and self.sweep.jobs[self.variant].procedure.energy else limit_s
 
-    def _show(self, lines: Sequence[str]) -> None:
+    def show(self, lines: list[str]) -> None:
         """Print new lines and cells, learn how long cells take, and read the host's load."""
         if self._host:
             self._host.read()
@@ -303,7 +286,7 @@ class Attempt:
         if monitor and monitor.problem and not self.equipment.is_unwatched:
             print_line(f"  {monitor.problem}")
             self.equipment.is_unwatched = True
-        if self._shown == 0 and self.watch.phase == "load":
+        if self._shown == 0 and self.phase == "load":
             self._since = time.monotonic()
         points = self.sweep.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._shown :]:

@@ -18,7 +18,7 @@ from benchmarker.schema.record import Missing, RunRecord
 from benchmarker.schema.record_io import read_record, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.schema.status import status_words
-from benchmarker.sweep.child import CappedLog, Watch, run_child
+from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep
 from benchmarker.workloads.session import Judging
@@ -91,34 +91,30 @@ def _run(
     sweep: Sweep, judging: Judging[Any, Any], equipment: Equipment, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
     """Run one child; return its record, and the reason if it ended early."""
-
-    def show(lines: Sequence[str]) -> None:
-        for line in lines:
-            if not line.startswith(f"{variant}: "):
-                equipment.print_line(f"  {line}")
-
     path = sweep.quality_path(variant)
-    log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
-    watch = Watch(path, 0)
+    child = JudgingChild(sweep, equipment, variant, path, ())
     try:
-        end = run_child(
-            sweep.command(variant, Part(record=path, sweep=sweep.started_at, only="quality")),
-            equipment,
-            round_number=None,
-            watch=watch,
-            log=log,
-            # Loading the variant may take that long, and so may the baseline and the scoring.
-            limit_s=lambda _phase: sweep.settings.load_timeout_s,
-            step=show,
-        )
+        end = child.run(Part(record=path, sweep=sweep.started_at, only="quality"), round_number=None)
     finally:
         path.unlink(missing_ok=True)
-    tail = log.last_lines
-    fault = fault_of(end, watch.record, problem=None, last_line=tail[-1] if tail else None)
-    if watch.record and (missing := judging.missing(watch.record)):
+    tail = child.log.last_lines
+    fault = fault_of(end, child.record, problem=None, last_line=tail[-1] if tail else None)
+    if child.record and (missing := judging.missing(child.record)):
         fault = Fault(missing.error_kind, missing.reason)
     if fault:
-        name = f"{variant}, {judging.lost(sweep.jobs[variant], watch.record)}"
+        name = f"{variant}, {judging.lost(sweep.jobs[variant], child.record)}"
         equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
-        sweep.progress.failures.append(Failure(name, fault, log=log.path, tail=tail, alone=sweep.alone(variant)))
-    return watch.record, fault
+        failure = Failure(name, fault, log=child.log.path, tail=tail, alone=sweep.alone(variant))
+        sweep.progress.failures.append(failure)
+    return child.record, fault
+
+
+class JudgingChild(Child):
+    def limit_s(self, phase: Phase) -> float:  # noqa: ARG002
+        # Loading the variant may take that long, and so may the baseline and the scoring.
+        return self.sweep.settings.load_timeout_s
+
+    def show(self, lines: list[str]) -> None:
+        for line in lines:
+            if not line.startswith(f"{self.variant}: "):
+                self.equipment.print_line(f"  {line}")

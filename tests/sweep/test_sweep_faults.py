@@ -198,7 +198,7 @@ def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: 
 
 
 def test_ctrl_c_just_after_the_start_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "Output", interrupted)
+    monkeypatch.setattr(child.Log, "follow", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Stage(tmp_path).sweep()
     assert psutil.Process().children() == []
