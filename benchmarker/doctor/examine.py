@@ -15,9 +15,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.core.formatting import MISSING, decimal, gib
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
-from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.findings import Finding, Machine, findings, look
 from benchmarker.doctor.instruments import Reading, readings
-from benchmarker.doctor.machine import Machine, look
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants

@@ -1,21 +1,132 @@
-"""Findings: each rule examines the machine and reports obstacles to good numbers, with remedies."""
+"""Properties of a machine, gathered once, and the findings: obstacles to good numbers, with remedies."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
-from benchmarker.core.formatting import GIB, gib
-from benchmarker.doctor.machine import Machine
+import psutil
 
+from benchmarker.checkpoints.cache import cache_folder
+from benchmarker.checkpoints.hub import transport_error
+from benchmarker.core.formatting import GIB, gib
+from benchmarker.core.packages import installed_version
+from benchmarker.hardware.amd import has_amd_driver
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import all_gpus
+from benchmarker.hardware.gpu import Gpu
+from benchmarker.hardware.read_environment import environment
+from benchmarker.schema.environment import Environment
+
+HUB_LIMIT_S = 5.0
+COMPILERS = ("g++", "c++", "clang++")
+LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "nvidia-ml-py", "ray")
 MODEL_BYTES = 8_100_000_000
 """Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space."""
 BUSY_BYTES = 2 * GIB
 BUSY = 0.5
 """Mean number of busy cores above which another program is running."""
 LEAST_CAPABILITY = (7, 0)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything that the findings depend on."""
+
+    environment: Environment
+    """Environment of a run on the device."""
+    torch_for: Literal["cuda", "rocm", "cpu"]
+    """Platform that the installed torch is built for."""
+    torch_runtime: str | None
+    """CUDA or HIP version that torch is built for."""
+    torch_sees_gpu: bool
+    torch_says: str | None
+    """Error of torch if it finds no GPU."""
+    architectures: tuple[str, ...]
+    """Architectures for which torch has kernels: `sm_90`, `gfx90a`."""
+    gpus: tuple[Gpu, ...]
+    """GPUs of every driver, whether or not torch can use them."""
+    has_amd: bool
+    """True for an AMD driver, even if no GPU can be read through it."""
+    has_triton: bool
+    compiler: str | None
+    """Path of a C++ compiler."""
+    hub: str | None
+    """Error of reaching the Hugging Face hub; None if it can be reached."""
+    cache: Path
+    """Folder of the hub's cache, which stores models."""
+    free_bytes: int
+    """Free bytes for the hub's cache or benchmarker's own, whichever has less."""
+    busy_processors: float
+    """Mean number of processors that programs used over one second."""
+    missing: tuple[str, ...]
+    """Libraries of LIBRARIES that are not installed."""
+
+
+def look(device: Device) -> Machine:
+    """Gather the properties, with one request to the hub."""
+    import torch
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    gpus = all_gpus()
+    sees_gpu = torch.cuda.is_available()
+    cache = Path(HF_HUB_CACHE)
+    return Machine(
+        environment=environment(device),
+        torch_for="rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu",
+        torch_runtime=torch.version.hip or torch.version.cuda,
+        torch_sees_gpu=sees_gpu,
+        torch_says=None if sees_gpu else _why_no_gpu(),
+        architectures=tuple(torch.cuda.get_arch_list()) if sees_gpu else (),
+        gpus=gpus,
+        has_amd=has_amd_driver() or any(gpu.vendor == "AMD" for gpu in gpus),
+        has_triton=find_spec("triton") is not None,
+        compiler=next(filter(None, map(shutil.which, (os.environ.get("CXX") or "", *COMPILERS))), None),
+        hub=_why_no_hub(),
+        cache=cache,
+        free_bytes=min(_free_bytes(cache), _free_bytes(cache_folder())),
+        busy_processors=psutil.cpu_percent(interval=1.0) / 100 * (psutil.cpu_count() or 1),
+        missing=tuple(name for name in LIBRARIES if installed_version(name) is None),
+    )
+
+
+def _why_no_gpu() -> str | None:
+    import torch
+
+    if not torch.version.cuda and not torch.version.hip:
+        return None
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _why_no_hub() -> str | None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info("Qwen/Qwen3-4B", timeout=HUB_LIMIT_S)
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except HfHubHTTPError as error:
+        # A refused request still shows that the hub can be reached.
+        return f"HTTP status {error.response.status_code}" if error.response.status_code >= 500 else None
+    except (OSError, transport_error()) as error:
+        return type(error).__name__
+    return None
+
+
+def _free_bytes(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
 
 
 @dataclass(frozen=True)
@@ -39,30 +150,24 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
     if machine.torch_sees_gpu:
         yield Finding("ok", f"torch uses {machine.environment.device.name}")
         return
-    if not machine.cards:
+    if not machine.gpus and not machine.has_amd:
         yield Finding("note", "there is no GPU: everything is measured on the processor")
         return
-    name = machine.cards[0].name
-    if machine.torch_for == "cpu":
+    gpu = next(iter(machine.gpus), None)
+    name = _name(gpu) if gpu else "an AMD card"
+    if machine.torch_for != ("rocm" if machine.has_amd else "cuda"):
         wanted = "ROCm" if machine.has_amd else "CUDA"
+        built_for = {"rocm": "ROCm", "cuda": "CUDA", "cpu": "CPUs only"}[machine.torch_for]
         yield Finding(
             "no",
-            f"there is {name}, but this torch is built for CPUs only",
+            f"there is {name}, but this torch is built for {built_for}",
             f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
         )
-    elif machine.has_amd != (machine.torch_for == "rocm"):
-        wanted = "ROCm" if machine.has_amd else "CUDA"
+    elif gpu and _is_older(gpu.newest_cuda, machine.torch_runtime):
         yield Finding(
             "no",
-            f"there is {name}, but this torch is built for {'ROCm' if machine.torch_for == 'rocm' else 'CUDA'}",
-            f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
-        )
-    elif _is_older(machine.cards[0].supports, machine.torch_runtime):
-        card = machine.cards[0]
-        yield Finding(
-            "no",
-            f"driver {card.driver} runs CUDA {card.supports}, and this torch is built for {machine.torch_runtime}",
-            f"update the driver, or install a torch built for CUDA {card.supports} or older",
+            f"driver {gpu.driver} runs CUDA {gpu.newest_cuda}, and this torch is built for {machine.torch_runtime}",
+            f"update the driver, or install a torch built for CUDA {gpu.newest_cuda} or older",
         )
     else:
         reason = f": {machine.torch_says}" if machine.torch_says else ""
@@ -73,6 +178,10 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
             if not machine.has_amd
             else "check HIP_VISIBLE_DEVICES, and that you may use /dev/kfd (groups render and video)",
         )
+
+
+def _name(gpu: Gpu) -> str:
+    return gpu.name or f"an {gpu.vendor} card"
 
 
 def _is_older(supported: str | None, built_for: str | None) -> bool:
@@ -114,24 +223,27 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _card(machine: Machine) -> Iterator[Finding]:
-    for card in machine.cards:
-        if (card.used_bytes or 0) > BUSY_BYTES or card.programs:
-            by = f" by {card.programs} other programs" if card.programs else ""
+    for gpu in machine.gpus:
+        used_bytes, limit_w, default_w = gpu.used_bytes(), gpu.power_limit_w(), gpu.power_default_w()
+        # A container may hide some of the programs.
+        programs = len({*(gpu.process_ids() or ())} - {os.getpid()})
+        if (used_bytes or 0) > BUSY_BYTES or programs:
+            by = f" by {programs} other programs" if programs else ""
             yield Finding(
                 "note",
-                f"{card.name} is in use{by}: {gib(card.used_bytes)} of its memory are taken",
+                f"{_name(gpu)} is in use{by}: {gib(used_bytes)} of its memory are taken",
                 "end these programs, or choose another card with --device cuda:N; they would affect the times",
             )
-        if card.power_limit_w and card.power_default_w and card.power_limit_w < 0.99 * card.power_default_w:
+        if limit_w and default_w and limit_w < 0.99 * default_w:
             yield Finding(
                 "note",
-                f"{card.name} is capped at {card.power_limit_w:.0f} W of {card.power_default_w:.0f}",
+                f"{_name(gpu)} is capped at {limit_w:.0f} W of {default_w:.0f}",
                 "raise the cap with nvidia-smi -pl or amd-smi set --power-cap, or report it with the numbers",
             )
-        if card.is_sliced:
+        if gpu.is_sliced:
             yield Finding(
                 "note",
-                f"{card.name} is divided into instances (MIG): the times are those of an instance, not of the card",
+                f"{_name(gpu)} is divided into instances (MIG): the times are those of an instance, not of the card",
                 "report the instance with the numbers; nvidia-smi -mig 0 removes the division",
             )
 
