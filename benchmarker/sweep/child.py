@@ -25,8 +25,8 @@ from benchmarker.schema.job import Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import interrupt
+from benchmarker.sweep.fork_server import ChildProcess
 from benchmarker.sweep.interrupt import INTERRUPTIONS, Stop, StoppedError, signal_group
-from benchmarker.sweep.starter import ChildProcess
 from benchmarker.sweep.sweep_state import Equipment, Sweep
 
 TICK_S = 0.5

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarker.sweep.starter import ChildProcess
+    from benchmarker.sweep.fork_server import ChildProcess
 
 TICK_S = 0.05
 GRACE_S = 5.0

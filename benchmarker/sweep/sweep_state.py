@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from benchmarker.schema.environment import Environment
     from benchmarker.schema.job import Job, Part
     from benchmarker.schema.record import RunRecord
+    from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault
-    from benchmarker.sweep.starter import Starter
     from benchmarker.sweep.sweep_plan import Schedule
     from benchmarker.workloads.base import Workload
 

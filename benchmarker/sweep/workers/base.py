@@ -22,11 +22,11 @@ from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempt import measure_round
+from benchmarker.sweep.fork_server import Starter, shared_modules
 from benchmarker.sweep.interrupt import Stop, StoppedError
 from benchmarker.sweep.judge_quality import Judgement, judge
 from benchmarker.sweep.prepare_host import PREPARE_HOST
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.starter import Starter, shared_modules
 from benchmarker.sweep.sweep_plan import Task
 from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
