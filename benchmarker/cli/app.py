@@ -99,7 +99,6 @@ def _options(
 
 
 def main() -> None:
-    """Run the `benchmarker` command."""
     print_what_can_be_printed()
     try:
         with contextlib.ExitStack() as stack:

@@ -19,8 +19,6 @@ FORMATS = ("text", "markdown", "csv", "json")
 
 @dataclass(frozen=True)
 class Look:
-    """Options for the output of a comparison."""
-
     form: str
     is_whole: bool
     """True to print every table, caption and caveat."""

@@ -13,28 +13,24 @@ from benchmarker.core.errors import BenchmarkerError
 
 
 def quantizations() -> list[str]:
-    """Return the values of `--quant`."""
     from benchmarker.quantization.registry import LOADERS
 
     return list(LOADERS)
 
 
 def engines() -> list[str]:
-    """Return the values of `--engine`."""
     from benchmarker.engines.registry import ENGINES
 
     return list(ENGINES)
 
 
 def model_engines() -> list[str]:
-    """Return the engines that run a model in this process, as `benchmarker generate` does."""
     from benchmarker.engines.registry import MODEL_ENGINES
 
     return list(MODEL_ENGINES)
 
 
 def variants(ctx: typer.Context) -> list[str]:
-    """Return the names of the variants in the config on the command line."""
     from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 
     config = ctx.params.get("config")
@@ -48,7 +44,6 @@ def variants(ctx: typer.Context) -> list[str]:
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the columns of the records on the command line, each after the columns that are typed already."""
     from benchmarker.report.choice import column_names
     from benchmarker.report.compare import compare
 

@@ -62,7 +62,6 @@ def run() -> None:
 
 
 def main() -> None:
-    """Run `python -m benchmarker.run`."""
     from benchmarker.schema.job import PROGRAM
 
     print_what_can_be_printed()
@@ -123,7 +122,6 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
 
 
 def job_of(workload: Workload, values: Mapping[str, Any]) -> Job:
-    """Return the job that the options describe; raises SpecError."""
     # Imported here, because the classes of a job take as long as the rest of `benchmarker --help`.
     from benchmarker.execution.jobs import make_job
 
@@ -187,13 +185,11 @@ def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
 
 
 def _is_incomplete(record: RunRecord) -> bool:
-    """Return True if a requested cell or quality is missing."""
     missing = (getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     return any(missing) or any(cell.status != "ok" for cell in record.cells)
 
 
 def _print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
-    """Print the tables of one run and the path of its record."""
     if workload.explains_runs:
         _print_explained(record, terminal)
     else:
@@ -221,7 +217,6 @@ def _median_text(metric: Metric, cell: CellBase) -> str:
 
 
 def _print_explained(record: Any, terminal: Terminal) -> None:
-    """Print the tables of a generation and the reasons for its speed."""
     from benchmarker.comparison.ranking import ranking_of
     from benchmarker.explain.explain import explain
     from benchmarker.explain.values import bounds_of

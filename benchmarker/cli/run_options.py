@@ -90,7 +90,6 @@ class RunOptions(TyperCommand):
 
 
 def run_help(workload: Workload) -> RunHelp:
-    """Make the help from the fields of the workload's job."""
     name = "" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}"
     return RunHelp(f"benchmarker run{name}", workload.example, tuple(workload.options()))
 
@@ -104,7 +103,6 @@ def saved_help(arguments: Sequence[str]) -> RunHelp | None:
 
 
 def quantization_names() -> str:
-    """Return the saved help of `--quant`, which lists the names."""
     return next(option.help for option in _saved(DEFAULT_WORKLOAD).options if option.flag == "--quant")
 
 

@@ -123,7 +123,6 @@ def _cell_reason(folder: Path) -> str | None:
 
 
 def machine_lines(machine: Machine) -> str:
-    """Return a list of the machine's properties."""
     around = machine.environment
     device = around.device
     parts = [
@@ -147,7 +146,6 @@ def machine_lines(machine: Machine) -> str:
 
 
 def finding_lines(all_findings: Sequence[Finding]) -> str:
-    """Return one line per finding, with its remedy below."""
     lines = []
     for finding in all_findings:
         lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
@@ -176,7 +174,6 @@ def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
 
 
 def reading_table(readings: Sequence[Reading]) -> list[Block]:
-    """Return a table of the instruments with reference and measured values."""
     verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),

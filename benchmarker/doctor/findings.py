@@ -37,8 +37,6 @@ LEAST_CAPABILITY = (7, 0)
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that the findings depend on."""
-
     environment: Environment
     """Environment of a run on the device."""
     torch_for: Literal["cuda", "rocm", "cpu"]
@@ -131,8 +129,6 @@ def _free_bytes(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Finding:
-    """One result of a rule."""
-
     level: Literal["no", "note", "ok"]
     """`no`: something does not work; `note`: it works, but affects the numbers or needs a remark."""
     what: str
@@ -141,7 +137,6 @@ class Finding:
 
 
 def findings(machine: Machine) -> list[Finding]:
-    """Return the findings of all rules, the most serious first."""
     conclusions = [finding for rule in RULES for finding in rule(machine)]
     return sorted(conclusions, key=lambda finding: ("no", "note", "ok").index(finding.level))
 

@@ -187,12 +187,10 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
 
 
 def job_path(folder: Path, variant: str) -> Path:
-    """Return the path of a variant's job in a sweep's folder."""
     return folder / f"{PREFIX}{slug(variant)}.json"
 
 
 def write_job(job: Job, folder: Path) -> Path:
-    """Save a job and return its path; raises ResultsError."""
     path = job_path(folder, job.variant.name)
     write_atomically(path, job.model_dump_json(indent=1, exclude={"part", "output"}) + "\n")
     return path
@@ -219,7 +217,6 @@ def read_job_file(path: Path) -> Job:
 
 
 def saved_jobs(folder: Path | None) -> list[Job]:
-    """Return every readable job of a sweep's folder."""
     jobs = []
     for path in sorted(folder.glob(f"{PREFIX}*.json")) if folder else []:
         with contextlib.suppress(SpecError):

@@ -78,7 +78,6 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
 
 
 def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
-    """Return the invalid cells that are measured again, and count them."""
     again = [
         position
         for position, cell in cells.items()
@@ -275,7 +274,6 @@ class Attempt(Child):
         return limit_s + ENERGY_S if phase == "end" and self.sweep.jobs[self.variant].procedure.energy else limit_s
 
     def show(self, lines: list[str]) -> None:
-        """Print new lines and cells, learn how long cells take, and read the host's load."""
         if self._host:
             self._host.read()
         print_line, workload = self.equipment.print_line, self.sweep.workload
@@ -297,7 +295,6 @@ class Attempt(Child):
             self._since, self._shown = now, self._shown + 1
 
     def _set_aside_if_broken(self) -> str | None:
-        """Rename a record that cannot be read; return the reason."""
         if not self.path.exists():
             return None
         try:

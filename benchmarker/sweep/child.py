@@ -81,18 +81,15 @@ class Log:
             self._give_up(error)
 
     def follow(self, stream: IO[bytes]) -> None:
-        """Begin to read."""
         self._stream = stream
         self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
 
     def lines(self) -> list[str]:
-        """Return the lines since the last call, as far as they are shown."""
         return [self._lines.popleft() for _ in range(len(self._lines))]
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """Last lines that are not empty."""
         lines = self._tail.decode(errors="replace").splitlines()
         return tuple(line.rstrip() for line in lines if line.strip())[-TAIL_LINES:]
 
@@ -169,7 +166,6 @@ class Child:
         return "cell" if len(self.record.cells) < len(self.cells) else "end"
 
     def limit_s(self, phase: Phase) -> float:
-        """Return the longest time for a phase, and for each cell."""
         raise NotImplementedError
 
     def begin(self, pid: int) -> None:

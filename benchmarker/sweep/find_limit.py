@@ -49,12 +49,10 @@ class Limit:
 
     @property
     def largest(self) -> Trial | None:
-        """Largest value that fits; None if none does."""
         return max((trial for trial in self.trials if trial.fits), key=lambda trial: trial.value, default=None)
 
     @property
     def refused(self) -> Trial:
-        """Smallest value that does not fit."""
         return min((trial for trial in self.trials if not trial.fits), key=lambda trial: trial.value)
 
     @property
@@ -121,7 +119,6 @@ def _start(job: Job, axis: str) -> int:
 
 
 def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
-    """Measure a job in a process of its own and return its record."""
     part = Part(record=path.absolute(), sweep=now_id(), cells=(0,), only="timing")
     saved = write_job(job, path.parent)
     command = [*run, "--job", str(saved), "--part", part.model_dump_json(), "--quiet"]
@@ -137,7 +134,6 @@ def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
-    """Return whether the value fits, according to its record."""
     cell = record.cells[0] if record.cells else None
     if cell is not None and cell.status == "ok":
         memory = cell.memory

@@ -63,8 +63,6 @@ class SweepFile(Plain):
 
 @dataclass(frozen=True)
 class ReusableCells:
-    """Content of a sweep's folder that need not be measured again."""
-
     finished: Mapping[CellId, CellBase]
     cards: Mapping[int, str | None]
     """Card of each round that is partly measured; the same card has to measure the rest."""
@@ -75,7 +73,6 @@ class ReusableCells:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder; create it if needed."""
     owner_path = folder / OWNER
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,6 @@ DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 class Starter:
-    """Starts the children of one worker."""
-
     def __init__(
         self,
         modules: Sequence[str] = (),
@@ -105,7 +103,6 @@ class Starter:
 
 
 def shared_modules(workload: Workload, *, shared_imports: bool) -> list[str]:
-    """Return the modules that a round's fork server imports; none without --shared-imports."""
     if not shared_imports:
         return []
     if sys.platform != "linux":
@@ -194,7 +191,6 @@ def why_unfit(module: str) -> str | None:
 
 
 def device_files() -> list[str]:
-    """Return the open device files of a GPU's driver."""
     names = []
     for link in Path("/proc/self/fd").iterdir():
         # The descriptor of the listing is closed already.

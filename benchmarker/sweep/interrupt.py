@@ -54,7 +54,6 @@ class Stop:
                     self.requests += 1
 
     def end(self, process: ChildProcess, *signals: signal.Signals) -> None:
-        """Send the signals to a child, one after the other, until it has ended."""
         for number in signals:
             signal_group(process, number)
             requests, until_s = self.requests, time.monotonic() + GRACE_S

@@ -36,7 +36,6 @@ class Widths:
 
 
 def widths_of(sweep: Sweep, baseline: str | None) -> Widths:
-    """Compute the widths from the records in the sweep's folder."""
     widths = Widths({}, {})
     try:
         records = [record for record in collect([sweep.folder]).records if record.sweep == sweep.started_at]

@@ -90,7 +90,6 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 def _run(
     sweep: Sweep, judging: Judging[Any, Any], equipment: Equipment, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
-    """Run one child; return its record, and the reason if it ended early."""
     path = sweep.quality_path(variant)
     child = JudgingChild(sweep, equipment, variant, path, ())
     try:

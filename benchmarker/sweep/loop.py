@@ -37,7 +37,6 @@ class Loop:
     """Work that is still to be done, and the workers that do it."""
 
     def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, deadline_s: float | None) -> None:
-        """Begin without work; the deadline is on the monotonic clock, or None for no limit."""
         self._sweep, self._pool, self._terminal = sweep, pool, terminal
         self._deadline_s = deadline_s
         self._queue: list[Work] = []
@@ -68,7 +67,6 @@ class Loop:
             self._pin()
 
     def print_rest(self) -> None:
-        """Print the lines of stopped workers."""
         while events := self._pool.events(0):
             for event in events:
                 if isinstance(event, Line):
@@ -177,7 +175,6 @@ class Loop:
         self._terminal.pin("\n".join(["", self.table(), *lines]))
 
     def table(self) -> str:
-        """Return the present median of every cell."""
         running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
         variants = list(self._sweep.jobs)
         points = self._sweep.points(variants[0])

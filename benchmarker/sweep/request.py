@@ -154,7 +154,6 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    """Return the number of rounds that the options request; None without such an option."""
     choices = [*([rounds] if rounds else []), *[QUICK_ROUNDS] * quick, *[PUBLISH_ROUNDS] * publish]
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
@@ -197,7 +196,6 @@ def _saved_variants(saved: Sequence[Job], before: SweepFile) -> dict[str, Job]:
 
 
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
-    """Make and check the job of every variant before the first one runs."""
     jobs: dict[str, Job] = {}
     for variant in variants:
         arguments = ["--config", str(config.path), "--variant", variant, *options.text]

@@ -37,7 +37,6 @@ class Fault:
 
     @property
     def status(self) -> CellStatus:
-        """Status of the cell without a number."""
         return status_of(self.kind)
 
 

@@ -31,8 +31,6 @@ from benchmarker.sweep.workers.local import LocalPool
 
 @dataclass(frozen=True)
 class SweepResult:
-    """End of a sweep whose folder was opened."""
-
     folder: Path
     failures: Sequence[Failure]
     stopped: BaseException | None

@@ -49,8 +49,6 @@ def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """One variant in one round."""
-
     round: int
     variant: str
     cells: tuple[int, ...]
@@ -62,7 +60,6 @@ class Task:
 def missing_tasks(
     jobs: Mapping[str, Job], rounds: Collection[int], seed: int, *, finished: Collection[CellId]
 ) -> list[Task]:
-    """Return the tasks of these rounds that are still to be measured, in order."""
     tasks = []
     for number in rounds:
         for variant in order(list(jobs), number, seed):
@@ -92,11 +89,9 @@ class Forecast:
         self._ratios: dict[str, list[float]] = {}
 
     def learn(self, task: Task, seconds: float) -> None:
-        """Take in the time of a measured task."""
         self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses[task.variant] * task.share))
 
     def seconds(self, tasks: Sequence[Task]) -> float:
-        """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
         medians = [statistics.median(ratios) for ratios in list(self._ratios.values())]
         otherwise = statistics.median(medians) if medians else 1.0
         return sum(
@@ -124,7 +119,6 @@ class Schedule:
         self._begun = 0
 
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
-        """Add the tasks of further rounds."""
         self._left, self.rounds = [*self._left, *tasks], rounds
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:

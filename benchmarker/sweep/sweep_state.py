@@ -76,11 +76,9 @@ class Sweep:
         return list(self.jobs[variant].grid.points())
 
     def keys(self) -> dict[str, list[str]]:
-        """Return the keys of each variant's cells, by position in the grid."""
         return {name: list(job.origin.keys) for name, job in self.jobs.items() if job.origin}
 
     def record_path(self, variant: str, round_number: int) -> Path:
-        """Return a new path for a record."""
         return self.folder / f"{slug(variant)}-round{round_number + 1}-{now_id()}.json"
 
     def quality_path(self, variant: str) -> Path:
@@ -88,7 +86,6 @@ class Sweep:
         return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
 
     def command(self, variant: str, part: Part) -> list[str]:
-        """Return the command that starts a child."""
         job = str(job_path(self.folder, variant))
         return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.display]
 
@@ -98,7 +95,6 @@ class Sweep:
         return f"{self.jobs[variant].reproduce} {shlex.join(arguments)}".strip()
 
     def cell_limit_s(self, variant: str, position: int) -> float:
-        """Return the longest time that a cell may take."""
         if self.settings.cell_timeout_s is not None:
             return self.settings.cell_timeout_s
         longest_s = self.progress.cell_s.get((variant, position))
@@ -124,7 +120,6 @@ class LiveTable:
         self.failures: dict[tuple[str, int], CellStatus] = {}
 
     def add(self, variant: str, position: int, cell: CellBase) -> None:
-        """Add one round of a cell; a cell without a rate adds nothing."""
         rate = median_rate(self.workload, cell)
         if rate is not None:
             self.rates[variant, position].append(rate)
@@ -159,7 +154,6 @@ def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
 
 
 def median_rate(workload: Workload, cell: CellBase) -> float | None:
-    """Return the headline metric of the median repeat; None unless the cell is valid."""
     if cell.status != "ok":
         return None
     rates = [rate for sample in cell.samples if (rate := workload.rate(cell, sample)) is not None]
@@ -187,7 +181,6 @@ class Progress:
 
     @property
     def is_host_busy(self) -> bool:
-        """True if other programs run all the time, so that measuring again does not help."""
         return self.timed >= MIN_TIMED and self.disturbed > self.timed / 2
 
     def claim_profile(self, variant: str) -> bool:

@@ -36,7 +36,6 @@ CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:
 
 
 def look_for(job: Job) -> str | None:
-    """Check that a job's model exists; return its hub commit if it has one."""
     return workload_of(job.workload).look_for(job)
 
 
@@ -55,8 +54,6 @@ class Tools:
 
 @dataclass(frozen=True)
 class Worker:
-    """Address of a worker."""
-
     name: str | None
     """`local:1` or `node3/0`; None for the children of this process."""
     host: str

@@ -78,7 +78,6 @@ class LocalPool(Pool):
     def _prepare(
         self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
     ) -> Environment:
-        """Return the environment of a card, after preparing the jobs' checkpoints."""
         try:
             environment = prepare_host(
                 device,
@@ -140,7 +139,6 @@ class LocalPool(Pool):
         self._stop.request(self._threads)
 
     def _serve(self, worker: Worker, equipment: Equipment) -> None:
-        """Do the work in the inbox until the pool is stopped."""
         inbox = self._inboxes[worker.name]
         with equipment.in_use():
             while (item := inbox.get()) and not self._stop.requests:

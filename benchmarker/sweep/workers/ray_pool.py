@@ -193,7 +193,6 @@ class RayPool(Pool):
         return profiled | (set(left) - set(left[::idle]))
 
     def _take(self, running: Running, reference: Any) -> None:
-        """Turn the end of a task into an event."""
         worker, work = running.worker, running.work
         try:
             result: Result = self._ray.get(reference)

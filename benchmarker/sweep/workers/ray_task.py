@@ -35,15 +35,12 @@ class LineQueue:
         self._lines.append((worker, line))
 
     def take(self) -> list[tuple[str, str]]:
-        """Return the lines since the last call, each with the name of its worker."""
         lines, self._lines = self._lines, []
         return lines
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything that all tasks of a sweep need at their worker."""
-
     tools: Tools
     jobs: Mapping[str, Job]
     variables: Mapping[str, str]
@@ -76,7 +73,6 @@ class Result:
 
 
 def prepare(setting: Setting, worker: Worker) -> Result:
-    """Check the inputs of the jobs, prepare their checkpoints, and return the environment."""
     card, jobs = _enter(setting, worker), list(setting.jobs.values())
     try:
         check_inputs(jobs)
@@ -89,7 +85,6 @@ def prepare(setting: Setting, worker: Worker) -> Result:
 
 
 def measure(setting: Setting, task: Task) -> Result:
-    """Do the work on the card that Ray assigned to this process."""
     card, print_line, jobs = _enter(setting, task.worker), _line_printer(setting, task.worker), task.sweep.jobs
     device, command = next(iter(jobs.values())).device, setting.tools.prepare_host
     try:
