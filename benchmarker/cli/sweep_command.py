@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from benchmarker.sweep.request import Options, Settings
     from benchmarker.sweep.run_sweep import SweepResult
     from benchmarker.sweep.sweep_state import Failure
-    from benchmarker.sweep.workers.base import Tools
+    from benchmarker.sweep.workers import Tools
 
 DISPLAY = ("--quiet", "--verbose")
 """Options that change nothing that is measured. A resumed sweep does not keep them."""
@@ -144,7 +144,7 @@ def sweep_config(
     """
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
-    from benchmarker.sweep.workers.base import Tools
+    from benchmarker.sweep.workers import Tools
 
     content = read_config(config)
     words, options = split_arguments(arguments, content.experiment.workload)

@@ -1,6 +1,6 @@
 """Ctrl-C and the time limit of a sweep.
 
-1. The main thread leaves `Loop.run` with KeyboardInterrupt, or with SweepTimeoutError after `--timeout`.
+1. The main thread leaves `Loop.run` in `run_sweep` with KeyboardInterrupt, or with SweepTimeoutError after `--timeout`.
 2. The pool requests a stop. Each worker's wait for its child raises StoppedError.
 3. The child receives SIGINT and saves its finished cells. Another Ctrl-C, or five seconds, send a stronger signal.
 4. The finished cells are compared; then Ctrl-C ends the command with exit code 130, as `one_line_errors` does for all.

@@ -191,20 +191,15 @@ class Progress:
         return is_missing
 
     def for_remote(self, profiled: set[str]) -> Progress:
-        """Return a copy for another process, which makes the profiles that are missing in `profiled`."""
+        """Return a copy for another process, with a live table of its own."""
         table = LiveTable(self.live_table.workload)
         return Progress(table, given_up=self.given_up, cell_s=self.cell_s, profiled=profiled)
 
-    def learn(self, remote: Progress, profiled: set[str], folder: Path) -> None:
-        """Take in the progress of another process.
-
-        Args:
-            profiled: Variants whose profile the other process did not make.
-            folder: Folder that holds its logs now.
-        """
+    def learn(self, remote: Progress, folder: Path) -> None:
+        """Take in the progress of another process, whose logs are in this folder now."""
         self.given_up |= remote.given_up
         self.cell_s |= remote.cell_s
-        self.profiled |= remote.profiled - profiled
+        self.profiled |= remote.profiled
         self.failures += [replace(failure, log=folder / failure.log.name) for failure in remote.failures]
         self.live_table.failures |= remote.live_table.failures
         for cell, rates in remote.live_table.rates.items():

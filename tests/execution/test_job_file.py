@@ -29,7 +29,7 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from benchmarker.workloads.generation.generation_job import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from benchmarker.workloads.session import refuse_other_commit

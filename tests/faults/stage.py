@@ -27,7 +27,7 @@ from benchmarker.schema.collect import collect
 from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
 from benchmarker.sweep.request import Settings, make_request, read_config
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 

@@ -23,7 +23,7 @@ from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from tests.cli.test_cli import typed
 from tests.jobs import read_job
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
