@@ -9,8 +9,7 @@ from typing import Any
 from benchmarker.cli import run_command
 from benchmarker.cli.run_options import parse
 from benchmarker.execution.jobs import make_job
-from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.job import PROGRAM
+from benchmarker.schema.job import PROGRAM, Procedure
 from benchmarker.workloads.generation.spec import (
     GenerationJob,
     GenerationSubject,

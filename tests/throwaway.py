@@ -16,7 +16,7 @@ from pydantic import Field
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.job import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
 from benchmarker.schema.metric import Axis, Metric

@@ -19,8 +19,7 @@ from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.checkpoints.model_config import transformers_config
-from benchmarker.core.errors import ModelError
-from benchmarker.core.packages import report_library_conflicts
+from benchmarker.core.errors import ModelError, report_library_conflicts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import shlex
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,15 +19,12 @@ from typer.core import TyperCommand
 from benchmarker.cli.run_options import command_of, run_help, saved_help, typed_values
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
 from benchmarker.core.errors import SpecError
-from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.process import end_with_parent, no_garbage_collection
-from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
     from benchmarker.schema.job import Job
-    from benchmarker.schema.metric import Metric
-    from benchmarker.schema.record import CellBase, RunRecord
+    from benchmarker.schema.record import RunRecord
     from benchmarker.workloads.base import Workload
 
 WITH_JOB = ("--job", "--part", "--device", "--output", "--quiet", "--verbose")
@@ -105,10 +101,11 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
         with quiet_libraries(verbose=values["verbose"]) as streams:
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
-            from benchmarker.core.packages import report_library_conflicts
+            from benchmarker.core.errors import report_library_conflicts
 
             with no_garbage_collection(), report_library_conflicts():
                 from benchmarker.execution.single_run import Run
+                from benchmarker.report.run_summary import print_result
 
                 gc.freeze()
 
@@ -116,7 +113,7 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
             run = Run(job, terminal)
             record = run.execute()
             if not job.part:
-                _print_result(record, run.path, terminal, workload)
+                print_result(record, run.path, terminal, workload)
     if _is_incomplete(record):
         raise typer.Exit(1)
 
@@ -187,47 +184,3 @@ def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
 def _is_incomplete(record: RunRecord) -> bool:
     missing = (getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     return any(missing) or any(cell.status != "ok" for cell in record.cells)
-
-
-def _print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
-    if workload.explains_runs:
-        _print_explained(record, terminal)
-    else:
-        terminal.table([_cell_table(record, workload)])
-    terminal.line(f"record: {path}")
-
-
-def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
-    from benchmarker.schema.status import status_words
-
-    def axis_column(name: str, heading: str) -> Column[CellBase]:
-        return Column(heading, lambda cell: str(getattr(cell, name)))
-
-    def metric_column(metric: Metric) -> Column[CellBase]:
-        return Column(metric.heading, lambda cell: _median_text(metric, cell))
-
-    columns: list[Column[Any]] = [axis_column(axis.name, axis.heading) for axis in workload.axes]
-    columns += [metric_column(metric) for metric in workload.metrics if not metric.of_cell]
-    return Sheet("", [*columns, Column("status", lambda cell: status_words(cell.status), "left")], record.cells)
-
-
-def _median_text(metric: Metric, cell: CellBase) -> str:
-    values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
-    return significant(metric.scale * statistics.median(values)) if values else MISSING
-
-
-def _print_explained(record: Any, terminal: Terminal) -> None:
-    from benchmarker.comparison.ranking import ranking_of
-    from benchmarker.explain.explain import explain
-    from benchmarker.explain.values import bounds_of
-    from benchmarker.report.answer import answer
-    from benchmarker.report.compare import compare_records
-    from benchmarker.report.explanations import reasons
-    from benchmarker.report.markdown import summary_blocks
-
-    explained = explain(record.variant.name, [record])
-    terminal.show(summary_blocks(record, bounds=bounds_of([explained])))
-    for reason in reasons([explained]):
-        terminal.table([reason], detail=True)
-    comparison = compare_records([record])
-    terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from benchmarker.cli import completion
 from benchmarker.core.errors import SpecError, comma_hint
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
 
 if TYPE_CHECKING:

@@ -203,8 +203,8 @@ def main() -> None:
         for other in range(rank.count):
             store.take(ready_key(other))
         with process_group(number, rank.count, port, device.torch_name):
-            module, _, function = task["target"].partition(":")
-            getattr(importlib.import_module(module), function)(rank, task["arguments"])
+            module = importlib.import_module(task["module"])
+            getattr(module, task["function"])(rank, task["arguments"])
     except BaseException as error:  # noqa: BLE001
         kind = "other" if device is None else kind_of(error, device)
         store.put(failure_key(number), {"kind": kind, "reason": sentence_of(error)})

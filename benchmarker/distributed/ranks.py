@@ -1,6 +1,6 @@
 """Several processes that compute together, seen from rank 0, the process that measures.
 
-    with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
+    with open_ranks(function, arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
 Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
@@ -30,6 +30,7 @@ from benchmarker.distributed.rank import (
     PORT,
     STOP,
     TASK,
+    Rank,
     Store,
     answer_key,
     beat_key,
@@ -311,7 +312,7 @@ class Ranks:
 
 @contextmanager
 def open_ranks(
-    target: str,
+    function: Callable[[Rank, dict[str, Any]], None],
     arguments: Mapping[str, Any],
     *,
     devices: Sequence[str],
@@ -322,15 +323,16 @@ def open_ranks(
     RankError.
 
     Args:
-        target: `package.module:function` that each other rank runs. It takes its Rank and the arguments, and usually
-            ends with `rank.serve`.
+        function: Function of a module that each other rank imports and runs. It takes its Rank and the arguments, and
+            usually ends with `rank.serve`.
         arguments: Values that JSON supports.
         devices: Device of each rank, as torch names it; the first is this process's own.
         stuck: Called if rank 0 cannot be freed from an exchange with a failed rank, just before the process exits: the
             last chance to save something.
     """
     store = Store(0, is_server=True)
-    store.put(TASK, {"target": target, "arguments": arguments, "devices": list(devices)})
+    name = {"module": function.__module__, "function": function.__qualname__}
+    store.put(TASK, {**name, "arguments": arguments, "devices": list(devices)})
     with contextlib.ExitStack() as stack:
         others = RankProcesses(len(devices), store.port, stuck=stuck)
         stack.callback(others.wait)

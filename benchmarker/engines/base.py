@@ -16,8 +16,7 @@ from benchmarker.core.errors import UnsupportedError as UnsupportedError
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType, Split
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import EngineFacts, LoadFacts, StepFacts
 
 if TYPE_CHECKING:
     import numpy

@@ -23,11 +23,9 @@ from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.formatting import slug
 from benchmarker.schema.base import Plain, changed_fields, first_problem
 from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import ExperimentBase, VariantBase
-from benchmarker.schema.job import Job, Origin
+from benchmarker.schema.job import ExperimentBase, Job, Origin, VariantBase
 from benchmarker.schema.options import flags_of, is_group, kind_of
-from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
+from benchmarker.schema.record import SCHEMA_VERSION, Environment, RunRecord
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 

@@ -12,7 +12,7 @@ from benchmarker.hardware.amd import amd_gpus, find_amd_gpu
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.gpu import Gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu, nvidia_gpus
-from benchmarker.schema.environment import DeviceFacts
+from benchmarker.schema.record import DeviceFacts
 
 FINDERS = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.formatting import percent
-from benchmarker.schema.environment import HostLoad
+from benchmarker.schema.record import HostLoad
 
 PROC = Path("/proc")
 CAPACITY = 2 * 3600 * 2

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from benchmarker.core.errors import ErrorKind
 from benchmarker.hardware.find_gpu import recorded_gpu
 from benchmarker.hardware.gpu import Gpu, GpuState
-from benchmarker.schema.environment import Conditions, Environment
+from benchmarker.schema.record import Conditions, Environment
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2

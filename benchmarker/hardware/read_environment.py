@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from benchmarker.core.packages import COMPUTING, installed_version
+from benchmarker.core.errors import COMPUTING, installed_version
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.hardware.host import cores, cpu_name, governor, memory_bytes
-from benchmarker.schema.environment import DeviceFacts, Environment
+from benchmarker.schema.record import DeviceFacts, Environment
 
 PACKAGES = (*COMPUTING, "numpy", "safetensors", "huggingface_hub", "tokenizers")
 

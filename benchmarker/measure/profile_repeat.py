@@ -19,8 +19,7 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.profiling.trace import CLOCK_MARK, Cut, cpu_work, device_work, on_the_traces_clock
 from benchmarker.profiling.trace_events import TraceEvent, read_trace
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import SampleBase
+from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, sec
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Metric
+from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]

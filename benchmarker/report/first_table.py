@@ -14,8 +14,8 @@ from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note
 from benchmarker.report.columns import against_named, bound, memory, outlier_words, speed_up
+from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 
 Columns = list[Column[Row]]
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."

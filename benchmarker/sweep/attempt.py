@@ -13,10 +13,8 @@ from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.hardware.monitor import is_shared, why_invalid
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, Flag
-from benchmarker.schema.record_io import read_record, write_record
-from benchmarker.schema.run_order import OrderLine, append_order
-from benchmarker.schema.status import status_words
+from benchmarker.schema.record import CellBase, Flag, status_words
+from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.interrupt import INTERRUPTIONS
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of

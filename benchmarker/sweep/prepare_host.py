@@ -23,8 +23,8 @@ from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.core.process import PARENT, end_with_parent
 from benchmarker.execution.jobs import read_job_file, write_job
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 
 LIMIT_S = 300.0

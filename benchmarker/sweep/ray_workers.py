@@ -21,14 +21,12 @@ from typing import Any
 import yaml
 
 import benchmarker
-from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, SpecError
-from benchmarker.core.packages import install_hint
+from benchmarker.core.errors import BenchmarkerError, DeviceError, MissingLibraryError, SpecError, install_hint
 from benchmarker.engines.external.environments import environment_states
 from benchmarker.execution.jobs import is_job_file, write_job
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
-from benchmarker.schema.record_io import write_atomically
-from benchmarker.schema.run_order import RUN_ORDER, append_lines
+from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomically
 from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest

@@ -14,8 +14,7 @@ from typing import Any
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
 from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
-from benchmarker.schema.experiment import ExperimentBase
-from benchmarker.schema.job import PROGRAM, Job
+from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")

@@ -16,7 +16,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.jobs import with_origin
-from benchmarker.schema.environment import Environment
+from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.folder import ReusableCells, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.interrupt import SweepTimeoutError

@@ -21,21 +21,20 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant, slug
 from benchmarker.core.tables import plain_line
 from benchmarker.execution.jobs import job_path
-from benchmarker.schema.record import CellBase
+from benchmarker.schema.record import CellBase, status_words
 from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import CellStatus, status_words
 from benchmarker.sweep.interrupt import Stop
 
 if TYPE_CHECKING:
     from benchmarker.hardware.host_load import HostGauge
     from benchmarker.hardware.monitor import Monitor
-    from benchmarker.schema.environment import Environment
     from benchmarker.schema.job import Job, Part
-    from benchmarker.schema.record import RunRecord
+    from benchmarker.schema.record import Environment, RunRecord
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault

@@ -24,8 +24,8 @@ from benchmarker.execution.jobs import cell_keys, changed_files
 from benchmarker.hardware.host_load import HostGauge
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.base import changed_fields
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempt import measure_round
 from benchmarker.sweep.folder import card_of

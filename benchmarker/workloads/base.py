@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from benchmarker.schema.job import Job
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.schema.experiment import ExperimentBase
+    from benchmarker.schema.job import ExperimentBase
     from benchmarker.workloads.session import Bench, Judging, Session
 
 JobT = TypeVar("JobT", bound=Job, default=Job)
@@ -199,19 +199,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         from benchmarker.comparison.rows import plain_keys
 
         return plain_keys(record, self.axes)
-
-    def form(self, record: RecordT) -> dict[str, str]:
-        """Return the fields that define a variant beside its name; equal in all records of one name."""
-        options = ", ".join(f"{key}={value}" for key, value in sorted(record.variant.options.items()))
-        return {"options": options or "no options"}
-
-    def family(self, record: RecordT) -> str:
-        """Return the name that related variants share."""
-        return record.variant.name
-
-    def plainness(self, record: RecordT) -> tuple[bool, ...]:  # noqa: ARG002
-        """Return a rank: the variant with the largest is the baseline if nobody chose one."""
-        return ()
 
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         """Return the values that must be equal in all records beside device, driver and versions, by name."""

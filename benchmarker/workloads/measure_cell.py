@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
+from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line, status_of
 from benchmarker.distributed.ranks import RankError
 from benchmarker.hardware.device import Device, kind_of
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import measure
-from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.status import status_of
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench
 
 

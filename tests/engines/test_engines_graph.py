@@ -25,7 +25,7 @@ from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.schema.engine_facts import StepFacts
+from benchmarker.schema.model import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
 
 LAYERS = 10

@@ -15,7 +15,7 @@ from benchmarker.engines.decoders.native import NativeStep
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
-from benchmarker.schema.engine_facts import KernelUse
+from benchmarker.schema.model import KernelUse
 from tests.engines.test_engines_graph import Rerun, model, prompt
 from tests.kernels.test_kernels import unpacked, weights_size
 from tests.loading import load, plain_native_decoder, tokens_of

@@ -43,7 +43,7 @@ from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptio
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.generation_job import lacking
 from benchmarker.workloads.generation.reading.generation_caveats import choosing_notes, external_notes
 from tests.jobs import job_of

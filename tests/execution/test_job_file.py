@@ -16,7 +16,7 @@ from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
 from benchmarker.core.fingerprint import changed_inputs
-from benchmarker.core.silence import Streams
+from benchmarker.core.process import Streams
 from benchmarker.execution.jobs import (
     check_unchanged,
     job_path,

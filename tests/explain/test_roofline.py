@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure import peaks
@@ -20,9 +21,9 @@ from benchmarker.measure.peaks import (
     host_time,
     measure_limits,
 )
-from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu

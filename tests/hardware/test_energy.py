@@ -10,8 +10,7 @@ from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.nvidia import NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
-from benchmarker.report.compare import compare
-from benchmarker.report.markdown import to_markdown
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.record import Energy, EnergyWindow
 from tests.fakes import FakeGpu
 from tests.records import cell, failed_cell, missing, record, rounds, save

@@ -24,7 +24,7 @@ from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import fused_decode_layer
 from benchmarker.kernels.gemv_gptq_triton import can_read_by_ptx
 from benchmarker.kernels.linear_dispatch import replace_linears
-from benchmarker.schema.engine_facts import OWN_ATTENTION
+from benchmarker.schema.model import OWN_ATTENTION
 from tests.engines.test_engines_graph import Rerun
 from tests.interpreter import run_in_interpreter
 from tests.loading import plain_native_decoder, with_uneven_norms

@@ -12,8 +12,7 @@ from benchmarker.hardware.find_gpu import recorded_gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu
 from benchmarker.measure.memory import DeviceMemory, memory_of
 from benchmarker.measure.repeat import Measured
-from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.record import Memory
+from benchmarker.schema.record import DeviceFacts, Memory
 from benchmarker.workloads.generation.record import GenerationSample
 
 GIB = 2**30

@@ -21,7 +21,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.static_cache import SequenceLengths
 from benchmarker.kernels.decode_attention import decode_attention, supports
-from benchmarker.schema.engine_facts import OWN_ATTENTION
+from benchmarker.schema.model import OWN_ATTENTION
 
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 

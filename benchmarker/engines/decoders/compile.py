@@ -30,7 +30,7 @@ from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVC
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
-from benchmarker.schema.engine_facts import KernelUse
+from benchmarker.schema.model import KernelUse
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

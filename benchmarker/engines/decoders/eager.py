@@ -19,7 +19,7 @@ from benchmarker.engines.decoders.prefill_decode import CHUNK
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
-from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.schema.model import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

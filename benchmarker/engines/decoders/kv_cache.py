@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from benchmarker.checkpoints.model_config import head_dim, key_heads
-from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.packages import install_hint, installed_version
+from benchmarker.core.errors import UnsupportedError, install_hint, installed_version
 from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.quantization.inspect import is_linear
-from benchmarker.schema.engine_facts import KernelUse, ProductChoice, Purpose
+from benchmarker.schema.model import KernelUse, ProductChoice, Purpose
 
 if TYPE_CHECKING:
     from torch import nn

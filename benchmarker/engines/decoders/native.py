@@ -24,7 +24,7 @@ from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import optimize
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
-from benchmarker.schema.engine_facts import OWN_ATTENTION, KernelUse, ProductChoice, one_row
+from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, one_row
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from benchmarker.engines.decoders.attention import (
     prompt_attention_backend,
 )
 from benchmarker.engines.decoders.linear_kernels import linear_kernels
-from benchmarker.schema.engine_facts import KernelUse, ProductChoice, attention_use
+from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
     from torch import Tensor

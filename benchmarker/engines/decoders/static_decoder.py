@@ -21,7 +21,7 @@ from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model import EngineFacts, StepFacts
 
 if TYPE_CHECKING:
     from torch import Tensor

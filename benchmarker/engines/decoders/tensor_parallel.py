@@ -21,10 +21,7 @@ from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.model import LoadFacts
-
-SERVE = f"{__name__}:serve"
+from benchmarker.schema.model import EngineFacts, LoadFacts
 
 
 class DividedSource(TokenSource):
@@ -120,7 +117,7 @@ def open_divided(
     _check_accelerator(device)
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
     arguments = {"engine": engine.name, "checkpoint": _as_json(checkpoint), "form": _form_json(form)}
-    with open_ranks(SERVE, arguments, devices=devices, device=device) as ranks:
+    with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
             {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
         )

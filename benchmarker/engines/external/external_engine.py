@@ -22,8 +22,7 @@ from benchmarker.engines.external.environments import (
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -12,8 +12,7 @@ from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, TokenSource
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
 

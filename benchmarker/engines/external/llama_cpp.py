@@ -18,8 +18,7 @@ from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device

@@ -8,7 +8,7 @@ The bytes are those of inputs and outputs; for `naive` also those of the scores,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -21,8 +21,8 @@ from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained, Phase
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.schema.record import Limits
-from benchmarker.workloads.attention.attention_flops import NAIVE, scores_passes
-from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
+from benchmarker.workloads.attention.attention_flops import scores_passes
+from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
 from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
@@ -41,7 +41,7 @@ IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
 
 
-def timed_attention(name: str, records: Sequence[AttentionRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
     """Return the largest measured call, with the kernels of its proof."""
     call = largest_call(name, records)
     if call is None:
@@ -56,7 +56,6 @@ def timed_attention(name: str, records: Sequence[AttentionRecord], *, form: Mapp
         call,
         _phase(call),
         floor=floor_of(record, cell),
-        form=form,
         notes=notes,
         advice={**CALL_ADVICE, "bandwidth": _fewer_bytes},
     )

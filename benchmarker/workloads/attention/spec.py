@@ -7,8 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import (
     ELEMENT_BYTES,
     LengthGrid,

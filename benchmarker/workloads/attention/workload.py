@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.option import Option
-from benchmarker.workloads.attention.attention_flops import NAIVE
+from benchmarker.schema.options import Option
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
@@ -78,7 +77,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
-    plain_variant = NAIVE
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
@@ -136,9 +134,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         source = source_sha256(job.variant.variant)
         return {f"source of {job.variant.variant}": source} if source else {}
 
-    def form(self, record: AttentionRecord) -> dict[str, str]:
-        return {"implementation": record.variant.variant, "dtype": record.variant.dtype}
-
     def layer_values(self, record: AttentionRecord) -> dict[str, Any]:
         # A variant may replace the dtype.
         return record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
@@ -146,7 +141,7 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.attention.attention_reading import timed_attention
 
-        return timed_attention(name, records, form=self.form(records[0]))
+        return timed_attention(name, records)
 
     def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.attention.attention_reading import length_remarks

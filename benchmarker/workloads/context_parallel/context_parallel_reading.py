@@ -9,7 +9,7 @@ Communication counts only while nothing else runs: hidden communication costs no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from benchmarker.comparison.rows import Row
@@ -21,7 +21,7 @@ from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
-from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal
+from benchmarker.workloads.context_parallel.splittings import most_of_ideal
 from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
@@ -39,7 +39,7 @@ UNEVEN = 1.1
 """Imbalance above which the order of the sequence costs more than a better kernel could save."""
 
 
-def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
     """Return the largest measured call that has a trace."""
     call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
     if call is None:
@@ -52,7 +52,6 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Map
         call,
         _phase(call, trace),
         floor=floor_of(call.cell.demand, call.record.limits),
-        form=form,
         notes=_notes(call.row, trace),
         products=COMPUTE_CATEGORIES,
         advice={

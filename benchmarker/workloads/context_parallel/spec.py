@@ -11,8 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.operation.spec import PassMode, check_shared_heads
 
@@ -90,7 +89,7 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.variants.registry import gpus_of
+        from benchmarker.workloads.context_parallel.splittings import gpus_of
 
         return gpus_of(self.variant.variant, max(self.grid.ranks))
 

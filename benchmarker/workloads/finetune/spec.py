@@ -9,8 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from benchmarker.schema.base import DType, Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.schema.model import ModelSpec, QuantSpec
 
 RecipeName = Literal["full", "lora", "qlora", "qlora-bf16", "qlora-nocheckpoint"]

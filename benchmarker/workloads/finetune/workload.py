@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import MissingLibraryError, SpecError
+from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
-from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob, FinetunePoint
@@ -255,24 +254,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
 
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)
-
-    def form(self, record: FinetuneRecord) -> dict[str, str]:
-        variant = record.variant
-        return {
-            "base": variant.base,
-            "train": variant.train,
-            "checkpointing": variant.checkpointing,
-            "prepare": variant.prepare,
-            "optimizer": variant.optimizer,
-            "attention": variant.attention,
-            "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none",
-        }
-
-    def family(self, record: FinetuneRecord) -> str:
-        return record.variant.variant
-
-    def plainness(self, record: FinetuneRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == "lora",)
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {

@@ -16,7 +16,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain, Scalar, Split
-from benchmarker.schema.experiment import ExperimentBase, GridBase, NotNegative, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, VariantBase
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 

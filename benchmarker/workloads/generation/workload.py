@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (
@@ -219,21 +219,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         from benchmarker.workloads.generation.reading.baseline import keys
 
         return keys(record)
-
-    def form(self, record: GenerationRecord) -> dict[str, str]:
-        from benchmarker.workloads.generation.reading.baseline import form
-
-        return form(record)
-
-    def family(self, record: GenerationRecord) -> str:
-        """The quantization; of llama.cpp the name of the GGUF format."""
-        gguf = record.variant.engine_options.get("gguf", "F16")
-        return record.variant.quant if gguf == "F16" else str(gguf)
-
-    def plainness(self, record: GenerationRecord) -> tuple[bool, ...]:
-        from benchmarker.workloads.generation.reading.baseline import plainness
-
-        return plainness(record)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
         from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions

@@ -95,7 +95,7 @@ def _kernels_s(cell: MixersCell) -> float:
     return float(sum(kernel.total_s for kernel in cell.kernels))
 
 
-def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
     """Return the largest measured call of the mixer alone, with the kernels of its proof."""
     call = largest_call(name, records, explains=lambda cell: cell.block is None)
     if call is None:
@@ -107,7 +107,6 @@ def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str
         call,
         phase_of_call(call, categories),
         floor=floor_of(call.cell.demand, call.record.limits),
-        form=form,
         notes=kernels_note(call.cell.kernels),
     )
 

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from benchmarker.checkpoints.files import shipped_text
 from benchmarker.schema.base import DType, Plain
-from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import ELEMENT_BYTES, LengthGrid, LengthPoint
 
 MixerMode = Literal["forward", "forward_backward", "training_step"]

@@ -13,8 +13,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
-from benchmarker.schema.profile import Kernel
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3
@@ -88,7 +87,6 @@ def timed_call(
     phase: Phase,
     *,
     floor: Floor | None,
-    form: Mapping[str, str],
     notes: Iterable[str] = (),
     products: tuple[Category, ...] = CATEGORIES,
     advice: Mapping[Bound, Callable[[Case], str]] = CALL_ADVICE,
@@ -105,7 +103,7 @@ def timed_call(
         cell=call.key,
         floor=floor,
         notes=tuple(notes),
-        form=form,
+        form=call.record.form,
         floors=FLOORS,
         products=products,
         advice=advice,

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.jobs import result_key
 from benchmarker.execution.single_run import Run
-from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.attention.record import AttentionRecord
 from tests.jobs import read_job
 

@@ -21,7 +21,7 @@ from benchmarker.engines.decoders.torch_engine import TorchScorer
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.generation_bench import step_checked
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker

@@ -14,8 +14,8 @@ from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.record import TaskScore

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
 from benchmarker.execution.single_run import Run
-from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.record_io import write_record
+from benchmarker.schema.record_io import collect, write_record
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_inputs import copies_needed, input_bytes, inputs_sha256, make_inputs

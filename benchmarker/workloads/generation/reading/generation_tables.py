@@ -15,7 +15,7 @@ from benchmarker.report.columns import InCell, byte_columns, memory, metric_colu
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
-from benchmarker.schema.status import status_words
+from benchmarker.schema.record import status_words
 from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import UnsupportedError
-from benchmarker.core.packages import install_hint
+from benchmarker.core.errors import UnsupportedError, install_hint
 from benchmarker.workloads.mixers.mixer import Mixer, MixerImplementation
 from benchmarker.workloads.mixers.spec import MixerShape
 from benchmarker.workloads.operation.implementation import Operation

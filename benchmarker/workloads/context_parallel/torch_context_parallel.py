@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
-from benchmarker.workloads.context_parallel.sequence_split import spans_of
-from benchmarker.workloads.context_parallel.variants.registry import SDPA_BACKENDS, Plan
+from benchmarker.workloads.context_parallel.exchange import SDPA_BACKENDS, Plan
+from benchmarker.workloads.context_parallel.splittings import spans_of
 from benchmarker.workloads.operation.implementation import Operation
 
 
