@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarker.cli import completion
+from benchmarker.cli.common_options import Force, Records, complete_columns
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 
 FORMATS = ("text", "markdown", "csv", "json")
 
 
-@dataclass(frozen=True)
-class Look:
-    form: str
-    is_whole: bool
-    """True to print every table, caption and caveat."""
-    columns: str | None
-    """Names of columns, separated by commas."""
-    sort: str | None
-    """Name of a column."""
-
-
 def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
+    paths: Records,
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -40,11 +28,11 @@ def compare(
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Columns of the table, separated by commas, as 'TTFT,load'.", autocompletion=completion.columns
+            help="Columns of the table, separated by commas, as 'TTFT,load'.", autocompletion=complete_columns
         ),
     ] = None,
     sort: Annotated[
-        str | None, typer.Option(help="Column to sort by, best row first.", autocompletion=completion.columns)
+        str | None, typer.Option(help="Column to sort by, best row first.", autocompletion=complete_columns)
     ] = None,
     form: Annotated[
         str,
@@ -54,9 +42,7 @@ def compare(
             autocompletion=lambda: list(FORMATS),
         ),
     ] = "text",
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
-    ] = False,
+    force: Force = False,
     budget: Annotated[
         str | None, typer.Option(help="Recommend one variant within these limits, as 'memory<6GiB, kld<0.05'.")
     ] = None,
@@ -81,45 +67,35 @@ def compare(
         raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
     if budget is not None and fail_if is not None:
         raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
-    if fail_if is None:
-        look = Look(form, whole, columns, sort)
-        _show(paths, look, baseline=baseline, force=force, budget=budget)
+    if fail_if is not None:
+        _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
         return
-    is_failed = _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
-    if is_failed:
-        raise typer.Exit(1)
-
-
-def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: bool, budget: str | None) -> None:
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
     from benchmarker.core.tables import to_markdown
+    from benchmarker.report import compare as report
     from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-    from benchmarker.report.compare import brief, chosen_sheet, to_csv, whole
-    from benchmarker.report.compare import compare as compare_records
 
-    comparison = compare_records(paths, baseline=baseline, force=force)
+    comparison = report.compare(paths, baseline=baseline, force=force)
     recommendation = recommend(comparison, budget) if budget is not None else None
-    if look.form == "json":
+    sheet = report.chosen_sheet(comparison, columns, sort) if form != "json" and (columns or sort) else None
+    if form == "json":
         answer = recommendation_to_dict(recommendation) if recommendation else to_rows(comparison)
         typer.echo(json.dumps(answer, indent=1, allow_nan=False))
-        return
-    sheet = chosen_sheet(comparison, look.columns, look.sort) if look.columns or look.sort else None
-    if look.form == "csv":
-        typer.echo(to_csv(comparison, sheet), nl=False)
-        return
-    if look.is_whole:
-        blocks = [*whole(comparison), *(recommendation_blocks(recommendation) if recommendation else [])]
+    elif form == "csv":
+        typer.echo(report.to_csv(comparison, sheet), nl=False)
     else:
-        blocks = brief(comparison, recommendation, sheet=sheet)
-    if look.form == "markdown":
-        typer.echo(to_markdown(blocks), nl=False)
-    else:
-        Terminal().show(blocks)
+        blocks = report.brief(comparison, recommendation, sheet=sheet) if not whole else report.whole(comparison)
+        if whole and recommendation:
+            blocks = [*blocks, *recommendation_blocks(recommendation)]
+        if form == "markdown":
+            typer.echo(to_markdown(blocks), nl=False)
+        else:
+            Terminal().show(blocks)
 
 
-def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:
-    """Print the result of the gate; return True if it failed."""
+def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
+    """Print the result of the gate; exit with code 1 if it failed."""
     from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
 
@@ -131,4 +107,5 @@ def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: b
         typer.echo(json.dumps(gate_to_rows(gate), indent=1, allow_nan=False))
     else:
         Terminal().table(gate_blocks(gate))
-    return gate.is_failed
+    if gate.is_failed:
+        raise typer.Exit(1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchmarker.cli.common_options import Force
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.tables import Block
@@ -33,9 +34,7 @@ def explain(
     form: Annotated[
         str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
     ] = "markdown",
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
 

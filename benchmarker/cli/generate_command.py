@@ -9,7 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli import completion
+from benchmarker.cli.common_options import (
+    DeviceName,
+    KeyValues,
+    LoadFormat,
+    Revision,
+    Verbose,
+    model_engines,
+    quantizations,
+)
 from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
@@ -18,17 +26,15 @@ from benchmarker.core.errors import SpecError
 def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
     model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
-    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
-    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    revision: Revision = None,
+    load_format: LoadFormat = "auto",
     dtype: Annotated[
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
-    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=completion.quantizations)] = "fp16",
-    option: Annotated[
-        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
-    ] = None,
+    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "fp16",
+    option: KeyValues = None,
     engine: Annotated[
-        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=completion.model_engines)
+        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)
     ] = "eager",
     engine_option: Annotated[
         list[str] | None,
@@ -39,8 +45,8 @@ def generate(
         bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
     ] = False,
     stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
+    device: DeviceName = "auto",
+    verbose: Verbose = False,
 ) -> None:
     """Generate text with the quantization and the decode step that a sweep measured.
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarker.cli.common_options import DeviceName, EngineName, KeyValues, LoadFormat, Revision, Verbose
 from benchmarker.core.console import Terminal, quiet_libraries
 
 checkpoints = typer.Typer(
@@ -23,7 +24,7 @@ engines = typer.Typer(
 def doctor(
     workload: Annotated[str | None, typer.Argument(help="Workload of the variants.  \\[default: generation]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Inspect only; run and measure nothing.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
+    device: DeviceName = "auto",
 ) -> None:
     """List the variants that run here in each engine, with a remedy for each one that does not.
 
@@ -83,15 +84,13 @@ def remove_checkpoint(
 @checkpoints.command("make")
 def make_checkpoint(
     model: Annotated[str, typer.Option(help="Hub id, folder, or shipped shape.")] = "Qwen/Qwen3-4B",
-    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
+    revision: Revision = None,
     quant: Annotated[str, typer.Option(help="Quantization of the checkpoint.")] = "fp16",
-    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    load_format: LoadFormat = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    option: Annotated[
-        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
-    ] = None,
+    option: KeyValues = None,
     device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Download, quantize or generate a checkpoint now, so that a later run only loads it.
 
@@ -113,7 +112,7 @@ def make_checkpoint(
 
 @engines.command("install")
 def install_engine(
-    name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")],
+    name: EngineName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     python: Annotated[Path | None, typer.Option(help="Interpreter for the new environment.")] = None,
     index: Annotated[str | None, typer.Option(help="URL of an additional package index for pip.")] = None,
@@ -168,7 +167,7 @@ def list_engines() -> None:
 
 
 @engines.command("remove")
-def remove_engine(name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")]) -> None:
+def remove_engine(name: EngineName) -> None:
     """Delete an environment; a registered interpreter of your own is kept.
 
     Example: benchmarker engine remove vllm-cpu

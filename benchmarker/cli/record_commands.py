@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarker.cli.common_options import Force, Records
 from benchmarker.core.console import Terminal
 
 RESULTS = Path("results")
@@ -14,7 +15,7 @@ PAGE_NAME = "report.html"
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
+    paths: Records,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]"),
@@ -23,9 +24,7 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="Variant that speed-ups are relative to.  \\[default: the sweep's, or fp16]")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Write the tables and charts of a comparison as one HTML page that needs no network.
 
@@ -66,7 +65,7 @@ def history(
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
+    paths: Records,
 ) -> None:
     """Recompute every number of the records and their tables from the raw samples, and print each difference.
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from benchmarker.cli import completion
+from benchmarker.cli import common_options
 from benchmarker.core.errors import SpecError, comma_hint
 from benchmarker.schema.options import Option
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
@@ -33,11 +33,11 @@ COMMON_FIRST = {
         Path | None, typer.Option("--job", help="Job that a sweep saved, with all options; measure it again.")
     ],
     "variant": Annotated[
-        str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=completion.variants)
+        str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=common_options.variants)
     ],
 }
 COMMON_LAST = {
-    "device": Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")],
+    "device": common_options.DeviceName,
     "output": Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the record.  \\[default: results/<device>/<subject>]"),
@@ -54,7 +54,7 @@ COMMON_LAST = {
         ),
     ],
     "quiet": Annotated[bool, typer.Option("--quiet", help="Print the table only.")],
-    "verbose": Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")],
+    "verbose": common_options.Verbose,
 }
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
 LISTS = ("wholes", "words", "texts", "pairs")
@@ -62,8 +62,8 @@ LISTS = ("wholes", "words", "texts", "pairs")
 METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
 """Placeholder for the value in --help, by the kind; other kinds have typer's own."""
 COMPLETED: dict[str, Callable[[], list[str]]] = {
-    "variant.quant": completion.quantizations,
-    "variant.engine": completion.engines,
+    "variant.quant": common_options.quantizations,
+    "variant.engine": common_options.engines,
 }
 """Functions that complete the values of fields in a shell."""
 
