@@ -73,9 +73,7 @@ class RunHelp:
     """Content of `--help` for a workload's run."""
 
     command: str
-    """`benchmarker run attention`."""
     example: str
-    """Arguments of a working example."""
     options: tuple[Option, ...]
 
 

@@ -38,14 +38,11 @@ LEAST_CAPABILITY = (7, 0)
 @dataclass(frozen=True)
 class Machine:
     environment: Environment
-    """Environment of a run on the device."""
     torch_for: Literal["cuda", "rocm", "cpu"]
-    """Platform that the installed torch is built for."""
     torch_runtime: str | None
     """CUDA or HIP version that torch is built for."""
     torch_sees_gpu: bool
     torch_says: str | None
-    """Error of torch if it finds no GPU."""
     architectures: tuple[str, ...]
     """Architectures for which torch has kernels: `sm_90`, `gfx90a`."""
     gpus: tuple[Gpu, ...]
@@ -54,17 +51,13 @@ class Machine:
     """True for an AMD driver, even if no GPU can be read through it."""
     has_triton: bool
     compiler: str | None
-    """Path of a C++ compiler."""
     hub: str | None
-    """Error of reaching the Hugging Face hub; None if it can be reached."""
     cache: Path
-    """Folder of the hub's cache, which stores models."""
     free_bytes: int
     """Free bytes for the hub's cache or benchmarker's own, whichever has less."""
     busy_processors: float
     """Mean number of processors that programs used over one second."""
     missing: tuple[str, ...]
-    """Libraries of LIBRARIES that are not installed."""
 
 
 def look(device: Device) -> Machine:
@@ -133,7 +126,6 @@ class Finding:
     """`no`: something does not work; `note`: it works, but affects the numbers or needs a remark."""
     what: str
     do: str | None = None
-    """Remedy."""
 
 
 def findings(machine: Machine) -> list[Finding]:

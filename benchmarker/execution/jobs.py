@@ -42,7 +42,6 @@ SHOWN_CHANGES = 3
 PROTOCOL_VERSION = 2
 """Increases when cells are measured in another way, so that numbers from before and after are not mixed."""
 WHICH_CARD = "_VISIBLE_DEVICES"
-"""Ending of the variables that select one of several equal cards."""
 
 
 def make_job(

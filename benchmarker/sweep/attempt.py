@@ -25,7 +25,6 @@ BROKEN = ".broken"
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
 HIDDEN = ("  run ", "error: ")
-"""Beginnings of a child's lines that a sweep prints in a shorter form."""
 
 
 def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> None:

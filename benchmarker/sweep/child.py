@@ -33,7 +33,6 @@ TICK_S = 0.5
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 8
-"""Last lines of a failed child that the terminal shows."""
 SHOWN_LINES = 60
 """Lines of one child that reach the terminal; the log has more."""
 LINE_BYTES = 4096
@@ -51,7 +50,6 @@ PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "
 @dataclass(frozen=True)
 class ChildEnd:
     code: int
-    """Exit code; negative for a signal, as in subprocess."""
     late: str | None
     """Time limit that the child exceeded; None if it ended by itself."""
     killed_for_memory: bool
@@ -156,7 +154,6 @@ class Child:
         self.sweep, self.equipment, self.variant, self.path, self.cells = sweep, equipment, variant, path, cells
         self.log = Log(path.with_name(path.name.strip(".")).with_suffix(".log"))
         self.record: RunRecord | None = None
-        """Record as far as it was read."""
         self._stamp: tuple[int, int] | None = None
 
     @property

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 OWNER = ".lock-owner"
-"""File with the owner's name, such as `process 4711 on node3`."""
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
@@ -53,7 +52,6 @@ class SweepFile(Plain):
     """Names of the measured variants. Empty in older files."""
     rounds: int
     max_rounds: int | None = None
-    """Rounds are added up to this number while an interval is wide; None for no added rounds."""
     seed: int
     started_at: str
     baseline: str | None = None

@@ -27,7 +27,6 @@ class Widths:
 
     device: dict[str, float]
     host: dict[str, float]
-    """Variants whose steps wait for the host."""
 
     @property
     def widest(self) -> float | None:

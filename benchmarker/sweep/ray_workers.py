@@ -35,7 +35,6 @@ from benchmarker.sweep.sweep_state import Progress, Sweep
 from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, why_unlike
 
 RETRIES = 2
-"""Repetitions by Ray of a task whose worker or host died."""
 STOP_LIMIT_S = 20.0
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 """Variables that Ray sets in its workers, and that a measurement depends on."""
@@ -60,7 +59,6 @@ class Setting:
     tools: Tools
     jobs: Mapping[str, Job]
     variables: Mapping[str, str]
-    """Values that the user's shell has for the variables that Ray sets."""
     engines: Mapping[str, str]
     """Fingerprints of the environments of external engines that may be used, by name."""
     lines: Any
@@ -93,7 +91,6 @@ class Result:
 class Running:
     worker: Worker
     work: Work | None
-    """None for the preparation of a host."""
     profiles: frozenset[str] = frozenset()
     """Variants whose profile the task makes; they count as made until it ends."""
 

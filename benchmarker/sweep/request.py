@@ -55,9 +55,7 @@ class Options:
     """Values by their place in the job, such as `grid.new_tokens`."""
     device: str
     text: tuple[str, ...]
-    """The options as typed, for the records' `reproduce` and for messages."""
     display: tuple[str, ...]
-    """--quiet and --verbose, which change nothing that is measured."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,9 @@ class SweepRequest:
 
     config: ConfigFile
     config_sha256: str
-    """SHA-256 of the config's content that the jobs were made from."""
     jobs: Mapping[str, Job]
     display: tuple[str, ...]
     file: SweepFile
-    """File for the folder."""
     folder: Path | None
     """None for a new folder, which is named after the device."""
     before: SweepFile | None

@@ -219,7 +219,6 @@ class Loop:
         self._last_lines: dict[Worker, str] = {}
         self._round_s: list[float] = []
         self.rounds_of: Counter[str | None] = Counter()
-        """Finished rounds by worker."""
 
     def run(self, works: Sequence[Work]) -> None:
         """Do all of the work, or raise the error that ends the sweep."""

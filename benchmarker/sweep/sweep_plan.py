@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 START_S = 20.0
-"""First guess of the time that a process takes before its first cell."""
 FORKED_START_S = 10.0
 """First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
 25 s, set-up included."""
@@ -52,9 +51,7 @@ class Task:
     round: int
     variant: str
     cells: tuple[int, ...]
-    """Positions in the grid that are not measured yet."""
     share: float
-    """Fraction of the variant's grid that the cells are."""
 
 
 def missing_tasks(
@@ -114,7 +111,6 @@ class Schedule:
         self.forecast = forecast
         self.rounds = rounds
         self.workers = 1
-        """Workers that share the tasks."""
         self._left = list(tasks)
         self._begun = 0
 

@@ -63,9 +63,7 @@ class Sweep:
     progress: Progress
     schedule: Schedule
     display: tuple[str, ...] = ()
-    """Options that control how much every run prints."""
     run: tuple[str, ...] = RUN
-    """Command that starts a child, before its arguments."""
 
     @property
     def workload(self) -> Workload:
@@ -107,7 +105,6 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     alone: str
-    """Command that repeats the measurement by itself."""
 
 
 class LiveTable:
@@ -167,16 +164,13 @@ class Progress:
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Longest time of each cell, warm-up included."""
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or whose profile a child is making: one is enough."""
     failures: list[Failure] = field(default_factory=list)
     records: list[RunRecord] = field(default_factory=list)
     """Records of the children. A record of a dead child takes facts from them that only a child can determine."""
     timed: int = 0
-    """Cells whose time was judged."""
     disturbed: int = 0
-    """Timed cells during which other programs ran."""
 
     @property
     def is_host_busy(self) -> bool:
@@ -214,7 +208,6 @@ class Equipment:
     environment: Environment
     monitor: Monitor | None
     watch_host: Callable[[int], HostGauge] | None
-    """Watches other programs during a child, by its process number; None without a watch."""
     starter: Starter
     print_line: Callable[[str], None]
     stop: Stop

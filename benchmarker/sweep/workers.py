@@ -39,7 +39,6 @@ from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
 CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
-"""Differences between equal cards of a host."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable for NVIDIA and, in torch for ROCm, for AMD too."""
 
@@ -53,9 +52,7 @@ class Tools:
     """Commands and functions that a sweep uses; tests replace them by faster ones."""
 
     run: tuple[str, ...] = RUN
-    """Command that starts a child, before its arguments."""
     prepare_host: tuple[str, ...] = PREPARE_HOST
-    """Command that prints a host's environment and prepares its checkpoints, before its arguments."""
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
