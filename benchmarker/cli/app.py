@@ -13,11 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from benchmarker import __version__
-from benchmarker.cli.compare_command import compare
-from benchmarker.cli.explain_command import explain
 from benchmarker.cli.generate_command import generate
 from benchmarker.cli.machine_commands import checkpoints, doctor, engines
-from benchmarker.cli.record_commands import history, import_logs, report, verify
+from benchmarker.cli.record_commands import compare, explain, history, import_logs, report, verify
 from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep
 from benchmarker.core.console import one_line_errors, print_what_can_be_printed

@@ -31,10 +31,14 @@ PARTS = 8
 @dataclass(frozen=True)
 class Trial:
     value: int
-    fits: bool
     reason: str | None
+    """Why the value does not fit; None if it fits."""
     peak_bytes: int | None
     """Peak of live tensors; growth of the resident memory on CPU."""
+
+    @property
+    def fits(self) -> bool:
+        return self.reason is None
 
     @property
     def why(self) -> str:
@@ -137,12 +141,12 @@ def _trial(value: int, record: RunRecord) -> Trial:
     cell = record.cells[0] if record.cells else None
     if cell is not None and cell.status == "ok":
         memory = cell.memory
-        return Trial(value, True, None, memory.peak_allocated_bytes or memory.resident_growth_bytes)
+        return Trial(value, None, memory.peak_allocated_bytes or memory.resident_growth_bytes)
     kind = cell.error_kind if cell else record.error_kind
     reason = (cell.reason if cell else record.reason) or f"its process ended ({record.status})"
     if record.status == "running":
         # Killed from outside, as the kernel kills the largest process of a host without free memory.
-        return Trial(value, False, "its process was killed", None)
+        return Trial(value, "its process was killed", None)
     if kind in OUT_OF_MEMORY or kind == "spec":
-        return Trial(value, False, reason, None)
+        return Trial(value, reason, None)
     raise ResultsError(f"{record.variant.name}: {reason}")

@@ -6,8 +6,6 @@ keep intervals as wide as the host makes them, and do not extend the sweep.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError
@@ -21,21 +19,14 @@ NARROW = 0.04
 """Relative width of a speed-up's interval below which no more rounds are needed."""
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Relative widths of the speed-ups' intervals by variant: the widest of its cells."""
+def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Compute the relative width of each variant's widest interval of a speed-up.
 
-    device: dict[str, float]
-    host: dict[str, float]
-
-    @property
-    def widest(self) -> float | None:
-        """Widest interval that more rounds can narrow. None with fewer than three rounds."""
-        return max(self.device.values(), default=None)
-
-
-def widths_of(sweep: Sweep, baseline: str | None) -> Widths:
-    widths = Widths({}, {})
+    Returns:
+        The widths of variants that the device limits, and of those whose steps wait for the host.
+    """
+    device: dict[str, float] = {}
+    host: dict[str, float] = {}
     try:
         records = [record for record in collect([sweep.folder]).records if record.sweep == sweep.started_at]
         results = results_of_records(records, sweep_baseline=baseline, force=True) if records else None
@@ -46,9 +37,9 @@ def widths_of(sweep: Sweep, baseline: str | None) -> Widths:
         if results is None or ratio is None or ratio.low is None or ratio.high is None:
             continue
         variant = results.members[row.variant][0].variant.name
-        side = widths.host if _waits_for_host(sweep, variant) else widths.device
+        side = host if _waits_for_host(sweep, variant) else device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
-    return widths
+    return device, host
 
 
 def more_rounds(
@@ -63,17 +54,18 @@ def more_rounds(
     """
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
-    widths = widths_of(sweep, baseline)
-    is_wide = widths.widest is not None and widths.widest >= NARROW
+    widths, host_widths = widths_of(sweep, baseline)
+    widest = max(widths.values(), default=None)
+    is_wide = widest is not None and widest >= NARROW
     increased = min(limit, rounds + count)
     if is_wide and not is_late and increased > rounds:
-        terminal.line(f"the widest interval is {_half(widths.widest)}: adding rounds, up to {increased}")
+        terminal.line(f"the widest interval is {_half(widest)}: adding rounds, up to {increased}")
         return increased
-    for variant, width in widths.host.items():
+    for variant, width in host_widths.items():
         terminal.line(f"{variant}: host-bound, {_half(width)}")
-    if widths.widest is not None:
+    if widest is not None:
         reason = f"; --max-time {sweep.settings.max_time_s:g} is up" if is_wide and is_late else ""
-        terminal.line(f"{rounds} rounds: the widest interval is {_half(widths.widest)}{reason}")
+        terminal.line(f"{rounds} rounds: the widest interval is {_half(widest)}{reason}")
     return rounds
 
 

@@ -26,7 +26,7 @@ def fitting_below(most):
     def tried(value):
         values.append(value)
         fits = value <= most
-        return Trial(value, fits, None if fits else "out of memory", value)
+        return Trial(value, None if fits else "out of memory", value)
 
     return tried, values
 
@@ -49,7 +49,7 @@ def test_a_start_that_does_not_fit_is_the_answer():
 
 def test_the_answer_in_words():
     reason = "CUDA out of memory. Tried to allocate 4.06 GiB. GPU 0 has a total capacity of 139.80 GiB"
-    trials = (Trial(1024, True, None, 3 * 2**30), Trial(2048, False, reason, None))
+    trials = (Trial(1024, None, 3 * 2**30), Trial(2048, reason, None))
     expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
     assert Limit("seq_len", trials).words == expected
 
