@@ -233,7 +233,8 @@ def with_origin(job: Job, environment: Environment, *, config: Path, config_sha2
     """Return the job with the facts that its processes check before they measure."""
     origin = Origin(
         config=str(config),
-        config_sha256=config_sha256,
+        # A saved job was made from the config as it was then.
+        config_sha256=job.origin.config_sha256 if job.origin else config_sha256,
         benchmarker=__version__,
         environment=environment,
         keys=tuple(cell_keys(job, environment)),

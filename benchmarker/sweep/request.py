@@ -70,7 +70,6 @@ class SweepRequest:
     """A checked request: the jobs of the variants, the rounds and the folder."""
 
     config: ConfigFile
-    config_sha256: str
     jobs: Mapping[str, Job]
     display: tuple[str, ...]
     file: SweepFile
@@ -110,7 +109,6 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     arguments = before.arguments if earlier and before else (*names, *options.text)
     first = experiment.baseline or experiment.variants[0].name
     baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
-    origins = [job.origin for job in earlier.values() if job.origin]
     file = SweepFile(
         config=before.config if before else str(path),
         arguments=arguments,
@@ -123,7 +121,6 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     )
     return SweepRequest(
         config=config,
-        config_sha256=origins[0].config_sha256 if origins else config.sha256,
         jobs=jobs,
         display=options.display,
         file=file,

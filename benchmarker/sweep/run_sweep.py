@@ -108,12 +108,11 @@ def _pool(settings: Settings, tools: Tools) -> Pool:
 def _sweep(
     request: SweepRequest, environment: Environment, tools: Tools, forecast: Forecast, *, commit: str | None
 ) -> Sweep:
-    config, sha256 = request.config.path, request.config_sha256
-    workload = workload_of(request.config.experiment.workload)
+    config, workload = request.config, workload_of(request.config.experiment.workload)
     title = workload.title(next(iter(request.jobs.values())))
     return Sweep(
         jobs={
-            name: with_origin(job, environment, config=config, config_sha256=sha256, commit=commit)
+            name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
             for name, job in request.jobs.items()
         },
         folder=request.folder or RESULTS / slug(environment.device.name.lower()) / slug(title.lower()) / now_id(),
