@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.host_load import HostGauge, why_disturbed
 from benchmarker.hardware.monitor import is_shared, why_invalid
@@ -19,7 +20,7 @@ from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.interrupt import INTERRUPTIONS
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
 from benchmarker.sweep.sweep_plan import Task, without_given_up
-from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line
+from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
 ENERGY_S = 300.0
@@ -95,7 +96,8 @@ class Attempt(Child):
         Args:
             is_last: Keep and flag disturbed cells, because they are not measured again.
         """
-        super().__init__(sweep, equipment, task.variant, sweep.record_path(task.variant, task.round), cells)
+        path = sweep.folder / f"{slug(task.variant)}-round{task.round + 1}-{now_id()}.json"
+        super().__init__(sweep, equipment, task.variant, path, cells)
         self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
         self._host: HostGauge | None = None
         self._pid = 0

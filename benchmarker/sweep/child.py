@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.execution.jobs import job_path
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
@@ -185,7 +186,9 @@ class Child:
         reading, writing = os.pipe()
         stream = os.fdopen(reading, "rb", buffering=0)
         try:
-            command = self.sweep.command(self.variant, part)
+            job = job_path(self.sweep.folder, self.variant)
+            words = ("--job", str(job), "--part", part.model_dump_json(), *self.sweep.display)
+            command = [*self.sweep.run, *words]
             process = self.equipment.starter.start(command, writing, round_number=round_number)
         except BaseException:
             stream.close()

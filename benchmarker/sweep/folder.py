@@ -167,7 +167,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
             path.unlink()
     notes: list[str] = []
     records: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
-    keys = sweep.keys()
+    keys = {name: job.origin.keys for name, job in sweep.jobs.items() if job.origin}
     for path, record in _records_in(sweep.folder, notes):
         # Records of other variants and of later rounds stay as they are.
         if record.variant.name in sweep.jobs and record.round < rounds:

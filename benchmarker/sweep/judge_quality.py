@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import Missing, RunRecord, status_words
-from benchmarker.schema.record_io import collect, read_record, write_record
+from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
-from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep
+from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
 from benchmarker.workloads.session import Judging
 
 
@@ -88,7 +89,8 @@ def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRec
 def _run(
     sweep: Sweep, judging: Judging[Any, Any], equipment: Equipment, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
-    path = sweep.quality_path(variant)
+    # The next sweep in the folder removes a file of this name that is left over.
+    path = sweep.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
     child = JudgingChild(sweep, equipment, variant, path, ())
     try:
         end = child.run(Part(record=path, sweep=sweep.started_at, only="quality"), round_number=None)

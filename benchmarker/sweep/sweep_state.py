@@ -22,18 +22,16 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from benchmarker.core.errors import CellStatus
-from benchmarker.core.formatting import seconds, significant, slug
+from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
-from benchmarker.execution.jobs import job_path
 from benchmarker.schema.record import CellBase, status_words
-from benchmarker.schema.record_io import UNFINISHED
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.interrupt import Stop
 
 if TYPE_CHECKING:
     from benchmarker.hardware.host_load import HostGauge
     from benchmarker.hardware.monitor import Monitor
-    from benchmarker.schema.job import Job, Part
+    from benchmarker.schema.job import Job
     from benchmarker.schema.record import Environment, RunRecord
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
@@ -71,20 +69,6 @@ class Sweep:
 
     def points(self, variant: str) -> list[Any]:
         return list(self.jobs[variant].grid.points())
-
-    def keys(self) -> dict[str, list[str]]:
-        return {name: list(job.origin.keys) for name, job in self.jobs.items() if job.origin}
-
-    def record_path(self, variant: str, round_number: int) -> Path:
-        return self.folder / f"{slug(variant)}-round{round_number + 1}-{now_id()}.json"
-
-    def quality_path(self, variant: str) -> Path:
-        """Return the path of a temporary record; the next sweep removes one that is left over."""
-        return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
-
-    def command(self, variant: str, part: Part) -> list[str]:
-        job = str(job_path(self.folder, variant))
-        return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.display]
 
     def alone(self, variant: str, point: Any = None) -> str:
         """Return the command that measures one cell, or the entire variant, without a sweep."""
