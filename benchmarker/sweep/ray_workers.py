@@ -156,7 +156,7 @@ class RayPool(Pool):
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
         sweep, profiles = self._sweep, self._profiles_of(work)
-        progress = sweep.progress.for_remote(profiled=sweep.progress.profiled - profiles)
+        progress = sweep.progress.for_remote(profiled=set(sweep.jobs) - profiles)
         sweep.progress.profiled |= profiles
         tasks, names = ((), work.records) if isinstance(work, Judgement) else (work.tasks, ())
         forecast = Forecast(sweep.jobs, shared_imports=sweep.settings.shared_imports)
@@ -229,7 +229,8 @@ class RayPool(Pool):
         if result.environment:
             self._setting.environments[result.card] = result.environment
         if work is not None:
-            self._sweep.progress.profiled -= running.profiles
+            made = result.progress.profiled if result.progress else set()
+            self._sweep.progress.profiled -= running.profiles - made
             if not (result.lost or result.unfit or result.error):
                 self._save(result)
             self._events.append(Ended(worker, work, lost=result.lost, unfit=result.unfit, error=result.error))

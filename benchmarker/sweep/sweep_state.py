@@ -176,7 +176,6 @@ class Progress:
         """Take in the progress of another process, whose logs are in this folder now."""
         self.given_up |= remote.given_up
         self.cell_s |= remote.cell_s
-        self.profiled |= remote.profiled
         self.failures += [replace(failure, log=folder / failure.log.name) for failure in remote.failures]
         self.live_table.failures |= remote.live_table.failures
         for cell, rates in remote.live_table.rates.items():
