@@ -17,7 +17,6 @@ from benchmarker.core.console import Terminal
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
     from benchmarker.sweep.request import Options, Settings
-    from benchmarker.sweep.run_sweep import SweepResult
     from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers import Tools
 
@@ -142,6 +141,7 @@ def sweep_config(
         BenchmarkerError: The config or an option is wrong, or a record could not be saved.
         KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
     """
+    from benchmarker.sweep.interrupt import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
     from benchmarker.sweep.workers import Tools
@@ -149,13 +149,23 @@ def sweep_config(
     content = read_config(config)
     words, options = split_arguments(arguments, content.experiment.workload)
     request = make_request(content, words, options, settings)
-    result = run_sweep(request, terminal, tools or Tools())
-    if result is None:
+    sweep, stopped = run_sweep(request, terminal, tools or Tools())
+    if sweep is None:
         return []
-    _print_result(result, terminal, config, report)
-    if result.stopped and not result.is_out_of_time:
-        raise result.stopped
-    return [failure.name for failure in result.failures] + ["time"] * result.is_out_of_time
+    terminal.pin("")
+    comparison = _compare(sweep.folder, terminal)
+    terminal.line(f"records: {sweep.folder}")
+    if comparison:
+        terminal.line(_draw(sweep.folder, report))
+    for failure in sweep.progress.failures:
+        _print_failure(failure, terminal)
+    if stopped:
+        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
+        terminal.line(f"resume with: {shlex.join(again)}")
+    is_out_of_time = isinstance(stopped, SweepTimeoutError)
+    if stopped and not is_out_of_time:
+        raise stopped
+    return [failure.name for failure in sweep.progress.failures] + ["time"] * is_out_of_time
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
@@ -193,19 +203,6 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
             text.append(word)
     values = parse(workload, text, "benchmarker sweep") or {}
     return words, Options(typed_values(workload, values), values["device"], tuple(text), tuple(display))
-
-
-def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:
-    terminal.pin("")
-    comparison = _compare(result.folder, terminal)
-    terminal.line(f"records: {result.folder}")
-    if comparison:
-        terminal.line(_draw(result.folder, report))
-    for failure in result.failures:
-        _print_failure(failure, terminal)
-    if result.stopped:
-        again = ["benchmarker", "sweep", str(config), "--resume", str(result.folder)]
-        terminal.line(f"resume with: {shlex.join(again)}")
 
 
 def _compare(folder: Path, terminal: Terminal) -> Comparison | None:

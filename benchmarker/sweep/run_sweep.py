@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
@@ -44,19 +43,14 @@ LOSSES = 2
 TICK_S = 1.0
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    folder: Path
-    failures: Sequence[Failure]
-    stopped: BaseException | None
+def run_sweep(
+    request: SweepRequest, terminal: Terminal, tools: Tools
+) -> tuple[Sweep, BaseException | None] | tuple[None, None]:
+    """Run the variants and save their records.
 
-    @property
-    def is_out_of_time(self) -> bool:
-        return isinstance(self.stopped, SweepTimeoutError)
-
-
-def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
-    """Run the variants and save their records; None for a dry run."""
+    Returns:
+        The sweep, which a dry run does not have, and the interruption or error that ended it early.
+    """
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
@@ -66,7 +60,7 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
     for line in (*request.notes, *plan_lines(request, forecast)):
         terminal.line(line)
     if settings.dry_run:
-        return None
+        return None, None
     pool = _pool(settings, tools)
     try:
         environment, commit = pool.prepare(request, terminal.line)
@@ -88,10 +82,9 @@ def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepR
             loop.print_rest()
     finally:
         pool.stop()
-    result = SweepResult(sweep.folder, sweep.progress.failures, stopped)
-    if result.is_out_of_time:
+    if isinstance(stopped, SweepTimeoutError):
         terminal.line(f"the time is up (--timeout {settings.timeout_s:g})")
-    return result
+    return sweep, stopped
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
