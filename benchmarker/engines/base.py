@@ -1,7 +1,7 @@
 """The contract of an engine: it opens a checkpoint, and the open checkpoint makes tokens.
 
-An engine runs in this process (decoders/) or in a process of its own (external/). `TokenSource` is what is timed;
-`Scorer` is what quality needs, and is never timed. Importing this file needs no torch.
+An engine runs in this process (decoders/) or in a process of its own (external/). `TokenSource.generate` is timed. The
+methods of `Scorer` are for quality and are never timed. Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
@@ -41,11 +41,9 @@ class Form:
 
     quant: str
     options: Options
-    """Options of the quantization."""
     dtype: DType
     """Type of the weights that are not quantized, and of the activations."""
     engine_options: Options = field(default_factory=Options)
-    """Options of the engine, of the type that it declares."""
     gpus: int = 1
     """GPUs that share the model; on a CPU, processes."""
     split: Split = "tensors"
@@ -64,7 +62,7 @@ class Scores:
 class PrefillScores:
     """Likeliest tokens after each position of a text, computed by the engine's *prefill*.
 
-    The decode step, which is what is timed, is not checked by them. A divergence computed from them is a lower bound.
+    They do not check the decode step, which is what is timed. A divergence computed from them is a lower bound.
     """
 
     ids: NDArray[numpy.int64]
@@ -74,7 +72,7 @@ class PrefillScores:
 
 
 class Scorer:
-    """Predictions of an open checkpoint, used for quality. By default an engine has none."""
+    """Predictions of an open checkpoint, used for quality. None stands for a score that the engine cannot compute."""
 
     @property
     def is_library_step(self) -> bool:
@@ -87,12 +85,12 @@ class Scorer:
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then one decode step for each further
-        id, regardless of the step's own choice. None if the engine cannot do this."""
+        id, regardless of the step's own choice."""
         del ids, prompt_tokens
         return None
 
     def forward_scores(self, ids: TokenIds) -> Scores | None:
-        """Score a text by one forward pass over all ids, without a cache; one row per id. None if not possible."""
+        """Score a text by one forward pass over all ids, without a cache; one row per id."""
         del ids
         return None
 
@@ -102,19 +100,16 @@ class Scorer:
         return None
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the libraries' own decode step: nothing captured or compiled, no quantized KV cache.
+        """Score a text by the libraries' own decode step, whose rounding is the ordinary one of this quantization.
 
-        Its rounding is the ordinary rounding of this quantization.
-
-        Returns:
-            Rows as `step_scores`. None if `is_library_step`, and if the libraries' kernels have been replaced.
+        None if `is_library_step`, and if the libraries' kernels have been replaced.
         """
         del ids, prompt_tokens
         return None
 
 
-class TokenSource:
-    """A checkpoint that an engine has opened: what is timed, and the facts about it."""
+class TokenSource(Scorer):
+    """A checkpoint that an engine has opened: the calls that are timed, and the facts about them."""
 
     model: PreTrainedModel | None = None
     """The torch model, if it is in this process. Quality, kernel counts and the roofline need it."""
@@ -126,11 +121,6 @@ class TokenSource:
     """Number of GPUs among which every weight is divided."""
     kv_value_bytes: float | None = None
     """Bytes of a value in a quantized KV cache, scales included; None if the cache has the activations' type."""
-
-    @property
-    def scorer(self) -> Scorer:
-        """Predictions, for quality."""
-        return Scorer()
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -180,30 +170,29 @@ class TokenSource:
         return None
 
 
-class Engine(Protocol):
-    """One way of producing tokens."""
+class Engine:
+    """One way of producing tokens. A method that returns `str | None` returns the reason for a refusal."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def summary(self) -> str:
-        """Half a line for --help and the documents."""
-
-    @property
-    def options(self) -> type[Options]:
-        """Options that `--engine-option key=value` sets."""
+    name: str
+    summary: str
+    """Half a line for --help and the documents."""
+    options: type[Options] = Options
+    """Options that `--engine-option key=value` sets."""
 
     def installed(self) -> str | None:
-        """Return None, or what to install."""
+        """Return None, or how to install the engine."""
+        return None
 
     def splits(self, form: Form) -> str | None:
         """Return None, or why several GPUs cannot share this form. Called only for several GPUs."""
+        raise NotImplementedError
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """Return None, or why this engine cannot open this checkpoint in this form."""
+        raise NotImplementedError
 
     def open(
         self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
-    ) -> AbstractContextManager[Any]:
+    ) -> AbstractContextManager[TokenSource]:
         """Load the checkpoint and yield a TokenSource, which is closed at the end. Raises BenchmarkerError."""
+        raise NotImplementedError

@@ -157,7 +157,7 @@ def test_a_text_is_scored_and_streamed_through_the_captured_prefill(model: PreTr
     with torch.no_grad():
         expected = model(ids).logits[0].log_softmax(-1)
     decoder = captured_decoder(model, CpuDevice(), capture=Rerun())
-    assert torch.allclose(decoder.scorer.log_probabilities(ids), expected, atol=1e-4)
+    assert torch.allclose(decoder.log_probabilities(ids), expected, atol=1e-4)
     for tokens in (5, 40, 50):
         made = [token for piece in decoder.stream(ids[:, :tokens], 12, frozenset()) for token in piece]
         assert made == list(EagerDecoder(model, CpuDevice()).generate(ids[:, :tokens], 12).tokens[0])

@@ -14,7 +14,6 @@ from benchmarker.measure.peaks import (
     CPU_ARRAY_BYTES,
     LAUNCH_REPEATS,
     LAUNCHES,
-    Product,
     best_time,
     cpu_array_bytes,
     host_cache_bytes,
@@ -119,7 +118,7 @@ def test_limits_are_measured_in_the_process_and_a_cpu_launches_nothing() -> None
 
 def test_the_ceiling_of_a_processor_is_its_fastest_product_whatever_its_type(monkeypatch) -> None:
     rates = {("float32", 256): 60e9, ("float32", 512): 80e9, ("float32", 768): 70e9, ("bfloat16", 256): 1e9}
-    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: Product(rates[dtype, size], dtype, size))
+    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: (rates[dtype, size], dtype, size))
     assert peaks._cpu_product(CpuDevice(), "bfloat16") == (80e9, "float32", 512)
     rates |= {("bfloat16", size): 300e9 + size for size in (256, 512, 768)}
     assert peaks._cpu_product(CpuDevice(), "bfloat16") == (300e9 + 768, "bfloat16", 768)

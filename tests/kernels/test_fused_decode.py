@@ -186,8 +186,8 @@ class Rerun:
         return Captured(step, None)
 eager, native = EagerDecoder(model, CpuDevice()), native_decoder(model, CpuDevice(), prefill="plain", capture=Rerun())
 with native.timed():
-    made = native.scorer.log_probabilities(ids, prompt_tokens=8)
-check(made, eager.scorer.log_probabilities(ids, prompt_tokens=8).double())
+    made = native.log_probabilities(ids, prompt_tokens=8)
+check(made, eager.log_probabilities(ids, prompt_tokens=8).double())
 native.check()
 facts = native.facts()
 assert facts.compiled is None

@@ -24,10 +24,10 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.capture.graph_capture import Capture, capture_for
 from benchmarker.engines.capture.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.decoders.attention import decode_attention_backend
-from benchmarker.engines.decoders.linear_kernels import linear_kernels
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
+from benchmarker.engines.decoders.torch_engine import linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 from benchmarker.schema.model import KernelUse

@@ -10,7 +10,7 @@ its library's kernel, and the facts count both.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.model_config import key_heads
@@ -18,20 +18,29 @@ from benchmarker.engines.capture.graph_capture import Capture, capture_for
 from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
 from benchmarker.engines.decoders.compile import CompiledStep, prompt_layer
-from benchmarker.engines.decoders.linear_kernels import native_kernels, product_choices
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
+from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.kernels import optimize
+from benchmarker.kernels import Replacement, optimize
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
-from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, one_row
+from benchmarker.quantization.inspect import is_linear
+from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
     from benchmarker.kernels.fused_decode_attention import Rotation
+
+
+PURPOSES: dict[str, Purpose] = {
+    "fuse_qkv_gate_up": "joined_linears",
+    "gemv_swiglu": "swiglu",
+    "packed_matmul": "packed_rows",
+}
+"""Purposes of our kernels that are no plain GEMV with one linear's weights."""
 
 
 def native_decoder(
@@ -128,3 +137,43 @@ def keep_kernels_beside_inductors(device: Device) -> None:
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
     os.environ.setdefault("TRITON_CACHE_DIR", triton_cache_dir(torch_device(device).index or 0))
+
+
+def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:
+    """Count the linears that each of our kernels replaced, and the libraries' linears that remain."""
+    linears = [module for module in model.modules() if is_linear(module)]
+    ours = [
+        KernelUse(
+            purpose=PURPOSES.get(replacement.kernel, "linear"),
+            origin="benchmarker",
+            name=replacement.kernel,
+            covered=len(replacement.modules) if _counts(replacement) else None,
+            total=len(linears) if _counts(replacement) else None,
+        )
+        for replacement in replacements
+    ]
+    replaced = {id(module) for replacement in replacements for module in replacement.modules}
+    rest = [module for module in linears if id(module) not in replaced]
+    return (*ours, *kernels_by_class(rest, total=len(linears), compiled=True))
+
+
+def _counts(replacement: Replacement) -> bool:
+    return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
+
+
+def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
+    """Return the GEMM kernels that this process chose by measuring, for these numbers of rows."""
+    from benchmarker.kernels.gemm_autotune import choices
+
+    return tuple(
+        ProductChoice(
+            form=choice.form,
+            rows=choice.rows,
+            inputs=choice.inputs,
+            outputs=choice.outputs,
+            way=choice.way,
+            us=choice.us,
+        )
+        for choice in choices()
+        if choice.rows in rows
+    )

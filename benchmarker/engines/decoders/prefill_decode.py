@@ -16,7 +16,7 @@ from benchmarker.engines.decoders.attention import (
     decode_attention_backend,
     prompt_attention_backend,
 )
-from benchmarker.engines.decoders.linear_kernels import linear_kernels
+from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 
-CHUNK = 4096
-"""Tokens that are put into the cache at once: activations of more would be larger than the cache itself."""
 PART = 128
 """Vocabulary entries in one part of the two-step argmax."""
 

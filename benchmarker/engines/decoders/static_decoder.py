@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
 from benchmarker.engines.capture.graph_capture import Capture, Captured, capture_for
 from benchmarker.engines.decoders.captured_prefill import CapturedPrefill, RecordedPrefill, padded, plain_prefill
-from benchmarker.engines.decoders.prefill_decode import CHUNK, LibraryStep, cache_length, fill, log_probabilities
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, cache_length, fill, log_probabilities
 from benchmarker.engines.decoders.static_cache import StaticKVCache
-from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
+from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.model import EngineFacts, StepFacts
@@ -89,10 +89,6 @@ class StaticCacheDecoder(TorchDecoder):
         self._replays = 0
         self._is_timed = False
 
-    @property
-    def scorer(self) -> StaticCacheScorer:
-        return StaticCacheScorer(self)
-
     def generate(
         self,
         prompt_ids: Sequence[TokenIds] | Tensor,
@@ -104,7 +100,7 @@ class StaticCacheDecoder(TorchDecoder):
         import torch
 
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
-        self.check_device()
+        self._check_device()
         called_ns = time.perf_counter_ns()
         depth = 0 if context is None else context.shape[1]
         with torch.no_grad(), self.step.explained():
@@ -126,7 +122,7 @@ class StaticCacheDecoder(TorchDecoder):
 
     def _timed_generation(self, shape: Shape, prompt: Tensor, new_tokens: int, depth: int) -> Generation:
         def prefill() -> None:
-            self.prefill(shape, prompt)
+            self._prefill(shape, prompt)
             shape.cache.begin_decoding()
 
         first = depth + prompt.shape[1]
@@ -135,7 +131,7 @@ class StaticCacheDecoder(TorchDecoder):
             self._replays += new_tokens - 1
         return generation
 
-    def prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
+    def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
         """Put the prompt into the cache; see `plain_prefill`."""
         if self._captured_prefill:
             return self._captured_prefill.run(shape, prompt, shared=shared)
@@ -145,12 +141,12 @@ class StaticCacheDecoder(TorchDecoder):
         """Yield tokens while the device makes the next ones: on a GPU the host never waits for a whole piece."""
         import torch
 
-        self.check_device()
+        self._check_device()
         with torch.no_grad(), self.step.explained():
-            shape = self.shape_with_room(prompt.shape[1] + new_tokens)
+            shape = self._shape_with_room(prompt.shape[1] + new_tokens)
             shape.cache.go_to(0)
             for chunk in prompt.split(CHUNK, dim=1):
-                self.prefill(shape, chunk, shared=True)
+                self._prefill(shape, chunk, shared=True)
             shape.cache.begin_decoding()
         runs_ahead = self.device.kind != "cpu"
         read_tokens, launched = read_later(shape, prompt.shape[1], 1), 1
@@ -175,7 +171,27 @@ class StaticCacheDecoder(TorchDecoder):
                 shape.step()
         return read_later(shape, position, count)
 
-    def shape_with_room(self, tokens: int) -> Shape:
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Score a text at the shape that ran last, if it has room: all of its sequences are the text."""
+        import torch
+
+        self._check_device()
+        with torch.no_grad(), self.step.explained():
+            shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None
+            shape = shape or self._shape_with_room(ids.shape[1])
+            shape.context = None
+            shape.cache.go_to(0)
+            prompt = ids[:, :prompt_tokens].expand(len(shape.tokens), -1)
+            rows = [log_probabilities(self._prefill(shape, prompt))]
+            shape.cache.begin_decoding()
+            for position in range(prompt_tokens, ids.shape[1]):
+                shape.token.copy_(ids[:, position : position + 1].expand_as(shape.token))
+                shape.step()
+                assert shape.latest.logits is not None
+                rows.append(log_probabilities(shape.latest.logits))
+        return torch.stack(rows)
+
+    def _shape_with_room(self, tokens: int) -> Shape:
         """Return a shape of one sequence with room for so many tokens: the one that is ready, or a new one that is
         much larger, so that texts of many lengths need few shapes."""
         if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
@@ -185,7 +201,7 @@ class StaticCacheDecoder(TorchDecoder):
         self.shape.context = None
         return self.shape
 
-    def check_device(self) -> None:
+    def _check_device(self) -> None:
         """Refuse a device that this engine cannot run on, and name an engine that can."""
         if self._capture is None and self.step.name in NEEDS_GPU:
             raise UnsupportedError(NEEDS_GPU[self.step.name])
@@ -287,35 +303,6 @@ class StaticCacheDecoder(TorchDecoder):
             **(self._captured_prefill.facts(self.shape) if self._captured_prefill else {}),
             **self.step.facts(has_shape=self.shape is not None),
         )
-
-
-class StaticCacheScorer(TorchScorer):
-    """Predictions of the step that is timed."""
-
-    def __init__(self, decoder: StaticCacheDecoder) -> None:
-        super().__init__(decoder)
-        self._static = decoder
-
-    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text at the shape that ran last, if it has room: all of its sequences are the text."""
-        import torch
-
-        decoder = self._static
-        decoder.check_device()
-        with torch.no_grad(), decoder.step.explained():
-            shape = decoder.shape if decoder.shape and decoder.shape.tokens.shape[1] >= ids.shape[1] else None
-            shape = shape or decoder.shape_with_room(ids.shape[1])
-            shape.context = None
-            shape.cache.go_to(0)
-            prompt = ids[:, :prompt_tokens].expand(len(shape.tokens), -1)
-            rows = [log_probabilities(decoder.prefill(shape, prompt))]
-            shape.cache.begin_decoding()
-            for position in range(prompt_tokens, ids.shape[1]):
-                shape.token.copy_(ids[:, position : position + 1].expand_as(shape.token))
-                shape.step()
-                assert shape.latest.logits is not None
-                rows.append(log_probabilities(shape.latest.logits))
-        return torch.stack(rows)
 
 
 def read_later(shape: Shape, position: int, count: int) -> Callable[[], list[int]]:

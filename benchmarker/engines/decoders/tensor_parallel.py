@@ -17,7 +17,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.distributed.ranks import Ranks, open_ranks
-from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Form, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
@@ -34,10 +34,6 @@ class DividedSource(TokenSource):
         self._own = own
         self._ranks = ranks
         self._per_gpu_bytes: tuple[int, ...] = ()
-
-    @property
-    def scorer(self) -> Scorer:
-        return DividedScorer(self, self._own.scorer, self._ranks)
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -71,17 +67,8 @@ class DividedSource(TokenSource):
     def check(self) -> None:
         self._own.check()
 
-
-class DividedScorer(Scorer):
-    """Predictions that all ranks compute together."""
-
-    def __init__(self, source: DividedSource, own: Scorer, ranks: Ranks) -> None:
-        self._source = source
-        self._own = own
-        self._ranks = ranks
-
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self._source.generate([ids], new_tokens).tokens[0]
+        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
@@ -190,7 +177,7 @@ class OtherRank:
         self._context: list[list[int]] | None = None
 
     def answer(self, message: dict[str, Any]) -> Any:
-        """Carry out one message of DividedSource or DividedScorer."""
+        """Carry out one message of DividedSource."""
         if message["do"] == "load":
             return self._load()
         decoder = self._decoder
@@ -199,9 +186,9 @@ class OtherRank:
             case "generate":
                 return self._generate(decoder, message)
             case "score":
-                decoder.scorer.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
+                decoder.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
             case "forward":
-                decoder.scorer.forward_scores(message["ids"])
+                decoder.forward_scores(message["ids"])
             case "count":
                 decoder.kernels_per_token(_uncounted)
         return None

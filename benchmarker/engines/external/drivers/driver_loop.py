@@ -17,8 +17,6 @@ import sys
 import traceback
 from typing import IO, Any
 
-PROTOCOL = 1
-"""Version of the requests and answers."""
 CALLS = ("open", "generate", "score", "facts", "quantize", "close")
 MEMORY_WORDS = (
     "memoryerror",
@@ -27,7 +25,7 @@ MEMORY_WORDS = (
     "no available memory",
     "larger than the available",
 )
-"""Parts of engines' messages if memory ran out. The last two are vLLM's if the KV cache does not fit."""
+"""Parts of engines' messages if memory ran out."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -60,20 +58,12 @@ def main(path: str) -> None:
 
 def _answer(driver: Any, call: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if call == "facts":
-        return {**driver.facts(), **process_facts()}
+        python = ".".join(str(part) for part in sys.version_info[:3])
+        return {**driver.facts(), "python": python, "peak_bytes": resident_bytes("VmHWM")}
     if call not in CALLS or not hasattr(driver, call):
         raise NotImplementedError(f"this driver has no call '{call}'")
     answer: dict[str, Any] | None = getattr(driver, call)(**arguments)
     return answer or {}
-
-
-def process_facts() -> dict[str, Any]:
-    """Return facts that every driver reports: protocol, Python, and the peak of host memory."""
-    return {
-        "protocol": PROTOCOL,
-        "python": ".".join(str(part) for part in sys.version_info[:3]),
-        "peak_bytes": resident_bytes("VmHWM"),
-    }
 
 
 def resident_bytes(field: str) -> int | None:

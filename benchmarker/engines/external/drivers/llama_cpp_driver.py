@@ -58,7 +58,6 @@ class Driver:
         return RuntimeError(": ".join([what, *self._errors[-2:]]))
 
     def open(self, *, model: str, threads: int, gpu_layers: int, flash_attention: bool, **_: Any) -> dict[str, Any]:
-        """Load a model."""
         if gpu_layers and not self._api.llama_supports_gpu_offload():
             raise RuntimeError("this build of llama.cpp has no GPU backend")
         started_ns = time.perf_counter_ns()
@@ -137,10 +136,9 @@ class Driver:
                 file.write(self._log_probabilities(0).tobytes())
         self._api.llama_batch_free(prompt)
         self._api.llama_batch_free(step)
-        return {"path": "decode", "positions": len(ids), "vocabulary": self._vocabulary}
+        return {"path": "decode", "vocabulary": self._vocabulary}
 
     def quantize(self, *, source: str, target: str, form: str, threads: int, library: str | None) -> dict[str, Any]:
-        """Quantize a 16-bit GGUF file."""
         self.import_engine(library=library)
         parameters = self._api.llama_model_quantize_default_params()
         parameters.ftype, parameters.nthread = QUANTIZED[form], threads
@@ -149,7 +147,6 @@ class Driver:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Return the build of llama.cpp, its settings, and the size that it reports of the model."""
         api = self._api
         facts: dict[str, Any] = {
             "version": api.__version__,

@@ -20,11 +20,9 @@ class Driver:
         self._engine: Any = None
 
     def import_engine(self, **_: Any) -> None:
-        """Import SGLang."""
         import sglang  # noqa: F401
 
     def open(self, **arguments: Any) -> dict[str, Any]:
-        """Load a model with arguments of `sglang.Engine`."""
         import sglang
 
         started_ns = time.perf_counter_ns()
@@ -37,7 +35,6 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Return greedy tokens of one sequence, and clock readings in nanoseconds."""
         if context:
             raise NotImplementedError("SGLang has no call that leaves a context in its cache before the clock starts")
         if len(prompt_ids) > 1:
@@ -74,14 +71,12 @@ class Driver:
         rows = [*meta["input_top_logprobs"][1:], meta["output_top_logprobs"][0]]
         return {
             "path": "prefill",
-            "positions": len(ids),
             "rows": [
                 {"ids": [entry[1] for entry in row], "log_probabilities": [entry[0] for entry in row]} for row in rows
             ],
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the version and SGLang's resolved settings."""
         import sglang
 
         facts: dict[str, Any] = {"version": sglang.__version__, "kv_cache": "paged"}

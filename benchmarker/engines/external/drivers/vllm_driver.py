@@ -47,13 +47,11 @@ class Driver:
         self._requests = 0
 
     def import_engine(self, *, cpu_kv_cache_gib: int | None, **_: Any) -> None:
-        """Import vLLM."""
         if cpu_kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
         import vllm  # noqa: F401
 
     def open(self, *, cpu_kv_cache_gib: int | None, **arguments: Any) -> dict[str, Any]:
-        """Load a model with arguments of `vllm.LLM`."""
         del cpu_kv_cache_gib  # vLLM has read it from the environment
         from vllm import LLM
 
@@ -134,14 +132,12 @@ class Driver:
         rows = [*answer.prompt_logprobs[1:], answer.outputs[0].logprobs[0]]
         return {
             "path": "prefill",
-            "positions": len(ids),
             "rows": [
                 {"ids": list(row), "log_probabilities": [entry.logprob for entry in row.values()]} for row in rows
             ],
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the version, the KV cache's bytes, and the types of the weights."""
         import vllm
 
         facts: dict[str, Any] = {"version": vllm.__version__, "kv_cache": "paged"}
