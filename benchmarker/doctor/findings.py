@@ -172,7 +172,6 @@ def _name(gpu: Gpu) -> str:
 
 
 def _is_older(supported: str | None, built_for: str | None) -> bool:
-    """Compare major versions: a driver supports every CUDA of its major version."""
     if not supported or not built_for:
         return False
     return int(supported.split(".")[0]) < int(built_for.split(".")[0])

@@ -128,7 +128,6 @@ def _below(place: str, typed: Typed) -> dict[str, Any]:
 
 
 def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags: Mapping[str, str]) -> Any:
-    """Return the values with the options put over them. Each group is checked by itself, as users see it."""
     data = {**values, **{key: value for key, value in typed.items() if "." not in key}}
     for name, info in kind.model_fields.items():
         inner: Any = info.annotation

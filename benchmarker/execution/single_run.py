@@ -165,7 +165,6 @@ class Run(Session):
 
 
 def _check_writable(folder: Path) -> None:
-    """Check before the measurement that the record can be saved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -207,7 +207,6 @@ class Attempt(Child):
         self.progress.records.append(after)
 
     def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
-        """Return a cell without samples; None while facts of it are unknown that only a child can determine."""
         workload, point = self.sweep.workload, self.sweep.points(self.variant)[position]
         records = [*self.progress.records, *([self.record] if self.record else [])]
         fields = workload.cell_fields(self.sweep.jobs[self.variant], point, records)
@@ -304,7 +303,6 @@ class Attempt(Child):
         return None
 
     def _close_interrupted(self) -> None:
-        """Add the state of the GPU, and mark a record that its child had no time to mark as interrupted."""
         if self.record is None:
             return
         cells = tuple(self._with_conditions(cell) for cell in self.record.cells)

@@ -240,7 +240,6 @@ def _become(output: int) -> None:
 
 
 def _text_stream(descriptor: int, *, errors: str) -> TextIO:
-    """Return a standard stream that writes at once. The inherited one is set up for a seekable file."""
     raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process
     return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True)
 

@@ -74,7 +74,6 @@ def _half(width: float | None) -> str:
 
 
 def _waits_for_host(sweep: Sweep, variant: str) -> bool:
-    """Return True if the decode steps of the variant wait for Python on a GPU."""
     job = sweep.jobs[variant]
     is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
     return is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES

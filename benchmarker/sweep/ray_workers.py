@@ -160,7 +160,7 @@ class RayPool(Pool):
         sweep.progress.profiled |= profiles
         tasks, names = ((), work.records) if isinstance(work, Judgement) else (work.tasks, ())
         forecast = Forecast(sweep.jobs, shared_imports=sweep.settings.shared_imports)
-        schedule = Schedule(tasks, forecast, rounds=sweep.schedule.rounds)
+        schedule = Schedule(forecast, tasks, rounds=sweep.schedule.rounds)
         remote = replace(sweep, progress=progress, schedule=schedule)
         files = {name: (sweep.folder / name).read_bytes() for name in names}
         task = Task(worker, work, remote, shares_host=shares_host, files=files)
@@ -257,7 +257,6 @@ class RayPool(Pool):
         return []
 
     def _near(self, host: str) -> Any:
-        """Return a strategy that runs a task on this host, or on another one if the host is lost."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return NodeAffinitySchedulingStrategy(node_id=host, soft=True)
@@ -374,10 +373,6 @@ def engine_fingerprints() -> dict[str, str]:
 
 
 def _refused_engine(setting: Setting) -> str | None:
-    """Return an error if a job would use an environment that the sweep's own host does not have.
-
-    Anyone who can write to a host's cache folder could otherwise decide which program runs.
-    """
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():

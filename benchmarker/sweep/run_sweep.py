@@ -6,9 +6,11 @@ core away from the measurement. Whatever ends a sweep, the finished cells are on
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.core.console import Terminal
@@ -64,22 +66,21 @@ def run_sweep(
     pool = _pool(settings, tools)
     try:
         environment, commit = pool.prepare(request, terminal.line)
-        sweep = _sweep(request, environment, tools, forecast, commit=commit or _earlier_commit(request))
+        sweep = _sweep(request, environment, tools, forecast, commit=commit)
         with locked(sweep.folder):
             open_folder(request, sweep.folder, sweep.jobs)
             terminal.line(f"records: {sweep.folder}")
-            deadline_s = started + settings.timeout_s if settings.timeout_s else None
-            loop = Loop(sweep, pool, terminal, deadline_s=deadline_s)
+            loop = Loop(sweep, pool, terminal, started=started)
             stopped: BaseException | None = None
             try:
                 pool.begin(sweep)
-                is_watched = tools.find_monitor(environment) is not None
-                _measure(request, sweep, loop, pool, terminal, started=started, is_watched=is_watched)
+                loop.measure(request, is_watched=tools.find_monitor(environment) is not None)
             except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
                 stopped = error
             # The workers end, and save what they have, before the lock is given up.
             pool.stop()
-            loop.print_rest()
+            while loop.take_events(0):
+                pass
     finally:
         pool.stop()
     if isinstance(stopped, SweepTimeoutError):
@@ -102,92 +103,25 @@ def _sweep(
     request: SweepRequest, environment: Environment, tools: Tools, forecast: Forecast, *, commit: str | None
 ) -> Sweep:
     config, workload = request.config, workload_of(request.config.experiment.workload)
-    title = workload.title(next(iter(request.jobs.values())))
+    first = next(iter(request.jobs.values()))
+    if commit is None:
+        # The commit that the sweep in the folder began with.
+        commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
+        commit = next(filter(None, commits), None)
+    device, title = slug(environment.device.name.lower()), slug(workload.title(first).lower())
     return Sweep(
         jobs={
             name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
             for name, job in request.jobs.items()
         },
-        folder=request.folder or RESULTS / slug(environment.device.name.lower()) / slug(title.lower()) / now_id(),
+        folder=request.folder or RESULTS / device / title / now_id(),
         started_at=request.file.started_at,
         settings=request.settings,
         progress=Progress(LiveTable(workload)),
-        schedule=Schedule([], forecast, rounds=request.file.rounds),
+        schedule=Schedule(forecast),
         display=request.display,
         run=tools.run,
     )
-
-
-def _earlier_commit(request: SweepRequest) -> str | None:
-    """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
-    first = next(iter(request.jobs.values()))
-    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
-    return next((commit for commit in commits if commit), None)
-
-
-def _measure(
-    request: SweepRequest,
-    sweep: Sweep,
-    loop: Loop,
-    pool: Pool,
-    terminal: Terminal,
-    *,
-    started: float,
-    is_watched: bool,
-) -> None:
-    """Measure the missing rounds, then add rounds while an interval is wide, then judge the quality."""
-    file, settings, rounds = request.file, request.settings, request.file.rounds
-    cards = {worker.card for worker in pool.workers() if worker.card or not worker.name}
-    reusable = find_reusable(sweep, rounds=rounds, cards=cards, is_watched=is_watched)
-    tasks = missing_tasks(sweep.jobs, range(rounds), file.seed, finished=reusable.finished)
-    _take_in(reusable, sweep, tasks, request, terminal)
-    measuring_since = time.monotonic()
-    while True:
-        sweep.schedule.add(tasks, rounds=rounds)
-        loop.run(_rounds(tasks, reusable))
-        is_late = settings.max_time_s is not None and time.monotonic() > started + settings.max_time_s
-        count = max(1, len(pool.workers()))
-        more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
-        if more == rounds:
-            break
-        write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
-        tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
-        rounds = more
-    if settings.places and loop.rounds_of:
-        each = ", ".join(f"{name}: {count}" for name, count in sorted(loop.rounds_of.items(), key=str))
-        measured = plural(sum(loop.rounds_of.values()), "round", "rounds")
-        terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
-    terminal.pin(f"\n{loop.table()}")
-    loop.run(missing_judgements(sweep))
-
-
-def _take_in(
-    reusable: ReusableCells, sweep: Sweep, tasks: list[Task], request: SweepRequest, terminal: Terminal
-) -> None:
-    """Print the state of a resumed folder, and put its cells into the live table."""
-    for note in reusable.notes:
-        terminal.line(note)
-    if request.settings.resume:
-        cells = request.file.rounds * sum(len(job.grid.points()) for job in sweep.jobs.values())
-        forecast = ""
-        if reusable.finished and tasks:
-            forecast = f"; first guess: {approximate_duration(sweep.schedule.forecast.seconds(tasks))} to go"
-        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
-    sweep.progress.profiled |= reusable.profiled
-    for (_, variant, position), cell in reusable.finished.items():
-        sweep.progress.live_table.add(variant, position, cell)
-
-
-def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
-    return [
-        Round(
-            number,
-            tuple(task for task in tasks if task.round == number),
-            is_bound=number in reusable.cards,
-            card=reusable.cards.get(number),
-        )
-        for number in dict.fromkeys(task.round for task in tasks)
-    ]
 
 
 @dataclass(frozen=True)
@@ -199,9 +133,11 @@ class Busy:
 class Loop:
     """Work that is still to be done, and the workers that do it."""
 
-    def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, deadline_s: float | None) -> None:
-        self._sweep, self._pool, self._terminal = sweep, pool, terminal
-        self._deadline_s = deadline_s
+    def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, started: float) -> None:
+        """Begin without work; `started` is the beginning of the sweep on the monotonic clock."""
+        self._sweep, self._pool, self._terminal, self._started = sweep, pool, terminal, started
+        self._cards: Mapping[int, str | None] = {}
+        """Cards of incomplete rounds, which measure the rest of them."""
         self._queue: list[Work] = []
         self._busy: dict[Worker, Busy] = {}
         self._unfit: set[Worker] = set()
@@ -210,29 +146,76 @@ class Loop:
         self._last_round: dict[Worker, int] = {}
         self._last_lines: dict[Worker, str] = {}
         self._round_s: list[float] = []
-        self.rounds_of: Counter[str | None] = Counter()
+        self._rounds_of: Counter[str | None] = Counter()
+
+    def measure(self, request: SweepRequest, *, is_watched: bool) -> None:
+        """Measure the missing rounds, then add rounds while an interval is wide, then judge the quality."""
+        sweep, file, terminal, settings = self._sweep, request.file, self._terminal, request.settings
+        rounds = file.rounds
+        cards = {worker.card for worker in self._pool.workers() if worker.card or not worker.name}
+        reusable = find_reusable(sweep, rounds=rounds, cards=cards, is_watched=is_watched)
+        self._cards = reusable.cards
+        tasks = missing_tasks(sweep.jobs, range(rounds), file.seed, finished=reusable.finished)
+        self._take_in(reusable, request, tasks)
+        measuring_since = time.monotonic()
+        while True:
+            sweep.schedule.add(tasks, rounds=rounds)
+            numbers = dict.fromkeys(task.round for task in tasks)
+            self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
+            is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
+            count = max(1, len(self._pool.workers()))
+            more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+            if more == rounds:
+                break
+            write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
+            tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
+            rounds = more
+        if settings.places and self._rounds_of:
+            each = ", ".join(f"{name}: {count}" for name, count in sorted(self._rounds_of.items(), key=str))
+            measured = plural(sum(self._rounds_of.values()), "round", "rounds")
+            terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
+        terminal.pin(f"\n{self._table()}")
+        self.run(missing_judgements(sweep))
+
+    def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
+        """Print the state of a resumed folder, and put its cells into the live table."""
+        for note in reusable.notes:
+            self._terminal.line(note)
+        if request.settings.resume:
+            cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
+            left_s = self._sweep.schedule.forecast.seconds(tasks)
+            forecast = f"; first guess: {approximate_duration(left_s)} to go" if reusable.finished and tasks else ""
+            self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
+        self._sweep.progress.profiled |= reusable.profiled
+        for (_, variant, position), cell in reusable.finished.items():
+            self._sweep.progress.live_table.add(variant, position, cell)
 
     def run(self, works: Sequence[Work]) -> None:
         """Do all of the work, or raise the error that ends the sweep."""
-        self._queue = list(works)
+        self._queue, given_up = list(works), self._sweep.progress.given_up
+        timeout_s = self._sweep.settings.timeout_s
         while self._queue or self._busy:
-            self._queue = [work for work in self._queue if not self._is_given_up(work)]
+            self._queue = [
+                work for work in self._queue if not isinstance(work, Round) or without_given_up(work.tasks, given_up)
+            ]
             self._hand_out()
-            left_s = TICK_S if self._deadline_s is None else self._deadline_s - time.monotonic()
+            left_s = self._started + timeout_s - time.monotonic() if timeout_s else TICK_S
             if left_s < 0:
                 raise SweepTimeoutError
-            for event in self._pool.events(min(TICK_S, left_s)):
-                if isinstance(event, Line):
-                    self._print(event)
-                else:
-                    self._take(event)
+            for ended in self.take_events(min(TICK_S, left_s)):
+                if isinstance(ended, Ended):
+                    self._take(ended)
             self._pin()
 
-    def print_rest(self) -> None:
-        while events := self._pool.events(0):
-            for event in events:
-                if isinstance(event, Line):
-                    self._print(event)
+    def take_events(self, timeout_s: float) -> list[Line | Ended]:
+        """Print the workers' new lines, and return all new events."""
+        events = self._pool.events(timeout_s)
+        for event in events:
+            if isinstance(event, Line):
+                if event.text.startswith("["):
+                    self._last_lines[event.worker] = event.text
+                self._terminal.line(event.worker.line(event.text))
+        return events
 
     def _hand_out(self) -> None:
         workers = self._workers()
@@ -255,28 +238,28 @@ class Loop:
                 self._last_round[worker] = work.number
             self._pool.start(worker, work, shares_host=shares_host)
 
-    def _is_given_up(self, work: Work) -> bool:
-        return isinstance(work, Round) and not without_given_up(work.tasks, self._sweep.progress.given_up)
-
     def _next(self, worker: Worker, workers: Sequence[Worker]) -> Work | None:
         """Choose work for a worker; None if there is none for it.
 
         After a round that ran forwards, a worker measures the one that runs backwards, so that a drift within the two
         cancels.
         """
-        cards = {candidate.card for candidate in workers}
-        bound = [work for work in self._queue if isinstance(work, Round) and work.is_bound and work.card == worker.card]
-        free = [
-            work
-            for work in self._queue
-            if not isinstance(work, Round) or not work.is_bound or work.card not in cards - {worker.card}
-        ]
-        if len(workers) == 1 or not free:
-            return next(iter(free), None)
+        others = {candidate.card for candidate in workers} - {worker.card}
         last = self._last_round.get(worker, -1)
-        partner = [work for work in free if isinstance(work, Round) and last % 2 == 0 and work.number == last + 1]
-        even = [work for work in free if isinstance(work, Round) and work.number % 2 == 0]
-        return [*bound, *partner, *even, *free][0]
+
+        def rank(work: Work) -> int:
+            if not isinstance(work, Round):
+                return 3
+            if worker.card and self._cards.get(work.number) == worker.card:
+                return 0
+            if last % 2 == 0 and work.number == last + 1:
+                return 1
+            return 2 + work.number % 2
+
+        free = [
+            work for work in self._queue if not isinstance(work, Round) or self._cards.get(work.number) not in others
+        ]
+        return free[0] if free and len(workers) == 1 else min(free, key=rank, default=None)
 
     def _take(self, ended: Ended) -> None:
         busy, worker = self._busy.pop(ended.worker), ended.worker
@@ -295,13 +278,13 @@ class Loop:
 
     def _finish_round(self, worker: Worker, seconds: float, work: Round) -> None:
         self._round_s.append(seconds)
-        self.rounds_of[worker.name] += 1
+        self._rounds_of[worker.name] += 1
         if worker.name:
             self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
         if not self._terminal.can_pin and any(isinstance(work, Round) for work in self._queue):
             rounds, under_way = self._sweep.schedule.rounds, [busy.work for busy in self._busy.values()]
             finished = rounds - sum(isinstance(unfinished, Round) for unfinished in (*self._queue, *under_way))
-            self._terminal.line(f"after {finished} of {rounds} rounds:\n{self.table()}")
+            self._terminal.line(f"after {finished} of {rounds} rounds:\n{self._table()}")
 
     def _lose(self, worker: Worker, work: Work, reason: str) -> None:
         self._losses[worker] += 1
@@ -317,11 +300,6 @@ class Loop:
         failure = Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone)
         self._sweep.progress.failures.append(failure)
 
-    def _print(self, line: Line) -> None:
-        if line.text.startswith("["):
-            self._last_lines[line.worker] = line.text
-        self._terminal.line(line.worker.line(line.text))
-
     def _pin(self) -> None:
         if not self._terminal.can_pin:
             return
@@ -333,10 +311,17 @@ class Loop:
             for worker, busy in self._busy.items()
         ]
         if len(self._workers()) > 1:
-            lines.append(self._left(now))
-        self._terminal.pin("\n".join(["", self.table(), *lines]))
+            rounds = [busy for busy in self._busy.values() if isinstance(busy.work, Round)]
+            text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"
+            if self._round_s:
+                mean_s = statistics.fmean(self._round_s)
+                longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
+                waves = math.ceil(len(self._queue) / max(1, len(self._busy)))
+                text += f", {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"
+            lines.append(text)
+        self._terminal.pin("\n".join(["", self._table(), *lines]))
 
-    def table(self) -> str:
+    def _table(self) -> str:
         running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
         variants = list(self._sweep.jobs)
         points = self._sweep.points(variants[0])
@@ -344,13 +329,3 @@ class Loop:
 
     def _workers(self) -> list[Worker]:
         return [worker for worker in self._pool.workers() if worker not in self._unfit]
-
-    def _left(self, now: float) -> str:
-        rounds = [busy for busy in self._busy.values() if isinstance(busy.work, Round)]
-        text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"
-        if not self._round_s:
-            return text
-        mean_s = sum(self._round_s) / len(self._round_s)
-        longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
-        waves = -(-len(self._queue) // max(1, len(self._busy)))
-        return f"{text}, {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"

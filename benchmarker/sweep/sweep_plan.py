@@ -107,10 +107,8 @@ def _repeats_s(job: Job) -> float:
 class Schedule:
     """Tasks that are not begun yet, with the position of the present one."""
 
-    def __init__(self, tasks: Sequence[Task], forecast: Forecast, *, rounds: int) -> None:
-        self.forecast = forecast
-        self.rounds = rounds
-        self.workers = 1
+    def __init__(self, forecast: Forecast, tasks: Sequence[Task] = (), *, rounds: int = 0) -> None:
+        self.forecast, self.rounds, self.workers = forecast, rounds, 1
         self._left = list(tasks)
         self._begun = 0
 

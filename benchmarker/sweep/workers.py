@@ -28,7 +28,6 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempt import measure_round
-from benchmarker.sweep.folder import card_of
 from benchmarker.sweep.fork_server import Starter, shared_modules
 from benchmarker.sweep.interrupt import Stop, StoppedError
 from benchmarker.sweep.judge_quality import Judgement, judge
@@ -66,7 +65,7 @@ class Worker:
     slot: int = 0
     slots: int = 1
     card: str | None = None
-    """Identity of its card, as `card_of` names it. None on Ray, which assigns a card to each task."""
+    """UUID of its card, or the worker's name. None on Ray, which assigns a card to each task."""
 
     def line(self, text: str) -> str:
         """Return a line that this worker printed, with its name."""
@@ -79,9 +78,6 @@ class Round:
 
     number: int
     tasks: tuple[Task, ...] = field(compare=False)
-    is_bound: bool = False
-    """True if only the worker with this card may measure it, because it measured the rest of the round."""
-    card: str | None = None
 
     def __str__(self) -> str:
         return f"round {self.number + 1}"
@@ -170,7 +166,9 @@ def equip(
     stop: Stop | None = None,
 ) -> Equipment:
     """Return the equipment of a worker; `variables` are environment variables of its children."""
-    cores = own_cores(worker.slot, worker.slots) if worker.slots > 1 else ()
+    cores: tuple[int, ...] = ()
+    if worker.slots > 1 and hasattr(os, "sched_getaffinity"):
+        cores = share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
     modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
     return Equipment(
         name=worker.name,
@@ -196,13 +194,6 @@ def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
     except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread
         return Ended(worker, work, error=error)
     return Ended(worker, work)
-
-
-def own_cores(slot: int, slots: int) -> tuple[int, ...]:
-    """Return a worker's share of this process's cores; none if they cannot be shared out."""
-    if not hasattr(os, "sched_setaffinity"):
-        return ()
-    return share_of(sorted(os.sched_getaffinity(0)), slot, slots)
 
 
 def topology(core: int) -> tuple[int, ...]:
@@ -266,7 +257,7 @@ class LocalPool(Pool):
                 except DeviceError as error:
                     self._unfit[worker.name] = str(error)
         self._workers = [
-            replace(worker, card=card_of(environment.device.uuid, worker.name))
+            replace(worker, card=environment.device.uuid or worker.name)
             if (environment := self._environments.get(worker.name))
             else worker
             for worker in self._workers
