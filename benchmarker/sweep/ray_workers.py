@@ -107,9 +107,9 @@ class RayPool(Pool):
         quiet = {"logging_level": "ERROR", "log_to_driver": False, "runtime_env": _read_runtime_env(runtime_env)}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            ray.init(address="auto", **quiet)
+            self._ray.init(address="auto", **quiet)
         except ConnectionError:
-            ray.init(address="local", include_dashboard=False, **quiet)
+            self._ray.init(address="local", include_dashboard=False, **quiet)
         if not workers_of(self._ray.nodes()):
             self._ray.shutdown()
             raise DeviceError("--places ray: the cluster has no GPU; 'ray status' shows its resources")

@@ -229,7 +229,8 @@ class LocalPool(Pool):
         self._tools = tools
         self._numbers = numbers
         host = socket.gethostname()
-        names = [f"{LOCAL}{number}" for number in numbers] or [None]
+        names: list[str | None] = [f"{LOCAL}{number}" for number in numbers]
+        names = names or [None]
         self._workers = [Worker(name, host, slot, len(names)) for slot, name in enumerate(names)]
         self._environments: dict[str | None, Environment] = {}
         self._unfit: dict[str | None, str] = {}
