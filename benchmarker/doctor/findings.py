@@ -14,7 +14,7 @@ from typing import Literal
 import psutil
 
 from benchmarker.checkpoints.cache import cache_folder
-from benchmarker.checkpoints.hub import transport_error
+from benchmarker.checkpoints.find import transport_error
 from benchmarker.core.errors import installed_version
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.hardware.amd import has_amd_driver

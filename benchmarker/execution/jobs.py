@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from benchmarker import __version__
+from benchmarker.checkpoints.files import changed_inputs
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError, did_you_mean, read_problem
-from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.formatting import slug
 from benchmarker.schema.base import Plain, changed_fields, first_problem
 from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated

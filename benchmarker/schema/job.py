@@ -20,8 +20,6 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 
 class VariantBase(Plain):
-    """One variant of a comparison."""
-
     name: Annotated[str, Field(min_length=1, max_length=80)]
     """Name in the tables."""
 
@@ -37,8 +35,6 @@ class VariantBase(Plain):
 
 
 class GridBase(Plain):
-    """Cells to measure: a field for each axis."""
-
     def points(self) -> Sequence[Any]:
         """Return every cell as a named tuple, the smallest first, so that running out of memory costs only larger
         cells."""
@@ -70,7 +66,6 @@ class ExperimentBase(Plain):
     """A whole comparison, as in a config file. A subclass adds `subject`."""
 
     workload: str
-    """Name of the workload."""
     grid: GridBase
     procedure: Procedure = Procedure()
     variants: Annotated[tuple[VariantBase, ...], Field(min_length=1)]
@@ -88,25 +83,21 @@ class ExperimentBase(Plain):
         return self
 
     def subject_values(self) -> dict[str, Any]:
-        """Return the fields of the job's subject as JSON values."""
         subject: Plain = getattr(self, "subject")  # noqa: B009
         return subject.model_dump(mode="json")
 
 
 PROGRAM = "python -m benchmarker.run"
-"""Beginning of the command that repeats a record."""
 
 
 class Part(Plain):
     """Share of a sweep that one process measures."""
 
     record: Path
-    """Path of the record that the sweep expects."""
     sweep: str
     """Time at which the sweep began."""
     round: int = 0
     cells: tuple[int, ...] = ()
-    """Positions in the grid's points."""
     only: Literal["timing", "quality"]
     """Timing and quality have a process each."""
     profile: bool = False
@@ -121,9 +112,7 @@ class Origin(Plain):
     config: str
     """Config file of the job. It is not read again."""
     config_sha256: str
-    """SHA-256 of the config file."""
     benchmarker: str
-    """Version of this program."""
     environment: Environment
     keys: tuple[str, ...]
     """`key` of each cell, by position in the grid."""
@@ -134,12 +123,8 @@ class Origin(Plain):
 
 
 class Job(Plain):
-    """Everything that one run needs."""
-
     job_version: Literal[2] = 2
-    """Version of the format."""
     workload: str
-    """Name of the workload."""
     subject: Plain
     """Values that all variants share."""
     variant: VariantBase
@@ -157,7 +142,6 @@ class Job(Plain):
 
     @property
     def is_timed(self) -> bool:
-        """Whether this process times anything."""
         return self.part is None or self.part.only == "timing"
 
     @property
@@ -167,11 +151,9 @@ class Job(Plain):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that one process uses."""
         return 1
 
     def in_part(self, part: Part) -> Self:
-        """Return the job of one process of a sweep."""
         if part.profile or not self.procedure.profile:
             return self.model_copy(update={"part": part})
         procedure = self.procedure.model_copy(update={"profile": False})
@@ -179,6 +161,5 @@ class Job(Plain):
         return self.model_copy(update={"part": part, "procedure": procedure, "reproduce": reproduce})
 
     def points(self) -> list[Any]:
-        """Return the cells to measure, the smallest first."""
         points = list(self.grid.points())
         return [points[position] for position in self.part.cells] if self.part else points

@@ -64,18 +64,14 @@ class Environment(Plain):
     device: DeviceFacts
     cpu: str | None
     cores: Whole | None
-    """Logical processors available to this process."""
     threads: Whole | None
-    """torch's intra-operator threads."""
     memory_bytes: Whole | None
     system: str | None
     python: str | None
     packages: dict[str, str]
-    """Versions of torch, transformers and the installed quantization libraries."""
     variables: dict[str, str]
     """Environment variables that change behaviour, by an allow-list that excludes tokens."""
     governor: str | None = None
-    """Frequency governor of the processor, as `performance`."""
     commit: str | None = None
     """git commit of benchmarker, with `+changes` if the tree was modified."""
 
@@ -84,7 +80,6 @@ class HostLoad(Plain):
     """Other load on this process's cores while a cell was timed, from the kernel's counters."""
 
     seconds: Number
-    """Time between the two readings."""
     cores: Whole
     steal_share: Number
     """Share of core time that a hypervisor gave to other machines."""
@@ -98,22 +93,16 @@ class Conditions(Plain):
 
     samples: Whole
     sm_clock_mhz: Whole | None = None
-    """Median clock of the compute units."""
     sm_clock_full_mhz: Whole | None = None
-    """Default clock of the board without throttling."""
     temperature_c: Number | None = None
-    """Highest temperature."""
     power_w: Number | None = None
     """Mean of the board's power readings, each an average over up to a second."""
     throttled_by: tuple[str, ...] | None = ()
     """Reasons for reduced clocks, such as `power_cap`; null if the driver does not report them."""
     processes: Whole | None = None
-    """Maximum number of processes that computed on the board at once."""
 
 
 class KernelTime(Plain):
-    """Launches of one kernel in one section."""
-
     calls: Positive
     total_s: Spent
     alone_s: Spent | None = None
@@ -121,8 +110,6 @@ class KernelTime(Plain):
 
 
 class Kernel(Plain):
-    """All launches of one kernel (on CPU: calls of one operator) in the profiled repeat."""
-
     name: str
     calls: Positive
     total_s: Spent
@@ -136,7 +123,6 @@ class Section(Plain):
     busy_s: Spent
     """Union of the intervals of the kernels that started in it; on CPU the sum of self times."""
     span_s: Spent | None = None
-    """Time from the first kernel's start to the last kernel's end."""
     launches: Count | None = None
     """Number of launches by the host; a replayed graph is one. Not on CPU."""
 
@@ -152,14 +138,10 @@ class Profile(Plain):
     busy_s: Spent
     """Union of the kernels' intervals over all streams; on CPU equal to `kernel_s`."""
     span_s: Spent
-    """Time from the first kernel's start to the last kernel's end."""
     kernels: tuple[Kernel, ...]
-    """All kernels, the longest total first."""
     sections: dict[str, Section] = Field(default_factory=dict)
-    """Sections by name, in order of time."""
     peak_allocated_bytes: Whole | None = None
     trace: str | None = None
-    """Name of the gzipped Chrome trace beside the record."""
 
     @property
     def subject(self) -> str:
@@ -181,7 +163,6 @@ class Energy(Plain):
     """Energy of a cell's generations, counted apart from the timed repeats."""
 
     idle_power_w: Number | None = None
-    """Power of the board with the model loaded and idle."""
     generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
     prefill: tuple[EnergyWindow, ...] = ()
 
@@ -194,14 +175,11 @@ class Limits(Plain):
     copy_bytes_per_s: Rate
     """Bandwidth of copying one half of the array to the other, bytes read plus written."""
     array_bytes: Whole
-    """Size of the array: several times the cache, 2 GiB on a GPU."""
     matmul_flops_per_s: Rate
     """Rate of a product of square matrices with 2 * n^3 operations; on CPU the fastest of several sizes and types."""
     matmul_dtype: str
     matmul_size: Whole
-    """Size n of these matrices."""
     cache_bytes: Whole | None = None
-    """Size of the last cache before memory."""
     launch_s: Number | None = None
     """Host time of one launch of an empty kernel in a series, without torch's operators. Not on CPU."""
     operator_s: Number | None = None
@@ -211,7 +189,6 @@ class Limits(Plain):
 
     @property
     def bytes_per_s(self) -> float:
-        """Higher of the two bandwidths: decoding reads much more than it writes."""
         return max(self.read_bytes_per_s, self.copy_bytes_per_s)
 
 
@@ -219,31 +196,23 @@ class Demand(Plain):
     """Least work of one call, from its shapes and tensors."""
 
     flops: Count | None = None
-    """Number of floating-point operations."""
     bytes: Count | None = None
-    """Least number of bytes read from and written to memory."""
 
 
 class SampleBase(Plain):
-    """One timed repeat."""
-
     latency_s: Seconds
     """Time of one call until its last result, with the device drained at both ends."""
     calls: Positive = 1
     """Number of calls timed together if one is too short for the clock; `latency_s` is their mean."""
     parts_s: dict[str, Spent] = Field(default_factory=dict)
-    """Times of named parts of one call."""
     peak_allocated_bytes: Whole | None = None
-    """Peak bytes of live tensors during this repeat. Not on CPU."""
 
 
 class Memory(Plain):
     """Peak memory over the timed repeats of one cell."""
 
     peak_allocated_bytes: Whole | None = None
-    """Peak bytes of live tensors by torch's allocator. Not on CPU."""
     peak_reserved_bytes: Whole | None = None
-    """Peak bytes that the allocator held from the driver. Not on CPU."""
     device_used_bytes: Whole | None = None
     """Growth of the whole device's used memory since the start of the process, with context and libraries."""
     peak_resident_bytes: Whole | None = None
@@ -264,23 +233,18 @@ class Checked(Plain):
     error: Spent
     """Largest difference, relative to the largest value of the reference."""
     tolerance: Spent
-    """Largest error that passes."""
 
 
 class CellBase(Plain):
-    """One point of the grid."""
-
     status: CellStatus
     error_kind: ErrorKind | None = None
     reason: str | None = None
-    """Error in one sentence."""
     inputs_sha256: str | None = None
     """SHA-256 of the inputs, equal for every variant of a comparison."""
     warmup: tuple[SampleBase, ...] = ()
     samples: tuple[SampleBase, ...] = ()
     memory: Memory = Memory()
     flags: tuple[Flag, ...] = ()
-    """Warnings for the reader."""
     key: str | None = None
     """SHA-256 of everything that determines the result. A resumed sweep reuses cells with an equal key."""
     timed_at: tuple[Number, Number] | None = None
@@ -294,14 +258,11 @@ class CellBase(Plain):
 
 class VariantFacts(Plain):
     name: str
-    """Name in the tables."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """All options, defaults included."""
 
 
 class Missing(Plain):
-    """Reason why a requested value is missing."""
-
     error_kind: ErrorKind
     reason: str
 
@@ -310,13 +271,10 @@ class Imported(Plain):
     """Origin of a record that was read from another program's log."""
 
     source: str
-    """Name of the log without its folder."""
     line: Whole
-    """Line at which the run begins."""
     evidence: str
     """Line of the log, or option, that identifies the variant."""
     profiler_tables: tuple[str, ...] = ()
-    """Tables that torch.profiler printed after the run."""
 
 
 Moment = tuple[str, int]
@@ -324,8 +282,6 @@ Moment = tuple[str, int]
 
 
 class RunRecord(Plain):
-    """One process of one variant."""
-
     schema_version: Literal[2] = SCHEMA_VERSION
     workload: str
     benchmarker: str
@@ -336,13 +292,9 @@ class RunRecord(Plain):
     status: Literal["running", "complete", "interrupted", "failed"]
     """`running` in a file means that the process died."""
     error_kind: ErrorKind | None = None
-    """Kind of the error that ended the run early."""
     reason: str | None = None
-    """Error in one sentence."""
     round: Count = 0
-    """Round of a sweep; 0 for a single run."""
     sweep: str | None = None
-    """Start time of the sweep."""
     place: str | None = None
     """Worker that measured the round, as `local:1` or `node3/0`. Only with --places."""
     forked: bool = False
@@ -359,7 +311,6 @@ class RunRecord(Plain):
     no_energy: Missing | None = None
     imported: Imported | None = None
     reproduce: str
-    """Command that repeats the run."""
 
     @property
     def form(self) -> dict[str, str]:
@@ -369,7 +320,6 @@ class RunRecord(Plain):
 
     @property
     def family(self) -> str:
-        """Name that related variants share."""
         return self.variant.name
 
     @property

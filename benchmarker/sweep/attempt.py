@@ -11,8 +11,7 @@ from typing import Any
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.host_load import HostGauge, why_disturbed
-from benchmarker.hardware.monitor import is_shared, why_invalid
+from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, status_words
 from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record

@@ -29,8 +29,7 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.interrupt import Stop
 
 if TYPE_CHECKING:
-    from benchmarker.hardware.host_load import HostGauge
-    from benchmarker.hardware.monitor import Monitor
+    from benchmarker.hardware.monitor import HostGauge, Monitor
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import Environment, RunRecord
     from benchmarker.sweep.fork_server import Starter

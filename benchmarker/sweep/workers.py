@@ -21,8 +21,7 @@ from typing import Protocol
 
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.execution.jobs import cell_keys, changed_files
-from benchmarker.hardware.host_load import HostGauge
-from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.hardware.host_load import HostGauge, why_disturbed
+from benchmarker.hardware.monitor import HostGauge, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.record import HostLoad
 from tests.faults.stage import Stage

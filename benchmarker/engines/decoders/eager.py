@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.model_config import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.errors import install_hint, installed_version
 from benchmarker.engines.base import Form, TokenIds, UnsupportedError
 from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder, TorchEngine, linear_kernels

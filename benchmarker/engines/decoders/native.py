@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.checkpoints.model_config import key_heads
+from benchmarker.checkpoints.read_model import key_heads
 from benchmarker.engines.capture.graph_capture import Capture, capture_for
 from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
@@ -24,7 +24,7 @@ from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
-from benchmarker.quantization.inspect import is_linear
+from benchmarker.quantization.load import is_linear
 from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import StaticLayer
 
-from benchmarker.checkpoints.model_config import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import UnsupportedError
 

@@ -18,8 +18,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.quantization.inspect import is_linear, load_facts
-from benchmarker.quantization.load import file_refusal, load_form
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_form
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.files import shipped_shape
+from benchmarker.checkpoints.files import folder_fingerprint, shipped_shape
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
-from benchmarker.core.fingerprint import folder_fingerprint
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.files import shipped_shape
+from benchmarker.checkpoints.files import fingerprint, folder_fingerprint, shipped_shape
 from benchmarker.core.errors import SpecError, UnsupportedError
-from benchmarker.core.fingerprint import fingerprint, folder_fingerprint
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.registry import loader_options

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarker.checkpoints.files import fingerprint
 from benchmarker.core.errors import SpecError, first_line
-from benchmarker.core.fingerprint import fingerprint
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.operation.implementation import Operation
 
