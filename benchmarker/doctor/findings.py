@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -128,6 +129,10 @@ class Finding:
     do: str | None = None
 
 
+_no = partial(Finding, "no")
+_note = partial(Finding, "note")
+
+
 def findings(machine: Machine) -> list[Finding]:
     conclusions = [finding for rule in RULES for finding in rule(machine)]
     return sorted(conclusions, key=lambda finding: ("no", "note", "ok").index(finding.level))
@@ -138,28 +143,26 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", f"torch uses {machine.environment.device.name}")
         return
     if not machine.gpus and not machine.has_amd:
-        yield Finding("note", "there is no GPU: everything is measured on the processor")
+        yield _note("there is no GPU: everything is measured on the processor")
         return
     gpu = next(iter(machine.gpus), None)
-    name = _name(gpu) if gpu else "an AMD card"
+    name, driver, newest = (_name(gpu), gpu.driver, gpu.newest_cuda) if gpu else ("an AMD card", None, None)
     if machine.torch_for != ("rocm" if machine.has_amd else "cuda"):
         wanted = "ROCm" if machine.has_amd else "CUDA"
         built_for = {"rocm": "ROCm", "cuda": "CUDA", "cpu": "CPUs only"}[machine.torch_for]
-        yield Finding(
-            "no",
+        yield _no(
             f"there is {name}, but this torch is built for {built_for}",
             f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
         )
-    elif gpu and _is_older(gpu.newest_cuda, machine.torch_runtime):
-        yield Finding(
-            "no",
-            f"driver {gpu.driver} runs CUDA {gpu.newest_cuda}, and this torch is built for {machine.torch_runtime}",
-            f"update the driver, or install a torch built for CUDA {gpu.newest_cuda} or older",
+    # A driver supports every CUDA of its major version.
+    elif newest and machine.torch_runtime and _numbers(newest)[0] < _numbers(machine.torch_runtime)[0]:
+        yield _no(
+            f"driver {driver} runs CUDA {newest}, and this torch is built for {machine.torch_runtime}",
+            f"update the driver, or install a torch built for CUDA {newest} or older",
         )
     else:
         reason = f": {machine.torch_says}" if machine.torch_says else ""
-        yield Finding(
-            "no",
+        yield _no(
             f"there is {name}, but torch does not see it{reason}",
             "check CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, and in a container that the card is passed in"
             if not machine.has_amd
@@ -171,20 +174,13 @@ def _name(gpu: Gpu) -> str:
     return gpu.name or f"an {gpu.vendor} card"
 
 
-def _is_older(supported: str | None, built_for: str | None) -> bool:
-    if not supported or not built_for:
-        return False
-    return int(supported.split(".")[0]) < int(built_for.split(".")[0])
-
-
 def _architecture(machine: Machine) -> Iterator[Finding]:
     capability = machine.environment.device.capability
     if not machine.torch_sees_gpu or not capability or not machine.architectures:
         return
     if machine.torch_for == "rocm":
         if capability not in machine.architectures:
-            yield Finding(
-                "no",
+            yield _no(
                 f"this torch has no kernels for {capability}, only for {', '.join(machine.architectures)}",
                 "install a torch built for it, or set HSA_OVERRIDE_GFX_VERSION to a close relative that is in the list",
             )
@@ -196,8 +192,7 @@ def _architecture(machine: Machine) -> Iterator[Finding]:
     if card < LEAST_CAPABILITY or not any(
         architecture[0] == card[0] and architecture <= card for architecture in architectures
     ):
-        yield Finding(
-            "no",
+        yield _no(
             f"this torch has no kernels for compute capability {capability}, only for "
             f"({', '.join(machine.architectures)})",
             "install a torch built for this card: an older one for an old card, a newer one for a new card",
@@ -215,72 +210,57 @@ def _card(machine: Machine) -> Iterator[Finding]:
         programs = len({*(gpu.process_ids() or ())} - {os.getpid()})
         if (used_bytes or 0) > BUSY_BYTES or programs:
             by = f" by {programs} other programs" if programs else ""
-            yield Finding(
-                "note",
+            yield _note(
                 f"{_name(gpu)} is in use{by}: {gib(used_bytes)} of its memory are taken",
                 "end these programs, or choose another card with --device cuda:N; they would affect the times",
             )
         if limit_w and default_w and limit_w < 0.99 * default_w:
-            yield Finding(
-                "note",
+            yield _note(
                 f"{_name(gpu)} is capped at {limit_w:.0f} W of {default_w:.0f}",
                 "raise the cap with nvidia-smi -pl or amd-smi set --power-cap, or report it with the numbers",
             )
         if gpu.is_sliced:
-            yield Finding(
-                "note",
+            yield _note(
                 f"{_name(gpu)} is divided into instances (MIG): the times are those of an instance, not of the card",
                 "report the instance with the numbers; nvidia-smi -mig 0 removes the division",
             )
 
 
-def _libraries(machine: Machine) -> Iterator[Finding]:
+def _surroundings(machine: Machine) -> Iterator[Finding]:
     if machine.torch_sees_gpu and not machine.has_triton:
-        yield Finding(
-            "no",
+        yield _no(
             "Triton is not installed: nothing can be compiled for the GPU",
             "pip install triton, in the version of torch's own wheel",
         )
     if machine.compiler is None:
-        yield Finding(
-            "no",
+        yield _no(
             "there is no C++ compiler: nothing can be compiled, and GPTQ's kernels cannot be built",
             "install one: apt-get install g++",
         )
     if "nvidia-ml-py" in machine.missing and machine.torch_for == "cuda":
-        yield Finding("note", "no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
+        yield _note("no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
     if "ray" not in machine.missing:
-        yield Finding("note", "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs")
+        yield _note("Ray: the authors tested sweep --places ray on CPUs only, not on GPUs")
     if machine.torch_for == "rocm" and machine.torch_sees_gpu:
-        yield Finding(
-            "note",
+        yield _note(
             "ROCm: this code was written from the libraries' sources and not tested by its authors",
             "compare the numbers with rocm-bandwidth-test, and report differences",
         )
-
-
-def _hub(machine: Machine) -> Iterator[Finding]:
     if machine.hub:
-        yield Finding(
-            "note",
+        yield _note(
             f"the Hugging Face hub cannot be reached ({machine.hub})",
             "measure with --load-format dummy, or give --model a folder",
         )
     if machine.free_bytes < MODEL_BYTES:
-        yield Finding(
-            "no",
+        yield _no(
             f"{gib(machine.free_bytes)} are free for {machine.cache}, and Qwen3-4B takes {gib(MODEL_BYTES)}",
             "make room, or point HF_HOME and BENCHMARKER_CACHE at a larger disk",
         )
-
-
-def _host(machine: Machine) -> Iterator[Finding]:
     if machine.busy_processors > BUSY:
-        yield Finding(
-            "note",
+        yield _note(
             f"other programs keep {machine.busy_processors:.1f} processors busy",
             "end them: generate is host-bound on fast cards, so that they affect its times",
         )
 
 
-RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (_gpu, _architecture, _card, _libraries, _hub, _host)
+RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (_gpu, _architecture, _card, _surroundings)
