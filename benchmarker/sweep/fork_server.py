@@ -1,15 +1,10 @@
 """Start of a worker's child processes: as new interpreters, or with `--shared-imports` as forks of a round's server.
 
-    python -m benchmarker.sweep.fork_server SOCKET MODULE...
+    python -m benchmarker.sweep.fork_server DESCRIPTOR MODULE...
 
 Importing torch and transformers takes seconds, on a small model more than the measurements. A fork has the imported
 modules; its memory, threads, compilers and device are its own, because the server uses none of them. Each round has a
 new server, so that rounds stay independent of each other; multiprocessing's server lives as long as its parent.
-
-The socket carries JSON objects. The server first sends `{"imported": number of modules, "problem": ...}`; the problem
-is the reason for which the next module makes the process unfit to be forked, or null. For each request, `{"module":
-..., "arguments": [...], "unset": [variables]}` with the descriptor of the output file, the server sends `{"process":
-number}`, and when that process ends `{"code": exit code}`, negative for a signal.
 """
 
 from __future__ import annotations
@@ -17,18 +12,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-import json
 import os
 import runpy
-import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from benchmarker.core.errors import SpecError
 from benchmarker.core.process import FORKED, PARENT, end_with_parent, no_garbage_collection
@@ -40,9 +35,12 @@ SERVER = "benchmarker.sweep.fork_server"
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Variables that keep numpy, and Arrow (which pandas imports), from starting threads at import. The fork server has
 them, its forks do not."""
-MESSAGE_BYTES = 1 << 16
 DEVICE_FILES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 """Prefixes of drivers' device files. A fork cannot use one that its parent opened."""
+Request = tuple[str, list[str], list[str]]
+"""Module to run in a fork, its arguments, and variables to remove. The descriptor of the output file follows it."""
+DEAD = (EOFError, ConnectionResetError, BrokenPipeError)
+"""Errors of a connection to a process that has ended."""
 
 
 class Starter:
@@ -88,7 +86,7 @@ class Starter:
         self.close()
         while self._modules:
             server = _Server(self._modules, self._environment())
-            count, problem = server.imported()
+            count, problem = server.imported
             if problem is None:
                 self._server, self._round = server, round_number
                 return server
@@ -112,7 +110,7 @@ def shared_modules(workload: Workload, *, shared_imports: bool) -> list[str]:
 
 class _Server:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection, other = Pipe()
         self._added = [name for name in WITHOUT_THREADS if name not in environment]
         with other:
             self._process = subprocess.Popen(
@@ -124,32 +122,21 @@ class _Server:
                 pass_fds=[other.fileno()],
                 env={**WITHOUT_THREADS, **environment},
             )
-
-    def imported(self) -> tuple[int, str | None]:
-        """Wait for the imports; return the number of usable modules and the problem of the next one."""
-        answer = self.answer(None)
-        return (answer["imported"], answer["problem"]) if answer else (0, "importing the libraries ended a process")
+        self.imported: tuple[int, str | None] = (0, "importing the libraries ended a process")
+        """Number of usable modules, and the reason for which the next one makes the process unfit to be forked."""
+        with contextlib.suppress(*DEAD):
+            self.imported = self._connection.recv()
 
     def fork(self, module: str, arguments: Sequence[str], output: int) -> _Fork:
-        request = {"module": module, "arguments": list(arguments), "unset": self._added}
-        socket.send_fds(self._channel, [json.dumps(request).encode()], [output])
-        answer = self.answer(None)
-        if answer is None:
-            raise ChildProcessError("the fork server died")
-        return _Fork(answer["process"], self)
-
-    def answer(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """Return the next message; None if the server is dead."""
-        if not select.select([self._channel], [], [], timeout_s)[0]:
-            raise TimeoutError
         try:
-            message = self._channel.recv(MESSAGE_BYTES)
-        except ConnectionResetError:
-            return None
-        return json.loads(message) if message else None
+            self._connection.send((module, list(arguments), self._added))
+            send_handle(self._connection, output, self._process.pid)
+            return _Fork(self._connection.recv(), self._connection)
+        except DEAD as error:
+            raise ChildProcessError("the fork server died") from error
 
     def close(self) -> None:
-        self._channel.close()
+        self._connection.close()
         self._process.kill()
         self._process.wait()
 
@@ -157,19 +144,20 @@ class _Server:
 class _Fork:
     """A fork; the server reports its end."""
 
-    def __init__(self, pid: int, server: _Server) -> None:
+    def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._server = server
+        self._connection = connection
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            try:
-                answer = self._server.answer(timeout)
-            except TimeoutError as error:
-                raise subprocess.TimeoutExpired([SERVER], timeout or 0.0) from error
+            if not self._connection.poll(timeout):
+                raise subprocess.TimeoutExpired([SERVER], timeout or 0.0)
             # A child ends with the process that it was forked from.
-            self.returncode = answer["code"] if answer else -signal.SIGKILL
+            code = -signal.SIGKILL
+            with contextlib.suppress(*DEAD):
+                code = self._connection.recv()
+            self.returncode = code
         return self.returncode
 
 
@@ -209,22 +197,23 @@ def other_threads() -> list[str]:
     return sorted(names)
 
 
-def serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request until the socket closes; return the request in a fork, and None in the server."""
+def serve(connection: Connection) -> Request | None:
+    """Fork for each request until the connection closes; return the request in a fork, and None in the server."""
     while True:
-        message, files, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
-        if not message:
+        try:
+            request: Request = connection.recv()
+            output = recv_handle(connection)
+        except DEAD:
             return None
-        request: dict[str, Any] = json.loads(message)
         process = os.fork()
         if process == 0:
-            channel.close()
-            _become(files[0])
+            connection.close()
+            _become(output)
             return request
-        os.close(files[0])
-        _send(channel, process=process)
+        os.close(output)
+        connection.send(process)
         _, status = os.waitpid(process, 0)
-        _send(channel, code=os.waitstatus_to_exitcode(status))
+        connection.send(os.waitstatus_to_exitcode(status))
 
 
 def _become(output: int) -> None:
@@ -244,29 +233,25 @@ def _text_stream(descriptor: int, *, errors: str) -> TextIO:
     return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True)
 
 
-def _send(channel: socket.socket, **message: Any) -> None:
-    channel.send(json.dumps(message).encode())
-
-
 def main() -> None:
     """Import and serve; in each fork, run `python -m MODULE ARGUMENTS`."""
     end_with_parent()
-    # The sweep handles Ctrl-C; it ends this process by closing the socket.
+    # The sweep handles Ctrl-C; it ends this process by closing the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    connection, modules = Connection(int(sys.argv[1])), sys.argv[2:]
     with no_garbage_collection():
-        for number, module in enumerate(sys.argv[2:]):
+        for number, module in enumerate(modules):
             if problem := why_unfit(module):
-                _send(channel, imported=number, problem=problem)
+                connection.send((number, problem))
                 return
-    _send(channel, imported=len(sys.argv[2:]), problem=None)
+    connection.send((len(modules), None))
     gc.freeze()
-    request = serve(channel)
+    request = serve(connection)
     if request is not None:
-        for name in request["unset"]:
+        module, sys.argv[1:], unset = request
+        for name in unset:
             del os.environ[name]
-        sys.argv[1:] = request["arguments"]
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
