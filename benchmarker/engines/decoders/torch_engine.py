@@ -92,14 +92,12 @@ class TorchDecoder(TokenSource):
 
     @property
     def has_own_kernels(self) -> bool:
-        """True if this program's kernels have replaced the libraries' in the model itself."""
+        """True if this program's kernels have replaced the libraries'."""
         return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
 
 
 @dataclass(frozen=True)
 class TorchEngine(Engine):
-    """An engine whose model is a transformers model in this process."""
-
     name: str
     summary: str
     decoder: Callable[..., TorchDecoder]
@@ -135,7 +133,6 @@ class TorchEngine(Engine):
             yield self.load(checkpoint, form, device, progress)
 
     def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        """Load a model and return its decoder."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
         decoder = self.decoder(model, device, **form.engine_options.model_dump())
         decoder.loaded = facts

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
+from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
-from benchmarker.workloads.attention.variants.user_function import source_sha256
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,

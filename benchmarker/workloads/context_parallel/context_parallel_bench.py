@@ -18,7 +18,7 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
-from benchmarker.workloads.attention.attention_inputs import inputs_sha256
+from benchmarker.workloads.attention.attention_reference import inputs_sha256
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
     ContextParallelFacts,
@@ -36,8 +36,7 @@ from benchmarker.workloads.context_parallel.splittings import (
     unsupported,
     wrong_shape,
 )
-from benchmarker.workloads.operation.call_timing import split_passes
-from benchmarker.workloads.operation.operation_bench import measured_limits
+from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Nothing, Session
 

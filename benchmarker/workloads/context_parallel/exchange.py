@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarker.workloads.attention.attention_variants import Backend, open_sdpa
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.attention.variants.torch_attention import Backend, open_sdpa
 from benchmarker.workloads.context_parallel.spec import KernelName
 from benchmarker.workloads.context_parallel.splittings import Order
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.operation_call import Operation
 
 SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
 

@@ -20,7 +20,7 @@ from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
-from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs
+from benchmarker.workloads.attention.attention_reference import input_bytes, make_inputs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, RingExchange, open_single, open_ulysses
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, WorkKind
@@ -35,15 +35,14 @@ from benchmarker.workloads.context_parallel.shards import (
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.splittings import splitting_of
 from benchmarker.workloads.context_parallel.torch_context_parallel import open_torch
-from benchmarker.workloads.operation.call_inputs import copies_needed, fresh_results, results_of
-from benchmarker.workloads.operation.call_timing import CallStep
-from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.kernel_proof import (
+from benchmarker.workloads.operation.operation_bench import (
     RECORDED_KERNELS,
+    CallStep,
+    ReadyCall,
     kernels_of,
     missing_kernel_is_unsupported,
 )
-from benchmarker.workloads.operation.operation_bench import ReadyCall
+from benchmarker.workloads.operation.operation_call import Operation, copies_needed, fresh_results, results_of
 
 OPENERS: dict[str, Callable[[Plan], Operation]] = {
     "zigzag": open_ring,

@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarker.workloads.context_parallel.exchange import Pending, Plan, RingExchange
 from benchmarker.workloads.context_parallel.spec import KernelName
 from benchmarker.workloads.context_parallel.splittings import RingStep, Rows, steps_of
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.operation_call import Operation
 
 aten = torch.ops.aten
 Gradients = tuple[Tensor, Tensor, Tensor]

@@ -17,8 +17,7 @@ from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.exchange import Plan
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, TensorDistance
 from benchmarker.workloads.context_parallel.splittings import spans_of
-from benchmarker.workloads.operation.call_inputs import CallInputs, Results, relative_error, results_of
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.operation_call import CallInputs, Operation, Results, relative_error, results_of
 
 ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 """Largest relative error of a mean of positions."""

@@ -18,7 +18,7 @@ from benchmarker.workloads.attention.attention_flops import demand_of as attenti
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import ContextParallelDemand
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint, ContextParallelSubject, KernelName
-from benchmarker.workloads.operation.implementation import Kind
+from benchmarker.workloads.operation.operation_call import Kind
 
 Order = Literal["contiguous", "zigzag"]
 Rows = Literal["all", "early", "late"]

@@ -16,7 +16,7 @@ class MixersDemand(OperationDemand):
     """Work of one call of a mixer, by formula."""
 
     flops: Positive
-    """FLOPs of the call: see `mixer_flops.py`."""
+    """FLOPs of the call: see `mixer.py`."""
     forward_flops: Positive
     """FLOPs of the forward pass."""
     state_floats: Positive

@@ -10,9 +10,9 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
+from benchmarker.workloads.mixers.mixer_variants import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
-from benchmarker.workloads.mixers.variants.registry import implementation_of
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,

@@ -18,6 +18,7 @@ from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
+from benchmarker.workloads.mixers.mixer_variants import VARIANTS
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import block_facts, make_model, parameters_of, training_demand
 from benchmarker.workloads.mixers.spec import (
@@ -29,7 +30,6 @@ from benchmarker.workloads.mixers.spec import (
     shipped_bytes,
 )
 from benchmarker.workloads.mixers.tasks_reading import Learned, learned, wilson
-from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.jobs import read_job
 

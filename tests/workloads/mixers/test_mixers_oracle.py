@@ -6,8 +6,7 @@ import pytest
 
 from benchmarker.schema.record import Limits
 from benchmarker.schema.record_io import collect, write_record
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
-from benchmarker.workloads.mixers.mixer_flops import demand_of
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, demand_of
 from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 from benchmarker.workloads.mixers.record import (
     MixersCell,
@@ -109,5 +108,5 @@ def test_every_number_of_a_row_is_the_oracles(tmp_path):
     [("BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"), ("GATE_BYTES", 400, "floor_s")],
 )
 def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
-    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer_flops.{place}", value)
+    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer.{place}", value)
     assert wrong in differing(written(tmp_path))
