@@ -171,7 +171,7 @@ def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.sweep_state import now_id
 
-    title = slug(workload_of(job.workload).title(job).lower())
+    title = slug(job.title.lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
     limit = find_limit(job, axis, terminal, folder=folder)
     terminal.table(

@@ -45,7 +45,7 @@ class Run(Session):
         started = datetime.now(UTC)
         surroundings = environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        title = self.workload.title(job)
+        title = job.title
         folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
         blank: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
@@ -54,7 +54,7 @@ class Run(Session):
     def execute(self) -> RunRecord:
         """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
-        title, device = self.workload.title(self.job), self.record.environment.device.name
+        title, device = self.job.title, self.record.environment.device.name
         self.terminal.line(f"{self.job.variant.name}: {title} on {device}")
         # From here on, a sweep can read the progress of this process, also if it dies.
         self.keep()
@@ -129,7 +129,7 @@ class Run(Session):
 
     def _measure_limits(self) -> None:
         try:
-            limits = measure_limits(self.device, self.workload.matmul_dtype(self.job))
+            limits = measure_limits(self.device, self.job.matmul_dtype)
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
@@ -153,7 +153,7 @@ class Run(Session):
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
         # The memory of this process is no measure of another process.
-        computes_here = self.workload.processes(self.job) == 1
+        computes_here = self.job.processes == 1
 
         def line(number: int, sample: SampleBase) -> None:
             peak_bytes = sample.peak_allocated_bytes if computes_here else None

@@ -153,6 +153,25 @@ class Job(Plain):
     def gpus(self) -> int:
         return 1
 
+    @property
+    def title(self) -> str:
+        """Subject of the job, for the first line and the folder of its records."""
+        return self.workload
+
+    @property
+    def matmul_dtype(self) -> str:
+        """Type in which the device's matmul rate is measured."""
+        return getattr(self.variant, "dtype", None) or getattr(self.subject, "dtype", None) or "float32"
+
+    @property
+    def processes(self) -> int:
+        """Number of processes of one run that may compute on the same GPU."""
+        return 1
+
+    def repeat_s(self, point: Any) -> float:  # noqa: ARG002
+        """Return a first guess of the seconds of one repeat."""
+        return 1.0
+
     def in_part(self, part: Part) -> Self:
         if part.profile or not self.procedure.profile:
             return self.model_copy(update={"part": part})

@@ -255,6 +255,11 @@ class CellBase(Plain):
     demand: Demand | None = None
     checked: Checked | None = None
 
+    @property
+    def note(self) -> str:
+        """Warning after the line that is printed before the cell is measured."""
+        return ""
+
 
 class VariantFacts(Plain):
     name: str
@@ -311,6 +316,11 @@ class RunRecord(Plain):
     no_energy: Missing | None = None
     imported: Imported | None = None
     reproduce: str
+
+    @property
+    def subject_name(self) -> str:
+        """Measured subject in the title of a page."""
+        return self.workload
 
     @property
     def form(self) -> dict[str, str]:

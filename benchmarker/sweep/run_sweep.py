@@ -108,7 +108,7 @@ def _sweep(
         # The commit that the sweep in the folder began with.
         commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
         commit = next(filter(None, commits), None)
-    device, title = slug(environment.device.name.lower()), slug(workload.title(first).lower())
+    device, title = slug(environment.device.name.lower()), slug(first.title.lower())
     return Sweep(
         jobs={
             name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)

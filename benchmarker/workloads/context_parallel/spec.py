@@ -87,6 +87,13 @@ class ContextParallelJob(Job):
     grid: ContextParallelGrid
 
     @property
+    def title(self) -> str:
+        subject = self.subject
+        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+        ranks = " and ".join(str(ranks) for ranks in sorted(set(self.grid.ranks)))
+        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
+
+    @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
         from benchmarker.workloads.context_parallel.splittings import gpus_of

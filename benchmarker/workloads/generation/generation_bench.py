@@ -36,7 +36,7 @@ from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit
 
 if TYPE_CHECKING:
-    from benchmarker.quality.judging_plan import Plan
+    from benchmarker.quality.judge import Plan
 
 
 @contextmanager
