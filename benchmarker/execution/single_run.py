@@ -17,7 +17,7 @@ from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
 from benchmarker.hardware.device import find_device, kind_of
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.schema.job import Job

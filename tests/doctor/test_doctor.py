@@ -17,9 +17,8 @@ from benchmarker.core.tables import to_markdown
 from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_table, reading_table, try_variants
 from benchmarker.doctor.findings import Finding, Machine, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
-from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.hardware.nvidia import NvidiaGpu
+from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
 from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
