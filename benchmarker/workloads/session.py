@@ -27,9 +27,8 @@ class Session(Protocol):
     device_memory: DeviceMemory
     """Memory of the device before the run allocated any."""
 
-    @property
-    def record(self) -> Any:
-        """The record so far."""
+    record: Any
+    """The record so far."""
 
     def keep(self, **changes: Any) -> None:
         """Change fields of the record, in a sweep also on disk."""
