@@ -24,7 +24,7 @@ from benchmarker.engines.external.environments import (
     ready_environment,
 )
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
