@@ -16,7 +16,7 @@ from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, one_of_several
-from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
 from benchmarker.profiling.profile_table import profile_table
