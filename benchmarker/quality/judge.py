@@ -67,8 +67,6 @@ NEW_TOKENS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """One variant compared with the unquantized model on one text."""
-
     size: QualitySize
     top_k: int | None
     text: Text

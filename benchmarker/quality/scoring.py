@@ -213,7 +213,6 @@ def save_step_predictions(
 def save_prefill_predictions(
     source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
-    """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
         scores = source.prefill_scores(windows.ids[window].tolist())
         if scores is None:

@@ -68,7 +68,6 @@ def plain_charts(results: Comparison) -> list[Chart]:
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
-    """Render the page with the charts of `charts_of`."""
     script = _part("page.js")
     workload = workload_of(results.workload)
     ranking = ranking_of(results)
@@ -104,12 +103,10 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
 
 
 def sheet_html(sheet: Sheet) -> Markup:
-    """Render one table."""
     return Markup(_templates().get_template("sheet.html").module.show_sheet(sheet))  # type: ignore[attr-defined]
 
 
 def html(text: str) -> Markup:
-    """Render a sentence or a cell."""
     tags = {"": "{}", "bold": "<strong>{}</strong>", "code": "<code>{}</code>"}
     return Markup("").join(Markup(tags[style]).format(part) for part, style in spans(text))
 
