@@ -35,7 +35,7 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
             equipment.print_line(schedule.begin(task, given_up))
             started = time.monotonic()
             _measure_variant(sweep, equipment, task)
-            schedule.forecast.learn(task, time.monotonic() - started)
+            schedule.learn(task, time.monotonic() - started)
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
