@@ -22,6 +22,10 @@ from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
+CELL_LIMIT_S = 1800.0
+"""Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
+MIN_CELL_LIMIT_S = 120.0
+CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
 HIDDEN = ("  run ", "error: ")
@@ -260,7 +264,9 @@ class Attempt(Child):
             return self.sweep.settings.load_timeout_s
         # The profile after the cells takes no longer than another cell, but has much to write.
         position = self.cells[min(len(self.finished), len(self.cells) - 1)]
-        limit_s = self.sweep.cell_limit_s(self.variant, position)
+        limit_s, longest_s = self.sweep.settings.cell_timeout_s, self.progress.cell_s.get((self.variant, position))
+        if limit_s is None:
+            limit_s = CELL_LIMIT_S if longest_s is None else max(MIN_CELL_LIMIT_S, CELL_LIMIT_FACTOR * longest_s)
         return limit_s + ENERGY_S if phase == "end" and self.sweep.jobs[self.variant].procedure.energy else limit_s
 
     def show(self, lines: list[str]) -> None:
