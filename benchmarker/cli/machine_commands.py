@@ -1,4 +1,4 @@
-"""Commands that use this machine and measure nothing: `generate`, `doctor`, `checkpoint` and `engine`."""
+"""Commands on this machine that save no record: `generate`, `doctor`, `checkpoint` and `engine`."""
 
 from __future__ import annotations
 
