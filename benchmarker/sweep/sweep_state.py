@@ -78,6 +78,7 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     alone: str
+    """Command that repeats the measurement by itself."""
 
 
 class LiveTable:
@@ -94,12 +95,7 @@ class LiveTable:
             self.rates[variant, position].append(rate)
 
     def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
-        """Return the table as lines of text.
-
-        Args:
-            points: Points of the grid, in order.
-            running: Variants that are being measured.
-        """
+        """Return the table as lines of text, with a mark at the variants that are being measured."""
         lines = [
             [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
             for name in variants
