@@ -73,7 +73,6 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
 
 
 def metric_column(metric: Metric) -> Column[Row]:
-    """Return the column of one metric with its spread."""
     return Column(
         metric.heading,
         lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
@@ -87,16 +86,13 @@ def speed_up(rows: Sequence[Row]) -> Columns:
     """Return the column of the speed-up with its verdict; none if no row has one."""
     if not any(row.speed_up for row in rows):
         return []
-    return [
-        Column(
-            "speed-up",
-            lambda row: "baseline" if row.is_reference and row.pace else _speed_up_text(row.speed_up),
-            "left",
-            sort=lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
-            is_more_better=True,
-            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
-        )
-    ]
+    column = _ratio_column(
+        "speed-up",
+        lambda row: "baseline" if row.is_reference and row.pace else _speed_up_text(row.speed_up),
+        lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
+        f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
+    )
+    return [replace(column, align="left")]
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
@@ -115,38 +111,32 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
             return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
         return _speed_up_text(speed_up)
 
-    return [
-        Column(
-            f"vs {named}",
-            text,
-            sort=lambda row: _number(row.against_named),
-            is_more_better=True,
-            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}",
-        )
-    ]
+    help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
+    return [_ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)]
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     """Return the column of the ratio of whole calls; none if it is the speed-up of every row."""
-    if all(
-        row.call is None
-        or (
-            row.speed_up
-            and row.speed_up.reference == row.call.reference
-            and math.isclose(row.speed_up.ratio.value, row.call.ratio.value, rel_tol=1e-9)
-        )
-        for row in rows
-    ):
+    if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
         return []
-    return [
-        Column(
-            f"whole call vs {baseline}",
-            lambda row: "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING,
-            sort=lambda row: _number(row.call),
-            is_more_better=True,
-            help=f"latency of a whole call of {baseline} divided by the row's",
-        )
-    ]
+
+    def text(row: Row) -> str:
+        return "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING
+
+    help = f"latency of a whole call of {baseline} divided by the row's"
+    return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
+
+
+def _ratio_column(
+    heading: str, text: Callable[[Row], str], number: Callable[[Row], float | None], help: str
+) -> Column[Row]:
+    return Column(heading, text, sort=number, is_more_better=True, help=help)
+
+
+def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
+    if speed_up is None or speed_up.reference != call.reference:
+        return False
+    return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
 
 def _speed_up_text(speed_up: SpeedUp | None) -> str:
@@ -163,7 +153,6 @@ def _number(speed_up: SpeedUp | None) -> float | None:
 
 
 def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
-    """Return the column of the peak memory during the measurement."""
     return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes, unit)
 
 
@@ -176,7 +165,6 @@ def plain_costs(rows: Sequence[Row]) -> Columns:
 
 
 def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
-    """Return the column of a metric of a process, if any row has it."""
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )
@@ -202,7 +190,6 @@ def byte_columns(
 
 
 def latency_columns(rows: Sequence[Row]) -> Columns:
-    """Return the column of the latency, unless the latency ranks."""
     if any(row.ranking.of_sample for row in rows):
         return []
     return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)
