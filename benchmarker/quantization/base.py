@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
@@ -94,12 +95,18 @@ def check_supported(loader: Loader, options: Options, target: Target) -> None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
-def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
-    """Return the note that the output layer stays in 16 bits, unless it will be quantized."""
-    if has_int8_head(options):
-        return ()
-    tied = ", tied to the embedding" if _says_tied(model) else ""
-    return (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
+def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+    """Load a checkpoint with a torchao config.
+
+    The config must have `set_inductor_config=False`: torchao would change inductor's flags for the process, and every
+    variant is compiled with the same flags.
+    """
+    from transformers import TorchAoConfig
+
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(config))
+    tied = ", tied to the embedding" if is_tied(model) else ""
+    note = f"lm_head is not quantized: it stays in {target.dtype}{tied}"
+    return Loaded(model, notes=() if has_int8_head(options) else (note,))
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:
@@ -117,14 +124,13 @@ def with_head(loaded: Loaded, options: Options) -> Loaded:
     own = nn.Linear(head.in_features, head.out_features, bias=bias, device="meta", dtype=head.weight.dtype)
     own.weight, own.bias = nn.Parameter(head.weight.detach(), requires_grad=False), head.bias
     own.training = head.training
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8WeightOnlyConfig(granularity=PerRow(), set_inductor_config=False)
     with torch.no_grad():
         quantize_(own, how, filter_fn=lambda module, name: module is own)
     model.set_output_embeddings(own)
     embedding: Any = model.get_input_embeddings()
     dtype = str(embedding.weight.dtype).removeprefix("torch.")
-    tied = f"; the embedding, which it was tied to, stays in {dtype}" if _says_tied(model) else ""
+    tied = f"; the embedding, which it was tied to, stays in {dtype}" if is_tied(model) else ""
     return replace(loaded, notes=(*loaded.notes, f"lm_head is int8 by torchao, a scale a row{tied}"))
 
 
@@ -140,5 +146,5 @@ def _check_plain(model: PreTrainedModel, head: Any) -> None:
         )
 
 
-def _says_tied(model: PreTrainedModel) -> bool:
+def is_tied(model: PreTrainedModel) -> bool:
     return bool(model.config.get_text_config().tie_word_embeddings)

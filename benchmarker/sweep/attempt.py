@@ -12,7 +12,7 @@ from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, RunRecord
-from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
+from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep.child import CappedLog, ChildEnd, Phase, StoppedError, Watch, run_child
 from benchmarker.sweep.live_table import cell_line
 
@@ -89,7 +89,7 @@ class Attempt:
             worker=self.equipment.name,
             device=device.uuid or device.name,
         )
-        append_order(self.sweep.folder, line)
+        append_lines(self.sweep.folder, f"{line.model_dump_json()}\n".encode())
         if self.log.problem:
             self.equipment.print_line(f"  {self.log.problem}")
         return end, self._set_aside_if_broken()
