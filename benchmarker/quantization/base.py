@@ -32,8 +32,6 @@ class Options(Plain):
 
 
 class FormOptions(Options):
-    """Options of every quantization."""
-
     lm_head: Literal["int8"] | None = None
     """Quantize the output layer too, to int8 by torchao with a scale per row; null keeps it. An output layer that is
     tied to the embedding becomes a separate tensor, and the embedding stays."""
@@ -55,7 +53,6 @@ class Loader:
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
     """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
     check: Callable[[Any, Target], None] = lambda options, target: None
-    """Raises an error for devices or types without support, before anything is downloaded or made."""
     prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
         checkpoint
     )
@@ -77,7 +74,6 @@ class Loader:
 
 
 def require(variant: str, *packages: str) -> None:
-    """Raise MissingLibraryError if a pip package is not installed, without importing it."""
     for package in packages:
         if installed_version(package) is None:
             raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")
@@ -96,11 +92,7 @@ def check_supported(loader: Loader, options: Options, target: Target) -> None:
 
 
 def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
-    """Load a checkpoint with a torchao config.
-
-    The config must have `set_inductor_config=False`: torchao would change inductor's flags for the process, and every
-    variant is compiled with the same flags.
-    """
+    """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
     from transformers import TorchAoConfig
 
     model = read_model(checkpoint, target, quantization=TorchAoConfig(config))

@@ -112,7 +112,6 @@ def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress:
 
 
 def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
-    """Return notes on the options that the checkpoint's own config overrides."""
     meta = own.get("meta")
     if isinstance(meta, dict) and "benchmarker" in meta:
         return (str(meta["benchmarker"]),)
@@ -137,7 +136,6 @@ def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progre
 
 
 def calibration_text(path: str | None) -> str:
-    """Return the calibration text; None selects the shipped one."""
     if path is None:
         return shipped_text("calibration.txt")
     try:
@@ -280,11 +278,7 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return the model's config.json with the packed format.
-
-    optimum packs version 2 of the format and converts to version 1 on saving if zero points are symmetric. Its own
-    config names the earlier version and contains the calibration tokens.
-    """
+    """Return config.json: optimum's own names an earlier version of the format and contains the calibration tokens."""
     quantization = gptq_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

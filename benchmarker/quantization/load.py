@@ -67,7 +67,6 @@ def parameter_count(model: PreTrainedModel) -> int:
 
 
 def quantized_linears(model: PreTrainedModel) -> list[Linear]:
-    """Return the linear layers that store a weight in fewer than 16 bits."""
     return [module for module in model.modules() if is_linear(module) and _is_narrow(module)]
 
 
@@ -151,7 +150,6 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
 
 
 def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    """Return the checkpoint for the variant's loader; slow steps are done once and cached."""
     checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
@@ -179,7 +177,6 @@ def find_checkpoint(
 
 
 def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
-    """Return why a quantization cannot load a GGUF file through transformers, or None."""
     if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
         return None
     able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
