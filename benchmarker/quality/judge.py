@@ -80,7 +80,6 @@ class Plan:
 
     @property
     def row_values(self) -> int:
-        """Number of saved values of a window."""
         if self.top_k is not None:
             return SavedTopK.row_values(self.windows.scored, self.top_k)
         return SavedLogits.row_values(self.windows.scored, self.vocabulary)
@@ -263,7 +262,6 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
 def _save(
     plan: Plan, source: TokenSource, file: File, progress: Progress
 ) -> tuple[Literal["step", "prefill"], SavedLogits | SavedTopK]:
-    """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
     saved = SavedLogits(file) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
     dtype = getattr(torch, plan.dtype)
     if save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
@@ -279,9 +277,8 @@ def _save(
 def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
 
-    Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
-    converges again; so each token has the gap between the two most likely ones. Empty if the engine does not support
-    this.
+    Two engines diverge when rounding decides between two tokens of nearly equal probability; so each token has the gap
+    between the two most likely ones. Empty if the engine does not support this.
     """
     prompts = windows.ids[spread(PROMPTS, len(windows.ids)), :PROMPT_TOKENS]
     try:

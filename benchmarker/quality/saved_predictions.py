@@ -100,19 +100,12 @@ class SavedTopK:
         self._file[window] = torch.cat(rows).cpu().flatten().numpy()
 
     def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
-        """Save an engine's most likely tokens.
-
-        Args:
-            ids: Token ids, [positions, k or more], most likely first.
-            logs: Their log-probabilities, of the same shape.
-            target_logs: Log-probability of the text's own token, [positions].
-        """
+        """Save ids and log-probabilities, [positions, k or more], most likely first; and the targets', [positions]."""
         numbers = ids[:, : self.count].to(torch.int32).contiguous().view(torch.float32)
         row = torch.cat([numbers, logs[:, : self.count].float(), target_logs[:, None].float()], dim=-1)
         self._file[window] = row.cpu().flatten().numpy()
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
-        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
         saved = torch.from_numpy(self._file[window].copy()).view(len(baseline), -1)
         return _joined(self._compare(*part) for part in _in_chunks(saved, baseline, targets))
 

@@ -47,11 +47,9 @@ def save_step_predictions(
     name: str,
     dtype: torch.dtype,
 ) -> bool:
-    """Save the predictions of an engine's decode step; return False if the engine gives none.
-
-    The unscored part of a window is its prompt.
-    """
+    """Save the predictions of an engine's decode step; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
+        # The unscored part of a window is its prompt.
         scores = source.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
@@ -91,10 +89,7 @@ def score_against(
     name: str,
     replace: bool,
 ) -> Scores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's.
-
-    With `replace`, the baseline's predictions replace the saved ones. Scores are [numbers, positions].
-    """
+    """Compare the saved predictions of the windows `numbers` with the baseline's, which replace them on request."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
@@ -157,7 +152,6 @@ class Scores:
 
 
 def perplexity(nats: Floats) -> tuple[float, float | None]:
-    """Return perplexity and its standard error."""
     value = math.exp(nats.mean())
     error = standard_error(nats)
     return value, None if error is None else value * error
@@ -185,7 +179,6 @@ def divergence(scores: Scores) -> Divergence:
 
 
 def _outermost(values: Floats, share: float) -> float | None:
-    """Return a quantile; None if too few tokens lie beyond it."""
     beyond = values.size * min(share, 1 - share)
     return float(np.quantile(values, share)) if beyond >= LEAST_BEYOND else None
 

@@ -14,7 +14,7 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
 from benchmarker.explain.values import bounds_of
 from benchmarker.report.answer import answer
-from benchmarker.report.captions import caption
+from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.compare import compare_records
 from benchmarker.schema import record_io

@@ -34,7 +34,7 @@ from benchmarker.core.formatting import GIB, MIB
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
-from benchmarker.report.first_table import first_table
+from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect, parse_json, read_bytes
 

@@ -14,7 +14,7 @@ from benchmarker.schema.record import CellBase, Missing, RunRecord
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.hardware.gpu import DeviceMemory
-    from benchmarker.measure.repeat import Measured, Step
+    from benchmarker.measure.repeat import Step
 
 JobT = TypeVar("JobT", bound=Job)
 RecordT = TypeVar("RecordT", bound=RunRecord)
@@ -27,9 +27,8 @@ class Session(Protocol):
     device_memory: DeviceMemory
     """Memory of the device before the run allocated any."""
 
-    @property
-    def record(self) -> Any:
-        """The record so far."""
+    record: Any
+    """The record so far."""
 
     def keep(self, **changes: Any) -> None:
         """Change fields of the record, in a sweep also on disk."""
@@ -61,7 +60,7 @@ class Bench(Protocol):
     def timed(self) -> AbstractContextManager[None]:
         """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
 
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:
         """Return further fields of the cell after it was timed."""
 
     def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
@@ -85,7 +84,7 @@ class Nothing:
     def timed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002

@@ -229,7 +229,7 @@ def test_records_of_another_version_of_this_program_are_not_mixed_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, variants=["a"])
-    monkeypatch.setattr("benchmarker.execution.job_file.__version__", "0.0.9")
+    monkeypatch.setattr("benchmarker.execution.jobs.__version__", "0.0.9")
     stage.sweep()
     monkeypatch.undo()
     stage.sweep(resume=True)

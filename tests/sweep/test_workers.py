@@ -19,8 +19,7 @@ import pytest
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.sweep.folder import locked
 from benchmarker.sweep.sweep_plan import local_numbers
-from benchmarker.sweep.workers.base import share_of
-from benchmarker.sweep.workers.local import visible_card
+from benchmarker.sweep.workers import share_of, visible_card
 from tests import records
 from tests.faults.stage import Stage
 

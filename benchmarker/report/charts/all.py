@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import headline
-from benchmarker.report.charts.curves import curves
-from benchmarker.report.charts.rounds import board_chart, rounds_chart
+from benchmarker.report.charts.curves import board_chart, curves, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
 from benchmarker.report.charts.style import Chart, series_of

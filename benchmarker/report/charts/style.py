@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,6 +141,17 @@ def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Return an empty figure with one column of axes that share the horizontal axis."""
     drawn = Figure(figsize=(WIDTH_IN, height_in))
     return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
+
+
+def plot(axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, **style: Any) -> None:
+    """Draw the points of one variant. The style consists of arguments of matplotlib's `plot`."""
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axes.plot(x, y, color=look.colour(ink), marker=look.marker, **style)
+
+
+def legend_in(names: Sized) -> float:
+    """Return the height of a legend in two columns, in inches."""
+    return 0.17 * ((len(names) + 1) // 2)
 
 
 def label(text: str, longest: int = 28) -> str:

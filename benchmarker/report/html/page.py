@@ -23,11 +23,11 @@ from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
-from benchmarker.report.captions import caption, page_title
+from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, Ink, to_svg
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import forced, left_out, sheets, where
-from benchmarker.report.first_table import first_table
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -128,7 +128,7 @@ def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Return name and value of each known property of the environment."""
+    """Return name and value of each recorded property of the environment."""
     environments = [record.environment for record in records]
     facts = [_facts(environment) for environment in environments]
     packages = sorted({name for environment in environments for name in environment.packages})

@@ -46,7 +46,6 @@ from benchmarker.workloads.training.training_step import TrainingStep
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarker.measure.repeat import Measured
 
 LOSS_TOLERANCE = 0.05
 """Largest difference in nats between the first loss and that of the unquantized base."""
@@ -127,12 +126,7 @@ class FinetuneBench(Nothing):
             self._ready = point, self._new_step(point)[0]
         return self._ready[1]
 
-    def measured(
-        self,
-        cell: FinetuneCell,  # noqa: ARG002
-        step: TrainingStep,
-        measured: Measured[Any],  # noqa: ARG002
-    ) -> Mapping[str, Any]:
+    def measured(self, cell: FinetuneCell, step: TrainingStep) -> Mapping[str, Any]:  # noqa: ARG002
         """Return the first and the last loss. Raises WrongResultError if one is not finite, or frozen weights
         changed."""
         losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()

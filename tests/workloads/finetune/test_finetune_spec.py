@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.workloads.finetune.record import FinetuneFacts
 from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.token_batches import TokenText, inputs_sha256, token_text, windows
 from benchmarker.workloads.finetune.training_flops import ModelAttention, demand_of
+from tests.jobs import read_job
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = ("--model", "qwen3-small", "--dtype", "float32")
