@@ -14,7 +14,7 @@ from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, status_words
-from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
+from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.interrupt import INTERRUPTIONS
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
@@ -133,7 +133,7 @@ class Attempt(Child):
             worker=self.equipment.name,
             device=device.uuid or device.name,
         )
-        append_order(self.sweep.folder, line)
+        append_lines(self.sweep.folder, f"{line.model_dump_json()}\n".encode())
         if self.log.problem:
             self.equipment.print_line(f"  {self.log.problem}")
         problem = None
