@@ -123,13 +123,13 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:
     """Print the result of the gate; return True if it failed."""
-    from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
+    from benchmarker.comparison.gate import check_gate, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
 
     if len(paths) != 2:
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")
     before, after = (compare_records([path], baseline=baseline, force=force) for path in paths)
-    gate = check(before, after, limit=limit, force=force)
+    gate = check_gate(before, after, limit=limit, force=force)
     if as_json:
         typer.echo(json.dumps(gate_to_rows(gate), indent=1, allow_nan=False))
     else:

@@ -1,6 +1,6 @@
 """The gate: did a change make anything slower? It compares two saved sweeps cell by cell.
 
-    check(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
+    check_gate(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
 
 The sweeps share no rounds, so processes are compared unpaired. A cell fails if the change is significant (the 95 %
 interval excludes 1, after Holm's correction over all cells) and larger than the limit. It also fails if it was
@@ -36,15 +36,6 @@ the tested change and are listed with the table."""
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Slow-down above which the gate fails."""
-
-    text: str
-    fraction: float
-    """Part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
-
-
-@dataclass(frozen=True)
 class Change:
     """One variant in one cell, before and after."""
 
@@ -64,7 +55,10 @@ class Change:
 class Gate:
     """Result of comparing two sweeps."""
 
-    limit: Limit
+    limit: str
+    """Slow-down above which the gate fails, as the user wrote it: `slower:5%`."""
+    fraction: float
+    """The same as part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
     """Differences between the two sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
@@ -74,37 +68,29 @@ class Gate:
         return any(change.is_failed for change in self.changes)
 
 
-def parse_limit(text: str) -> Limit:
-    """Parse `slower:5%`.
-
-    Raises:
-        ResultsError: Any other text.
-    """
-    match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
-    if not match or not 0 < float(match[1]) <= 1000:
-        raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
-    return Limit(text, float(match[1]) / 100)
-
-
-def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
+def check_gate(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
     """Compare two sweeps.
 
     Args:
+        limit: Allowed slow-down, such as `slower:5%`.
         force: Compare sweeps of different devices or models.
 
     Raises:
         ResultsError: An unreadable limit, sweeps of different subjects, or no cell that can be tested.
     """
-    allowed = parse_limit(limit)
+    match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", limit)
+    if not match or not 0 < float(match[1]) <= 1000:
+        raise ResultsError(f"--fail-if {limit}: write it as slower:5%, with a percentage above 0")
     changed = _what_changed(before.records, after.records, force=force)
-    changes = _changes(before.rows, after.rows, allowed)
+    fraction = float(match[1]) / 100
+    changes = _changes(before.rows, after.rows, fraction)
     if not any(change.is_failed or change.verdict not in (None, "not tested") for change in changes):
         raise ResultsError(
             f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
             f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
         )
     unread = tuple(f"left out: {problem}" for problem in (*before.problems, *after.problems))
-    return Gate(allowed, changes, (*changed, *unread))
+    return Gate(limit, fraction, changes, (*changed, *unread))
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
@@ -113,13 +99,11 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     Raises:
         ResultsError: A forbidden difference without `force`.
     """
-    check_workload([*before, *after])
-    workload = before[0].workload
+    both, workload = [*before, *after], before[0].workload
+    check_workload(both)
     must_be_equal = (*MUST_BE_EQUAL, *workload_of(workload).must_be_equal)
-    differences = between_records([*before, *after])
-    forbidden = [difference for difference in differences if difference.field in must_be_equal] + between_inputs(
-        [*before, *after]
-    )
+    forbidden = [difference for difference in between_records(both) if difference.field in must_be_equal]
+    forbidden += between_inputs(both)
     if forbidden and not force:
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
@@ -141,7 +125,7 @@ def _is_lost(old: Row, new: Row | None) -> bool:
     return any(not failure.is_repeated and failure.status != "invalid" for failure in new.failures)
 
 
-def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
+def _changes(before: Sequence[Row], after: Sequence[Row], fraction: float) -> tuple[Change, ...]:
     after_rows = {(row.variant, row.cell): row for row in after}
     variants = {row.variant for row in after}
     pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
@@ -151,10 +135,7 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
         if new and (ratio := rate_ratio(old, new, is_paired=False))
     }
     tested = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
-    too_slow = {
-        index: verdict == "slower"
-        for index, verdict in zip(ratios, verdicts(list(ratios.values()), band=limit.fraction), strict=True)
-    }
+    by_limit = dict(zip(ratios, verdicts(list(ratios.values()), band=fraction), strict=True))
     return tuple(
         Change(
             variant=old.variant,
@@ -163,7 +144,7 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
             after=new,
             ratio=ratios.get(index),
             verdict=tested.get(index),
-            is_failed=too_slow.get(index, new is not None and new.status != "ok")
+            is_failed=(by_limit[index] == "slower" if index in ratios else bool(new and new.status != "ok"))
             or _is_lost(old, new)
             or old.variant not in variants,
         )
@@ -201,9 +182,8 @@ def _headline(gate: Gate) -> str:
     failed = sum(change.is_failed for change in gate.changes)
     untested = sum(change.verdict in (None, "not tested") and not change.is_failed for change in gate.changes)
     rest = f"; {untested} could not be tested" if untested else ""
-    if failed:
-        return bold(f"Failed ({gate.limit.text}): {failed} of {len(gate.changes)} cells{rest}")
-    return bold(f"Passed ({gate.limit.text}): {len(gate.changes) - untested} of {len(gate.changes)} cells{rest}")
+    word, count = ("Failed", failed) if failed else ("Passed", len(gate.changes) - untested)
+    return bold(f"{word} ({gate.limit}): {count} of {len(gate.changes)} cells{rest}")
 
 
 def _gate_columns(changes: Sequence[Change]) -> list[Column[Change]]:
@@ -214,7 +194,10 @@ def _gate_columns(changes: Sequence[Change]) -> list[Column[Change]]:
         Column("variant", lambda change: change.variant, "left"),
         Column(f"before {heading}", lambda change: _rate(change.before)),
         Column(f"after {heading}", _after),
-        Column("after / before", _ratio_text),
+        Column(
+            "after / before",
+            lambda change: f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING,
+        ),
         Column("gate", _gate, "left"),
     ]
 
@@ -232,10 +215,6 @@ def _after(change: Change) -> str:
     return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate
 
 
-def _ratio_text(change: Change) -> str:
-    return f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING
-
-
 def _gate(change: Change) -> str:
     if change.is_failed:
         return Text(bold("failed"))
@@ -245,7 +224,7 @@ def _gate(change: Change) -> str:
 def _caption(gate: Gate) -> str:
     return (
         f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
-        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
+        f"{percent(gate.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
         f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
         f"cannot be tested; or if its variant is missing now. "
         f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "

@@ -16,7 +16,7 @@ from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
-    from benchmarker.schema.metric import Axis, Metric
+    from benchmarker.schema.metric import Metric
     from benchmarker.schema.record import Demand, Flag, Limits, Moment
     from benchmarker.workloads.base import Workload
 
@@ -39,10 +39,10 @@ class CellKey:
 
     def __getattr__(self, name: str) -> Any:
         # A copy is looked up before it has its pairs.
-        pairs = dict(self.__dict__.get("pairs", ()))
-        if name not in pairs:
-            raise AttributeError(name)
-        return pairs[name]
+        try:
+            return dict(self.__dict__.get("pairs", ()))[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
     def without(self, *names: str) -> CellKey:
         """Return the key without these axes, which cells share that differ in them alone."""
@@ -51,10 +51,8 @@ class CellKey:
     @property
     def words(self) -> str:
         """The cell in a sentence."""
-        values = dict(self.pairs)
-        return ", ".join(
-            axis.words(values[axis.name]) for axis in workload_of(self.workload).axes if axis.name in values
-        )
+        axes = {axis.name: axis for axis in workload_of(self.workload).axes}
+        return ", ".join(axes[name].words(value) for name, value in self.pairs)
 
     @property
     def short_words(self) -> str:
@@ -73,8 +71,7 @@ class CellKey:
     @property
     def size(self) -> float:
         """Product of the axes that are sizes."""
-        values = dict(self.pairs)
-        sizes = [values[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
+        sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
         return math.prod(max(1.0, float(size)) for size in sizes if isinstance(size, int | float))
 
     @property
@@ -215,11 +212,6 @@ class Row:
         return workload_of(self.workload)
 
     @property
-    def headline(self) -> Metric:
-        """Headline metric of the workload."""
-        return self.described.metric(self.described.headline)
-
-    @property
     def rate(self) -> Estimate | None:
         """Value of the headline metric."""
         return self.metrics.get(self.described.headline)
@@ -305,7 +297,7 @@ def cell_words(key: CellKey | None) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return `fp16`, `fp16 and int8`, or `fp16, int8 and bnb4`, with each name once."""
+    """Return `fp16, int8 and bnb4`, with each name once."""
     *others, last = dict.fromkeys(map(plain_line, names))
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -316,7 +308,7 @@ KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s
 # Units of a budget, by kind. A size and a time need a unit: 6 alone could be bytes or GiB.
 SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-PLAIN = {"": 1.0, "%": 0.01}
+UNITLESS = {"": 1.0, "%": 0.01}
 
 
 @dataclass(frozen=True)
@@ -333,13 +325,6 @@ class Limitable:
     """How to measure it, for the message that it was not measured."""
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
-
-
-def plain_keys(record: RunRecord, axes: Sequence[Axis]) -> list[CellKey]:
-    """Return the keys of a record's cells in their order, with a value for each axis."""
-    return [
-        CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in axes), record.workload) for cell in record.cells
-    ]
 
 
 def plain_row(row: Row) -> dict[str, Any]:

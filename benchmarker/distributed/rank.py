@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
 from benchmarker.core.process import end_with_parent
-from benchmarker.hardware.device import Device, find_device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of, find_device
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +87,7 @@ def _answer(answer: Callable[[Any], Any], message: Any, device: Device) -> dict[
     try:
         return {"answer": answer(message)}
     except BenchmarkerError as error:
-        return {"error": str(error), "kind": kind_of(error, device)}
+        return {"error": str(error), "kind": error_kind_of(error, device)}
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def main() -> None:
             module = importlib.import_module(task["module"])
             getattr(module, task["function"])(rank, task["arguments"])
     except BaseException as error:  # noqa: BLE001
-        kind = "other" if device is None else kind_of(error, device)
+        kind = "other" if device is None else error_kind_of(error, device)
         store.put(key("failure", number), {"kind": kind, "reason": sentence_of(error)})
         traceback.print_exc()
         # Leaving the process group would wait for the other ranks.

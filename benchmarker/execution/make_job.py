@@ -12,7 +12,7 @@ from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.schema.base import Plain
 from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated
 from benchmarker.schema.job import ExperimentBase, Job, VariantBase
-from benchmarker.schema.options import flags_of, is_group, kind_of
+from benchmarker.schema.options import flags_of, is_group, option_kind
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
@@ -143,7 +143,7 @@ def _variant(
         # A changed variant must not keep the name of the config's variant.
         data.pop("name")
     for key, value in typed.items():
-        is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
+        is_mapping = option_kind(kind.model_fields[key].annotation) == "pairs"
         data[key] = data.get(key, {}) | _each_once(flags[key], value) if is_mapping else value
     if not data:
         raise SpecError(f"no variant is given; for example: {workload.example}")

@@ -17,7 +17,7 @@ from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
 from benchmarker.execution.make_job import blank_record
-from benchmarker.hardware.device import find_device, kind_of
+from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.peaks import measure_limits
@@ -67,7 +67,7 @@ class Run:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self._save(
                     status="interrupted" if interrupted else "failed",
-                    error_kind=kind_of(error, self.device),
+                    error_kind=error_kind_of(error, self.device),
                     reason=sentence_of(error),
                 )
             if self.record.cells:

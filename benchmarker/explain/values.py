@@ -8,8 +8,8 @@ generation divided by its tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.core import tables
@@ -63,7 +63,6 @@ class Phase:
 
     @property
     def kernel_s(self) -> float:
-        """Time of all kernels; overlapping ones are each counted."""
         return sum(self.categories.values()) + self.not_listed_s
 
     @property
@@ -76,9 +75,8 @@ class Phase:
 
     def share(self, *categories: Category) -> float:
         """Return the part of the kernel time with these purposes."""
-        return (
-            sum(self.categories.get(category, 0.0) for category in categories) / self.kernel_s if self.kernel_s else 0.0
-        )
+        spent_s = sum(self.categories.get(category, 0.0) for category in categories)
+        return spent_s / self.kernel_s if self.kernel_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,6 @@ class Floor:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a unit's time."""
-
     name: str
     share: ShareName
     seconds: float
@@ -116,12 +112,10 @@ class Share:
 
     name: ShareName
     label: str
-    """Name in sentences."""
     seconds: float
     avoidable_s: float
-    """Time that another form, engine or kernel could save."""
+    """Time that another variant or kernel could save."""
     of_total: float
-    """Part of the unit's time."""
 
     @property
     def speed_up(self) -> float:
@@ -132,10 +126,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """A unit's measured time as a sum of parts."""
+    """A unit's measured time, without the profiler, as a sum of parts."""
 
     total_s: float
-    """Time without the profiler."""
     parts: tuple[Part, ...]
     busy_share: float
     """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
@@ -143,7 +136,6 @@ class Waterfall:
     """Time with the profiler divided by the time without it."""
 
     def of(self, *names: str) -> float:
-        """Return the seconds of these parts."""
         return sum(part.seconds for part in self.parts if part.name in names)
 
 
@@ -153,19 +145,18 @@ class Ceiling:
     is not known exactly."""
 
     per_s: float
-    """Upper end: nothing between kernels."""
+    """Upper end: no time between kernels."""
     least_per_s: float | None
     """Lower end: the time of an empty kernel between any two; None if not measured."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The bottleneck of a unit, with numbers and advice."""
+    """The bottleneck of a unit."""
 
     bounds: tuple[Bound, ...]
     """The largest avoidable share, and others of that size."""
     reason: str
-    """One sentence with the numbers."""
     advice: str
     """Advice without numbers, so that variants with one cause share it."""
     is_unsure: bool = False
@@ -180,7 +171,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Proof:
-    """Layers and kernels that really ran."""
+    """Layers and kernels that ran."""
 
     lines: tuple[str, ...]
     warnings: tuple[str, ...] = ()
@@ -200,17 +191,16 @@ class Explanation:
     waterfall: Waterfall
     verdict: Verdict
     proof: Proof
-    shares: tuple[Share, ...] = ()
-    """Shares of the time in the order of `ShareName`."""
-    unit: str = "token"
-    conversion: Conversion | None = None
-    mbu: float | None = None
+    shares: tuple[Share, ...]
+    unit: str
+    conversion: Conversion | None
+    mbu: float | None
     """Share of the measured bandwidth that a unit used."""
-    ceiling: Ceiling | None = None
+    ceiling: Ceiling | None
     """Ceiling of a graph engine, on a device whose kernels are launched by the host."""
-    prefill: str | None = None
+    prefill: str | None
     """A sentence on the bottleneck of the work before the units."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -240,24 +230,17 @@ def part_names(explained: Sequence[Explanation]) -> list[str]:
     """Return the names of all parts, gaps last."""
     waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
     parts = [part for fall in waterfalls for part in fall.parts]
-    return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: _ORDER[part.share])))
+    return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: SHARE_NAMES.index(part.share))))
 
 
-_ORDER: dict[ShareName, int] = {
-    "floor": 0, "excess": 1, "products": 2, "unpacking": 3, "between": 4, "not listed": 5, "gaps": 6,
-}  # fmt: skip
+SHARE_NAMES = get_args(ShareName)
 
 
 def ms(seconds: float) -> str:
-    """Return `27.8 ms`, with three digits."""
+    """Return `27.8 ms`."""
     value = seconds * 1e3
     places = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
     return f"{value:.{places}f} ms"
-
-
-def signed_ms(seconds: float) -> str:
-    """Return `+24.1 ms` or `-6.6 ms`."""
-    return f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))}"
 
 
 def rate(per_s: float, unit: str = "token") -> str:
@@ -267,5 +250,4 @@ def rate(per_s: float, unit: str = "token") -> str:
 
 
 def code(name: str, columns: int = NAME_COLUMNS) -> str:
-    """Return a kernel's name as code."""
     return tables.code(shortened(name, columns))

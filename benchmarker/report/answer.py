@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarker.comparison.ranking import Ranking, Rival
-from benchmarker.comparison.recommend import BudgetRival, Candidate, Check, Recommendation
+from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
@@ -142,9 +142,8 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
     """Return at most three lines: the variant within the budget, its costs, its command."""
     budget = plain_line(recommendation.budget)
-    first = f"For the budget {code(budget)}, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
-    rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
-    return (" ".join((first, *_meanings(recommendation))), *rest)
+    first = f"For the budget {code(budget)}, at {cell_words(recommendation.ranking.cell)}: {_answer(recommendation)}"
+    return (" ".join((first, *_meanings(recommendation))), *rest_of_answer(results, recommendation.ranking))
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
@@ -154,7 +153,7 @@ def budget_lines(recommendation: Recommendation) -> list[str]:
 
 
 def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
-    first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.cell)}"
+    first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.ranking.cell)}"
     answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
     return [f"{first}: {answer}", bullets(budget_lines(recommendation))]
 
@@ -187,8 +186,8 @@ def _answer(recommendation: Recommendation) -> str:
         return f"it cannot be answered; {reasons}."
     if recommendation.chosen:
         return _recommended(recommendation, recommendation.chosen)
-    if recommendation.undecided and recommendation.fastest:
-        return _undecided(recommendation.fastest, recommendation.undecided)
+    if recommendation.fastest:
+        return _undecided(recommendation.fastest, recommendation.ranking.undecided)
     nearest = recommendation.nearest
     unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
     if unsure or nearest is None:
@@ -198,26 +197,25 @@ def _answer(recommendation: Recommendation) -> str:
 
 def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
     words = f"{_form(chosen)}{_margins(chosen, opening=', ')}"
-    if not recommendation.rivals:
+    ranking = recommendation.ranking
+    if not ranking.rivals:
         unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
         if unsure:
             return f"{words}; {listed(candidate.row.variant for candidate in unsure)} may fit too."
         return f"{words}; no other variant fits."
-    same = [rival.candidate for rival in recommendation.rivals if rival.verdict == "same"]
-    if same and recommendation.fastest:
-        equals = [candidate for candidate in (recommendation.fastest, *same) if candidate is not chosen]
-        names = listed(candidate.row.variant for candidate in equals)
+    if ranking.same:
+        names = listed(row.variant for row in _as_fast(ranking))
         return f"{words}; it is as fast as {names} within the band, and needs least memory."
-    second = recommendation.rivals[0]
-    return f"{words}; {times(second.ratio)} as fast as {plain_line(second.candidate.row.variant)}, the next that fits."
+    second = ranking.rivals[0]
+    return f"{words}; {times(second.ratio)} as fast as {plain_line(second.row.variant)}, the next that fits."
 
 
-def _undecided(fastest: Candidate, undecided: tuple[BudgetRival, ...]) -> str:
+def _undecided(fastest: Candidate, undecided: Sequence[Rival]) -> str:
     second, others = undecided[0], len(undecided) - 1
     more = f" and {others} more that fit" if others else ""
     return (
         f"{_form(fastest)} leads, not decided: {_rate(fastest.row)}{_margins(fastest, opening=', ')}; "
-        f"{plain_line(second.candidate.row.variant)}, {_rate(second.candidate.row)}{more}: {second.verdict}."
+        f"{plain_line(second.row.variant)}, {_rate(second.row)}{more}: {second.verdict}."
     )
 
 
@@ -247,14 +245,14 @@ def _margins(candidate: Candidate, *, opening: str = "") -> str:
     return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
-def _margin(check: Check) -> str:
+def _margin(check: LimitCheck) -> str:
     limit = check.limit
     if check.value is None:
         return f"{limit.metric} not measured"
     excess = limit.excess(check.value)
     side = ("above" if limit.is_upper else "below") if excess > 0 else ("below" if limit.is_upper else "above")
     close = {"close": ", too close to call", "untested": f", of fewer than {MIN_ROUNDS} rounds"}.get(check.fit, "")
-    return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
+    return f"{limit.metric} {limit.what.form(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
 
 
 def _form(candidate: Candidate) -> str:

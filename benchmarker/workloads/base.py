@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -168,9 +168,12 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def cell_keys(self, record: RecordT) -> list[CellKey]:
         """Return the keys of a record's cells in their order."""
-        from benchmarker.comparison.rows import plain_keys
+        from benchmarker.comparison.rows import CellKey
 
-        return plain_keys(record, self.axes)
+        return [
+            CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in self.axes), record.workload)
+            for cell in record.cells
+        ]
 
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         """Return the values that must be equal in all records beside device, driver and versions, by name."""
@@ -204,7 +207,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profiled unit of a variant with its time without the profiler."""
-        from benchmarker.explain.case import timed_call
+        from benchmarker.explain.phases import timed_call
 
         return timed_call(name, records)
 

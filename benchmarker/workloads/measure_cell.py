@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line, status_of
 from benchmarker.distributed.ranks import RankError
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of
 from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.job import Procedure
@@ -58,9 +58,9 @@ def measure_cell(
         kind, reason = error.kind, str(error)
     except Exception as error:
         # An external engine's error kind distinguishes GPU memory from host memory.
-        if not device.is_out_of_memory(error) and kind_of(error, device) not in ("oom_gpu", "oom_host"):
+        if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
-        kind, reason = kind_of(error, device), first_line(error)
+        kind, reason = error_kind_of(error, device), first_line(error)
     # Outside the except block, whose traceback keeps the failed repeat's tensors alive.
     device.release()
     return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})

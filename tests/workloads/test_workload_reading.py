@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
+from benchmarker.comparison.gate import check_gate, gate_blocks, gate_to_rows
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import cell_of, keys_of
@@ -179,7 +179,7 @@ def test_the_end_of_a_run_shows_its_cells(tmp_path):
 
 def test_the_gate_holds_two_sweeps_of_it_against_each_other(tmp_path):
     before, after = compare(sweep(tmp_path / "a")), compare(sweep(tmp_path / "b", bunk_s=0.03))
-    gate = check(before, after, limit="slower:5%")
+    gate = check_gate(before, after, limit="slower:5%")
     assert gate.is_failed
     assert "before kNAP/s" in tables.to_markdown(gate_blocks(gate))
     assert [(row["variant"], row["naps"], row["failed"]) for row in gate_to_rows(gate)] == [

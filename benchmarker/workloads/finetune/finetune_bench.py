@@ -19,7 +19,7 @@ from benchmarker.core.errors import BenchmarkerError, SpecError, WrongResultErro
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.load import find_checkpoint
@@ -164,7 +164,7 @@ class FinetuneBench(Nothing):
         except Exception as error:
             if not isinstance(error, BenchmarkerError) and not self._device.is_out_of_memory(error):
                 raise
-            missing = Missing(error_kind=kind_of(error, self._device), reason=first_line(error))
+            missing = Missing(error_kind=error_kind_of(error, self._device), reason=first_line(error))
         else:
             if not self._job.part:
                 what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"

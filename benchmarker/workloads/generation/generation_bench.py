@@ -14,7 +14,7 @@ from benchmarker.core.errors import BenchmarkerError, UnsupportedError, first_li
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
-from benchmarker.hardware.device import Device, kind_of, one_of_several
+from benchmarker.hardware.device import Device, error_kind_of, one_of_several
 from benchmarker.hardware.find_gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
@@ -333,7 +333,7 @@ def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
     except Exception as error:
         if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
             raise
-        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
+        missing = Missing(error_kind=error_kind_of(error, device), reason=first_line(error))
     # Outside the except block, whose traceback keeps the failed generation's tensors alive.
     device.release()
     return missing
