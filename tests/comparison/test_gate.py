@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.gate import Gate, check_gate, gate_blocks
+from benchmarker.comparison.gate import Gate, check, gate_blocks
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare
@@ -17,7 +17,7 @@ STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]
 
 def gate(tmp_path: Path, before: list, after: list, limit: str = "slower:5%", **options: object) -> Gate:
     sides = [compare([save(tmp_path / name, *side)]) for name, side in (("before", before), ("after", after))]
-    return check_gate(*sides, limit=limit, **options)
+    return check(*sides, limit=limit, **options)
 
 
 def slower_by(percent: float) -> list[float]:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from benchmarker.comparison.gate import check_gate
+from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_tell
 from benchmarker.report.answer import round_s
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare_records, sheets
-from benchmarker.report.first_table import first_table
 from tests.records import cell, record, sample
 
 
@@ -123,7 +123,7 @@ def test_with_a_named_baseline_the_only_reference_is_that_baseline():
 def test_the_gate_compares_decode_rates():
     slower_prefill = [generated("fp16", "fp16", 2.0, 0.4, round_number=number) for number in range(3)]
     before = [generated("fp16", "fp16", 1.0, 0.4, round_number=number) for number in range(3)]
-    gate = check_gate(compare_records(before), compare_records(slower_prefill), limit="slower:5%")
+    gate = check(compare_records(before), compare_records(slower_prefill), limit="slower:5%")
     assert (gate.changes[0].ratio.value, gate.is_failed) == (pytest.approx(1.0), False)
 
 

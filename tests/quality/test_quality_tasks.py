@@ -14,7 +14,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.harness_tasks import _result, check_tasks
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.schema.quality import TaskResult
-from benchmarker.workloads.generation.reading.answer_tables import paired
+from benchmarker.workloads.generation.reading.quality_tables import paired
 from tests import records
 from tests.jobs import job_of
 from tests.quality.test_quality import run
@@ -83,7 +83,9 @@ def test_a_task_with_two_filters_has_each_question_once() -> None:
         for one in ("strict-match", "flexible-extract")
         for doc in (1, 0)
     ]
-    found = _result("gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, "0.4")
+    found = _result(
+        "gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, harness="0.4"
+    )
     assert (found.metric, found.right) == ("exact_match (strict-match)", (False, False))
 
 

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.gate import check_gate, gate_blocks, gate_to_rows
+from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
 from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.charts.all import charts_of
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.html.page import to_html
+from benchmarker.report.html.page import charts_of, to_html
 from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry
@@ -179,7 +178,7 @@ def test_the_end_of_a_run_shows_its_cells(tmp_path):
 
 def test_the_gate_holds_two_sweeps_of_it_against_each_other(tmp_path):
     before, after = compare(sweep(tmp_path / "a")), compare(sweep(tmp_path / "b", bunk_s=0.03))
-    gate = check_gate(before, after, limit="slower:5%")
+    gate = check(before, after, limit="slower:5%")
     assert gate.is_failed
     assert "before kNAP/s" in tables.to_markdown(gate_blocks(gate))
     assert [(row["variant"], row["naps"], row["failed"]) for row in gate_to_rows(gate)] == [
