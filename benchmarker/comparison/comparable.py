@@ -28,7 +28,6 @@ KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
-"""Libraries that only some variants run."""
 OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
 """Circumstances that some records lack: older ones, or variants without a library. Such a record agrees with all."""
 
@@ -39,11 +38,10 @@ class DifferingRecordsError(ResultsError):
 
 @dataclass(frozen=True)
 class Difference:
-    """A field whose value differs between records."""
+    """A field whose value differs between records, with the number of records by value."""
 
     field: str
     counts: dict[str, int]
-    """Number of records by value."""
 
     def sentence(self) -> str:
         """Return `device is A in 3 records and B in 2`."""
@@ -57,11 +55,7 @@ class Difference:
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """Return the differences between records that should agree; without `force` any is an error.
-
-    Raises:
-        ResultsError: A difference without `force`, or records of several workloads, whose rows have other columns.
-    """
+    """Return the differences between records that should agree. Raises ResultsError for any without `force`."""
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
@@ -79,14 +73,7 @@ def check_workload(records: Sequence[RunRecord]) -> None:
 
 
 def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
-    """Refuse to merge cells of one variant that one sweep measured under two keys, even with `--force`.
-
-    Args:
-        variants: Records by the name of the row that they make.
-
-    Raises:
-        ResultsError: A cell has two keys in one sweep. The message names two such records.
-    """
+    """Refuse cells of one variant and sweep with two keys, even with `--force`. Raises ResultsError."""
     for name, members in variants.items():
         firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
         for record in members:
@@ -123,7 +110,6 @@ def _keyed_differences(first: RunRecord, second: RunRecord) -> str:
 
 
 def refusal(differences: Sequence[Difference]) -> str:
-    """Return the error text for records that differ, with the remedy."""
     sentences = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
     rest = len(differences) - SHOWN_DIFFERENCES
     more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
@@ -188,7 +174,6 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the first cells of one shape with different inputs, such as other token ids."""
     inputs: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):

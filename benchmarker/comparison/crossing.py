@@ -13,7 +13,6 @@ from itertools import pairwise
 from benchmarker.core.stats import Ratio
 
 Ratios = Sequence[tuple[int, Ratio]]
-"""Speed-ups of a variant by size, such as length or batch size."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,6 @@ class Crossing:
     """Span of sizes in which the verdict changes."""
 
     after: int
-    """Last size with the earlier verdict."""
     before: int
     """First size with the later verdict. Measured sizes between the two are undecided."""
     is_faster: bool
@@ -33,7 +31,6 @@ class Crossing:
 
 
 def crossings(ratios: Ratios) -> tuple[Crossing, ...]:
-    """Return the spans in which the verdict changes, smallest size first."""
     return tuple(
         Crossing(smaller, larger, is_faster)
         for (smaller, was_faster), (larger, is_faster) in pairwise(_verdicts(ratios))

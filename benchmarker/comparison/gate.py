@@ -38,8 +38,6 @@ UNTESTED = (None, "not tested")
 
 @dataclass(frozen=True)
 class Limit:
-    """Slow-down above which the gate fails."""
-
     text: str
     fraction: float
     """Part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
@@ -53,7 +51,6 @@ class Change:
     cell: CellKey | None
     before: Row
     after: Row | None
-    """None if the second sweep has no such row."""
     ratio: Ratio | None
     """Rate after divided by rate before: below 1 is slower."""
     verdict: str | None
@@ -63,8 +60,6 @@ class Change:
 
 @dataclass(frozen=True)
 class Gate:
-    """Result of comparing two sweeps."""
-
     limit: Limit
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
@@ -76,11 +71,6 @@ class Gate:
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse `slower:5%`.
-
-    Raises:
-        ResultsError: Any other text.
-    """
     match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
     if not match or not 0 < float(match[1]) <= 1000:
         raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
@@ -88,11 +78,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
-    """Compare two sweeps; with `force`, also those of different devices or models.
-
-    Raises:
-        ResultsError: An unreadable limit, sweeps of different subjects, or no cell that can be tested.
-    """
+    """Compare two sweeps; with `force`, also those of different devices or models. Raises ResultsError."""
     allowed = parse_limit(limit)
     changed = _what_changed(before.records, after.records, force=force)
     changes = _changes(before.rows, after.rows, allowed)
@@ -106,11 +92,7 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
-    """Return the differences between the two sides: `torch: 2.11.0 before, 2.12.0 after`.
-
-    Raises:
-        ResultsError: A forbidden difference without `force`.
-    """
+    """Return the differences between the two sides. Raises ResultsError for a forbidden one without `force`."""
     records = [*before, *after]
     check_workload(records)
     workload = before[0].workload
@@ -162,7 +144,6 @@ def _is_lost(old: Row, new: Row | None) -> bool:
 
 
 def gate_blocks(gate: Gate) -> list[Block]:
-    """Return headline, table, differences between the two sides, and how to read the table."""
     failed = sum(change.is_failed for change in gate.changes)
     untested = sum(change.verdict in UNTESTED and not change.is_failed for change in gate.changes)
     word, count = ("Failed", failed) if failed else ("Passed", len(gate.changes) - untested)
@@ -181,7 +162,6 @@ def gate_blocks(gate: Gate) -> list[Block]:
 
 
 def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
-    """Return one object per cell for JSON."""
     return [
         {
             "variant": change.variant,

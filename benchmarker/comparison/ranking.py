@@ -14,21 +14,16 @@ UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
 @dataclass(frozen=True)
 class Rival:
-    """A row that may lead, compared with the fastest row."""
-
     row: Row
     ratio: Ratio
     """Rate of the fastest row divided by the rival's rate."""
     verdict: Verdict
     """After Holm's correction over all rivals."""
     outlier: int | None
-    """Round to name if the interval is too wide for a number."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The rows of the first table's cell in their order."""
-
     cell: CellKey | None
     rows: tuple[Row, ...]
     """The fastest first. Rows without a number are last."""
@@ -37,13 +32,10 @@ class Ranking:
     leader: Row | None = None
     """The fastest row; of several that are the same within the band, the one with the smallest peak memory."""
     fastest: Row | None = None
-    """The fastest of the rows that may lead."""
     rivals: tuple[Rival, ...] = ()
-    """The other rows that may lead, the fastest first."""
 
     @property
     def same(self) -> tuple[Rival, ...]:
-        """Rivals that are as fast as the fastest row, within the band."""
         return tuple(rival for rival in self.rivals if rival.verdict == "same")
 
     @property
@@ -57,11 +49,7 @@ class Ranking:
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the first table's cell.
-
-    Args:
-        among: Returns True for rows that may lead, such as those within a budget.
-    """
+    """Rank the rows of the first table's cell; `among` returns True for rows that may lead."""
     rows = headline_rows(results.rows)
     measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
     ordered = (*measured, *(row for row in rows if not row.pace))

@@ -26,7 +26,6 @@ Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 this variant."""
 
 QUANTITIES = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
-"""Quantities that need a unit, with the unit of the tables."""
 LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 TIMING = f"{code('benchmarker run')} measures it"
@@ -36,14 +35,10 @@ FORMATS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 
 @dataclass(frozen=True)
 class Limit:
-    """One numeric condition."""
-
     text: str
     metric: str
     is_upper: bool
-    """True for an upper limit, False for a lower one."""
     value: float
-    """Value in base units."""
     is_inclusive: bool
     what: Limitable
 
@@ -72,8 +67,6 @@ class Limit:
 
 @dataclass(frozen=True)
 class LimitCheck:
-    """One variant against one limit."""
-
     limit: Limit
     fit: Fit
     value: float | None
@@ -84,7 +77,6 @@ class Condition:
     """A required or excluded value of a variant's form."""
 
     name: str
-    """Field of the form: `engine`."""
     word: str
     is_equal: bool
 
@@ -94,8 +86,6 @@ class Condition:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One variant against the whole budget."""
-
     row: Row
     checks: tuple[LimitCheck, ...]
 
@@ -105,7 +95,6 @@ class Candidate:
 
     @property
     def breaks(self) -> bool:
-        """True if the variant certainly breaks a limit."""
         return any(check.fit == "breaks" for check in self.checks)
 
     @property
@@ -118,8 +107,6 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The answer to a budget."""
-
     budget: str
     candidates: tuple[Candidate, ...]
     unmeasured: tuple[Limit, ...]
@@ -129,7 +116,6 @@ class Recommendation:
 
     @property
     def fastest(self) -> Candidate | None:
-        """Fastest candidate within the budget."""
         return self._candidate(self.ranking.fastest)
 
     @property
@@ -148,12 +134,7 @@ class Recommendation:
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Choose a variant in the first table's cell.
-
-    Raises:
-        SpecError: An unreadable budget.
-        ResultsError: Records of different devices or models, or no measured variant that the budget allows.
-    """
+    """Choose a variant in the first table's cell. Raises SpecError for an unreadable budget, else ResultsError."""
     conditions, limits = parse_budget(
         budget, results.workload, forms={name for row in results.rows for name in row.form}
     )
@@ -179,7 +160,6 @@ def recommend(results: Results, budget: str) -> Recommendation:
 
 
 def limitable(workload: str) -> dict[str, Limitable]:
-    """Return the quantities that a budget can limit: memory, every declared metric, and those of the workload."""
     return {
         "memory": Limitable(lambda row: row.peak_memory_bytes, SIZES, gib, TIMING),
         **{metric.name: _metric(metric) for metric in workload_of(workload).metrics},
@@ -198,14 +178,7 @@ def _metric(metric: Metric) -> Limitable:
 def parse_budget(
     text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Collection[str] = ()
 ) -> tuple[tuple[Condition, ...], tuple[Limit, ...]]:
-    """Parse conditions separated by commas: `memory<6GiB, engine!=vllm`.
-
-    Args:
-        forms: Fields of a variant's form.
-
-    Raises:
-        SpecError: An unreadable condition, or an unknown quantity.
-    """
+    """Parse conditions separated by commas: `memory<6GiB, engine!=vllm`. Raises SpecError."""
     quantities = limitable(workload)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:

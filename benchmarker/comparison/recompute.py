@@ -16,7 +16,6 @@ from scipy import stats
 from benchmarker.schema.metric import Metric
 
 Numbers = dict[str, float | None]
-"""Numbers of a row by their names in a mismatch."""
 Round = tuple[str, int]
 """Sweep, and number of the round in it."""
 
@@ -38,7 +37,6 @@ def _raw(value: Any) -> Any:
 
 
 Cells = Sequence[tuple[Raw, Raw]]
-"""Records with the examined cell, of the records that measured it."""
 COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {
     "median": np.median,
     "max": np.max,
@@ -47,7 +45,6 @@ COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
-    """Return the numbers of a row without its ratios."""
     latencies_s = by_round(cells, lambda _, sample: sample.latency_s)
     peaks = [_peak(cell) for _, cell in cells]
     repeats_s = [sample.latency_s for _, cell in cells for sample in cell.samples]
@@ -88,7 +85,6 @@ def _values_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
 
 
 def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
-    """Return the metric by round if less is better, and its inverse otherwise."""
     values = _values_by_round(metric, cells)
     return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
 
@@ -115,7 +111,6 @@ def _peak(cell: Raw) -> int | None:
 def ratio(
     baseline: dict[Round, float], variant: dict[Round, float], *, is_paired: bool
 ) -> tuple[Numbers, float | None]:
-    """Return a ratio with its interval, and the two-sided p; None for p below three rounds."""
     common = sorted(set(baseline) & set(variant)) if is_paired else []
     if common:
         differences = np.log([baseline[number] for number in common]) - np.log([variant[number] for number in common])
@@ -137,7 +132,6 @@ def ratio(
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
-    """Return the verdict by the definition of Holm's correction."""
     value, low, high = row["ratio"], row["ratio_low"], row["ratio_high"]
     if value is None or low is None or high is None or p is None:
         return "not tested"
@@ -154,7 +148,6 @@ def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
 
 
 def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Numbers:
-    """Return interval and standard deviation of a number, None if there are too few values."""
     logs = np.log(rounds)
     low = high = None
     if len(logs) >= 3:
@@ -165,5 +158,4 @@ def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Num
 
 
 def centre(rounds: Mapping[Round, float]) -> float | None:
-    """Return the geometric mean of the rounds."""
     return float(np.exp(np.mean(np.log(list(rounds.values()))))) if rounds else None

@@ -22,7 +22,6 @@ from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecor
 from benchmarker.schema.registry import workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
-"""Records with the cell that they measured."""
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "max": max,
@@ -77,7 +76,6 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Return plain rows for JSON, in base units."""
     return [row.values() for row in results.rows]
 
 
@@ -180,11 +178,7 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
 
 
 def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Return one number per round: the median of a process, or the geometric mean over several processes.
-
-    Args:
-        value_of: Returns the number of a repeat from its cell and sample, or None.
-    """
+    """Return one number per round: the median of a process, or the geometric mean over several processes."""
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
@@ -202,6 +196,6 @@ def _peak(cell: CellBase) -> int | None:
 
 
 def floor_s(demand: Demand, limits: Limits) -> float | None:
-    """Return the shortest possible time of a call: that of its bytes or of its arithmetic, whichever takes longer."""
+    """Return the shortest possible time of a call, by its bytes or its arithmetic."""
     moving_s = (demand.bytes or 0) / limits.bytes_per_s
     return max(moving_s, (demand.flops or 0) / limits.matmul_flops_per_s) or None

@@ -33,12 +33,10 @@ class SpeedUp:
     """How many times as fast a row is as another row of its cell."""
 
     reference: str
-    """Name of the other row's variant."""
     ratio: Ratio
     verdict: Verdict
     """After Holm's correction over all speed-ups of this kind in the comparison."""
     outlier: int | None = None
-    """Round, counted from 1, to name if the interval is too wide for a number."""
 
 
 def rate_ratio(reference: Row, row: Row, *, is_paired: bool) -> Ratio | None:
@@ -57,12 +55,7 @@ def _ratio(reference: Mapping[Moment, float], row: Mapping[Moment, float], *, is
 def _speed_ups(
     rows: Sequence[Row], references: Mapping[str, str | None], circumstances: Circumstances, *, of_call: bool = False
 ) -> list[SpeedUp | None]:
-    """Return the speed-up of each row, with verdicts corrected over all of them.
-
-    Args:
-        references: Name of each variant's reference. A variant that is its own reference has no speed-up.
-        of_call: Compare latencies of whole calls in place of rates.
-    """
+    """Return the speed-up of each row relative to its variant's reference, with verdicts corrected over all of them."""
     by_name = {(row.variant, row.cell): row for row in rows}
     compared: dict[int, tuple[Row, Ratio]] = {}
     for index, row in enumerate(rows):
@@ -104,12 +97,7 @@ def unquantized(rows: Sequence[Row]) -> list[Row]:
 def with_speed_ups(
     rows: Sequence[Row], *, baseline: str, named: str | None, circumstances: Circumstances
 ) -> tuple[Row, ...]:
-    """Return the rows with all their ratios.
-
-    Args:
-        baseline: The comparison's baseline, to which whole calls are compared.
-        named: The baseline that the user named, if any. It is the reference of every variant.
-    """
+    """Return the rows with all their ratios. The named baseline, if any, is the reference of every variant."""
     rows = [replace(row, is_baseline=row.variant == baseline) for row in rows]
     names = {row.variant for row in rows}
     references = dict.fromkeys(names, named) if named else _references(rows, baseline)
@@ -128,7 +116,6 @@ def with_speed_ups(
 
 
 def is_wide(ratio: Ratio) -> bool:
-    """Return whether the interval spans more than a factor of two."""
     return ratio.low is not None and ratio.high is not None and ratio.high > WIDEST * ratio.low
 
 
@@ -150,7 +137,6 @@ def outlier_round(reference: Row, row: Row) -> int:
 
 
 def own_outlier(row: Row) -> int:
-    """Return the round, counted from 1, in which the variant is farthest from its own median."""
     return _farthest(row.pace_by_round)
 
 

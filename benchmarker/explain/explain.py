@@ -35,11 +35,7 @@ SLOWER_PROFILED = 1.05
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
-    """Return why a variant is as fast as it is, or why it has no explanation.
-
-    Args:
-        records: All records of the variant, one per process. The first profile is used, with the times of all.
-    """
+    """Return why a variant is as fast as it is, from the first profile and the times of all records."""
     workload = workload_of(records[0].workload)
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
@@ -112,7 +108,6 @@ FALLBACKS = {
     "TorchLinear": "gptqmodel's fallback, which dequantizes with torch operators and multiplies in 16 bits",
     "TorchFusedLinear": "gptqmodel's fallback",
 }
-"""Linear classes that run everywhere, for devices without a better one."""
 DEQUANTIZE_FROM = 0.15
 """Share of the kernel time from which dequantization is the way that most weights were multiplied."""
 SHOWN_KERNELS = 3
@@ -122,11 +117,6 @@ five of seven products one."""
 
 
 def _proof(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, replaces_linears: bool) -> Proof:
-    """Return the proof from loaded layers and profiled kernels.
-
-    Args:
-        replaces_linears: True if the engine multiplies with other kernels than those of the loaded layers.
-    """
     lines = _loaded(load) if load else []
     products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
     if products:
@@ -143,7 +133,6 @@ def _proof(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, 
 
 
 def loaded_proof(load: LoadFacts, engine: str) -> Proof:
-    """Return the proof from the loaded layers alone."""
     # A compiled step may multiply by a kernel of its own.
     return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine != "compile" else ())
 
@@ -185,14 +174,12 @@ def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | 
 
 
 OLDER_CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
-"""Axes of a cell of text generation in the order of the JSON."""
 INFINITE = float("inf")
 
 
 def explanations_to_rows(
     explanations: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
 ) -> list[dict[str, Any]]:
-    """Return one object per variant for JSON."""
     contrast_of = {contrast.variant: contrast for contrast in contrasts}
     return [
         _row(explanation, contrast_of.get(explanation.variant))
@@ -238,7 +225,6 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
 
 
 SMALLEST_PART = 0.02
-"""Part of the largest difference below which a difference is not named."""
 _TOGETHER: dict[ShareName, str] = {
     "floor": "matrix products",
     "excess": "matrix products",
@@ -256,14 +242,11 @@ class Contrast:
     variant: str
     baseline: str
     ratio: float
-    """Time per unit of the variant divided by the baseline's."""
     parts: tuple[tuple[str, float], ...]
     """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
     is_converting: bool
-    """True if the variant converts each weight by a copy before it is multiplied."""
     unit: str
     verdict: str | None
-    """Verdict of the comparison on whole calls."""
 
     def sentence(self) -> str:
         """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
@@ -292,13 +275,7 @@ def contrasts_of(
     baseline: str,
     verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
-    """Return the contrast of every explained variant with the baseline, if the baseline is explained.
-
-    Explanations of different cells, or of which only one includes prefill, have no contrast.
-
-    Args:
-        verdicts: Verdicts of the comparison by variant and cell.
-    """
+    """Return the contrast of every explained variant with the baseline in the same cell and with the same phases."""
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
     return tuple(

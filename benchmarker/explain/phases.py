@@ -13,7 +13,6 @@ from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import Demand, Kernel, Limits, Profile, RunRecord
 
 CONVERSION_SHARE = 0.15
-"""Share of the time below which copies are not the bottleneck."""
 FEWEST_PRODUCTS = 8
 """Number of matrix products from which equal numbers of calls are no coincidence."""
 FINEST_S = 1e-9
@@ -23,12 +22,10 @@ SAME_NUMBER = 0.10
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
-    """Return the phase of the whole profiled repeat, of so many units of work, such as tokens."""
     return _phase(profile, profile.kernels, tokens=units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units)
 
 
 def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | None:
-    """Return the phase of one section of the profiled repeat; None if sections were not recorded."""
     section = profile.sections.get(name)
     if section is None:
         return None
@@ -90,11 +87,7 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
 
 
 def table_phase(table: ProfilerTable, tokens: int) -> Phase:
-    """Return the phase of a printed table, with the share of time that it leaves out.
-
-    Args:
-        tokens: Tokens of the profiled generation; 1 if unknown, which leaves shares correct.
-    """
+    """Return the phase of a printed table. With `tokens` 1, if their number is unknown, only shares are correct."""
     rows = sorted(table.listed, key=table.own_s, reverse=True)
     kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in rows)
     categories = _by_category(kernels, tokens)
@@ -130,7 +123,6 @@ def conversion_of(phase: Phase) -> Conversion | None:
 
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:
-    """Return the copy of each weight in a printed table, whose kernel names may be cut."""
     if table.by == "cpu" or not table.operators:
         return conversion_of(table_phase(table, tokens=1))
     products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
@@ -158,7 +150,6 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
-    """Return the shortest time of one call from its bytes and operations; None if they or the limits are unknown."""
     if demand is None or limits is None or (demand.bytes is None and demand.flops is None):
         return None
     moving_s = (demand.bytes or 0) / limits.bytes_per_s

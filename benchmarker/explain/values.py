@@ -36,16 +36,12 @@ Bound = Literal[
     "small kernels",
     "unknown kernels",
 ]
-"""Name of the bottleneck: one of the shares, named by its largest part."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Profiled units by purpose of the kernels."""
-
     by: Literal["device", "cpu"]
     is_decode: bool
-    """True for decoding without prefill."""
     tokens: int
     """Units in the totals of `kernels`."""
     busy_s: float
@@ -55,9 +51,7 @@ class Phase:
     kernels: tuple[Kernel, ...]
     """Calls and seconds of each kernel over all units, longest first."""
     profiled_s: float | None
-    """Seconds per unit with the profiler; None if not measured."""
     not_listed_s: float = 0.0
-    """Seconds per unit of kernels that a printed table leaves out."""
     launches: float | None = None
     """Launches per unit; None if not counted."""
 
@@ -74,7 +68,6 @@ class Phase:
         return sum(kernel.calls for kernel in self.kernels) / self.tokens
 
     def share(self, *categories: Category) -> float:
-        """Return the part of the kernel time with these purposes."""
         spent_s = sum(self.categories.get(category, 0.0) for category in categories)
         return spent_s / self.kernel_s if self.kernel_s else 0.0
 
@@ -85,7 +78,6 @@ class Conversion:
 
     kernel: Kernel
     share: float
-    """Part of the kernel time."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,6 @@ class Floor:
 
     seconds: float
     by: Literal["bytes", "flops"]
-    """The longer of the two: moving the bytes, or the arithmetic."""
     fewer: float = 0.0
     """Part that another form of the same work can save, such as fewer bits per weight."""
 
@@ -108,18 +99,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Share:
-    """All parts of one kind."""
-
     name: ShareName
     label: str
     seconds: float
     avoidable_s: float
-    """Time that another variant or kernel could save."""
     of_total: float
 
     @property
     def speed_up(self) -> float:
-        """Ratio of the unit's time to its time without the avoidable part."""
         saved = self.of_total * self.avoidable_s / self.seconds if self.seconds else 0.0
         return 1 / (1 - saved) if saved < 1 else float("inf")
 
@@ -133,7 +120,6 @@ class Waterfall:
     busy_share: float
     """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
     slow_down: float | None
-    """Time with the profiler divided by the time without it."""
 
     def of(self, *names: str) -> float:
         return sum(part.seconds for part in self.parts if part.name in names)
@@ -145,17 +131,13 @@ class Ceiling:
     is not known exactly."""
 
     per_s: float
-    """Upper end: no time between kernels."""
     least_per_s: float | None
     """Lower end: the time of an empty kernel between any two; None if not measured."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The bottleneck of a unit."""
-
     bounds: tuple[Bound, ...]
-    """The largest avoidable share, and others of that size."""
     reason: str
     advice: str
     """Advice without numbers, so that variants with one cause share it."""
@@ -171,8 +153,6 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Proof:
-    """Layers and kernels that ran."""
-
     lines: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     """Contradictions to the variant's name."""
@@ -180,13 +160,9 @@ class Proof:
 
 @dataclass(frozen=True)
 class Explanation:
-    """One variant in one cell."""
-
     variant: str
     form: dict[str, str]
-    """Fields that are shown with the variant's name, such as quantization and engine."""
     cell: CellKey | None
-    """None if the profile does not identify its cell."""
     phase: Phase
     waterfall: Waterfall
     verdict: Verdict
@@ -197,28 +173,21 @@ class Explanation:
     mbu: float | None
     """Share of the measured bandwidth that a unit used."""
     ceiling: Ceiling | None
-    """Ceiling of a graph engine, on a device whose kernels are launched by the host."""
     prefill: str | None
-    """A sentence on the bottleneck of the work before the units."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class NotExplained:
-    """A variant without a usable profile."""
-
     variant: str
     why: str
     proof: Proof | None = None
-    """Proof from the loaded layers, which needs no profile."""
     allows: str | None = None
-    """A sentence that follows from time and bytes alone."""
     least_share: float | None = None
     """Share of the time that moving the bytes takes at the measured bandwidth; None if not measured."""
 
 
 def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
-    """Return the bound of each explained variant by its name and profiled context."""
     return {
         (explanation.variant, explanation.cell.context): explanation.verdict.bound
         for explanation in explanations
@@ -227,7 +196,6 @@ def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[
 
 
 def part_names(explained: Sequence[Explanation]) -> list[str]:
-    """Return the names of all parts, gaps last."""
     waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
     parts = [part for fall in waterfalls for part in fall.parts]
     return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: SHARE_NAMES.index(part.share))))
@@ -237,7 +205,6 @@ SHARE_NAMES = get_args(ShareName)
 
 
 def ms(seconds: float) -> str:
-    """Return `27.8 ms`."""
     value = seconds * 1e3
     places = 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
     return f"{value:.{places}f} ms"

@@ -22,17 +22,14 @@ from benchmarker.explain.waterfall import LABELS, Case
 from benchmarker.profiling.categories import Category, category
 
 AS_LARGE = 0.90
-"""Part of the largest share from which another share is named too."""
 FEW_LAUNCHES = 0.1
 """Launches per kernel below which the kernels are replayed as a graph."""
 NO_GAIN = 1.02
-"""Smallest gain that is printed."""
 ENDLESS = 100.0
 """Gain from which the share is all of the unit's time; no number is printed."""
 AT_FLOOR = 0.80
 """Part of the time at the floor from which everything else gains less than 1.25x."""
 UNSURE_FROM = 1.05
-"""Slow-down by the profiler from which the kernels may have been slowed too."""
 
 _BETWEEN: dict[Bound, tuple[Category, ...]] = {
     "small kernels": ("norm", "rotary", "elementwise", "sampling", "optimizer"),
@@ -73,10 +70,7 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 
 def verdict_of(case: Case, unit: str) -> Verdict:
-    """Return the verdict with its reason and advice.
-
-    If the profiler may have slowed the kernels and the verdict would then differ, both bounds are named.
-    """
+    """Return the verdict; it names two bounds if the profiler may have slowed the kernels and changed the first."""
     phase, floor, fall = case.phase, case.timed.floor, case.waterfall
     bounds = bounds_of_shares(case.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
@@ -97,7 +91,6 @@ def verdict_of(case: Case, unit: str) -> Verdict:
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
-    """Return the purposes of the largest avoidable shares, or the floor if nothing else matters."""
     by_kernels = max(_between(phase), key=lambda piece: piece[1])[0]
     at_floor: Bound = "compute" if floor is not None and floor.by == "flops" else "bandwidth"
     bound_of: dict[ShareName, Bound] = {**_FIXED, "floor": at_floor, "between": by_kernels}
@@ -109,7 +102,6 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
 
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
-    """Return the purpose of most of the kernel time, if gaps and floor are unknown."""
     times: list[tuple[Bound, float]] = [
         ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
         ("dequantizing", _seconds(phase, "dequantize")),
@@ -128,7 +120,6 @@ def _seconds(phase: Phase, *categories: Category) -> float:
 
 
 def share_words(share: Share) -> str:
-    """Return `gaps 75 % (4.00x without)`."""
     how = " with less" if share.name == "floor" else " without"
     return f"{share.label} {percent(share.of_total)}{gain_words(share, how)}"
 
@@ -156,13 +147,7 @@ def _detail(bound: Bound, case: Case) -> str:
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """Return the shares if the profiler slowed the kernels as much as the whole unit. The time that they lose becomes
-    gaps.
-
-    Args:
-        least: Minimum slow-down of the kernels, for which the shares are corrected already.
-        slowed: Slow-down of the whole unit.
-    """
+    """Return the shares if the profiler slowed the kernels as much as the unit. Their lost time becomes gaps."""
     factor = max(least, slowed) / least
     busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)

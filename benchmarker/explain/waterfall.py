@@ -37,7 +37,6 @@ PARTS: Mapping[str, str] = {
     "optimizer": "optimizer",
     "other": "other",
 }
-"""Name of the part of each category."""
 PRODUCTS = ("matmul", "quantized matmul")
 GAPS = "gaps (launches, host)"
 LABELS: Mapping[ShareName, str] = {
@@ -49,7 +48,6 @@ LABELS: Mapping[ShareName, str] = {
     "gaps": "gaps",
 }
 UNEXPLAINED = 0.01
-"""Largest remainder of the sum that is not shown."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,6 @@ class Timed:
     """Profiled work, with its time without the profiler."""
 
     record: RunRecord
-    """The record with the profile."""
     phase: Phase
     total_s: float
     """Seconds per unit without the profiler, over all processes."""
@@ -65,33 +62,26 @@ class Timed:
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
-    """Share of the bandwidth that was used, over all processes; None if it was not measured."""
     units: int = 1
     """Units per step: the tokens of a batch."""
     notes: tuple[str, ...] = ()
     before: str | None = None
-    """A sentence on the work before the units, such as prefill."""
     form: Mapping[str, str] = field(default_factory=dict)
-    """Fields that are shown with the variant's name, such as its engine."""
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
-    """Name of the waterfall's part by category of kernels."""
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
     """Name of the floor by its kind: `bytes` or `flops`."""
     products: tuple[str, ...] = PRODUCTS
     """Categories of kernels to which the floor applies."""
     advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=dict)
-    """Advice that replaces the default, by bound."""
     loaded: LoadFacts | None = None
     replaces_linears: bool = False
     """True if the engine multiplies with other kernels than those of the loaded layers."""
     can_replay: bool = False
-    """True if a CUDA graph would remove the launches, so that its ceiling is worth printing."""
+    """True if a CUDA graph would remove the launches."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Input of a verdict."""
-
     timed: Timed
     phase: Phase
     """Phase in which a copy that converts each weight counts as unpacking."""
@@ -108,7 +98,6 @@ class Case:
         return self.record.environment.device.kind
 
     def part(self, *names: ShareName) -> float:
-        """Return these shares together, as part of the unit's time."""
         return sum(share.of_total for share in self.shares if share.name in names)
 
 

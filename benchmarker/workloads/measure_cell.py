@@ -14,8 +14,8 @@ from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench
 
 
-def ignored(number: int, sample: Any) -> None:
-    """Do nothing after a repeat."""
+def _ignored(number: int, sample: Any) -> None:
+    pass
 
 
 def measure_cell(
@@ -25,8 +25,8 @@ def measure_cell(
     device: Device,
     *,
     device_memory: DeviceMemory | None = None,
-    after_each: Callable[[int, Any], None] = ignored,
-    after_warmup: Callable[[int, Any], None] = ignored,
+    after_each: Callable[[int, Any], None] = _ignored,
+    after_warmup: Callable[[int, Any], None] = _ignored,
 ) -> Any:
     """Measure one cell. Running out of memory, or an unsupported variant, becomes the cell's status.
 

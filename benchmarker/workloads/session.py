@@ -39,57 +39,45 @@ class Session(Protocol):
         """Measure the device's limits. A bench calls this after its quick checks, before it loads anything large."""
 
 
-class Bench(Protocol):
+class Bench:
     """One variant, open and ready to be measured."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return fields of the record on loading and execution. Called after each cell."""
+        return {}
 
     def cell(self, point: Any) -> CellBase:
         """Return the cell before it is measured: axes, demand, hash of the inputs."""
+        raise NotImplementedError
 
-    def correct(self, point: Any) -> Mapping[str, Any]:
+    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
         """Check one result before anything is timed, and return fields of the cell.
 
         Raises:
             WrongResultError: The result is wrong. The cell becomes invalid and has no times.
             UnsupportedError: The variant cannot compute this cell.
         """
+        return {}
 
     def step(self, point: Any) -> Step[Any]:
         """Return the callable of one repeat. It reads the clock itself, with the device drained at both ends."""
+        raise NotImplementedError
 
     def timed(self) -> AbstractContextManager[None]:
         """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
+        return nullcontext()
 
-    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
         """Return further fields of the cell after it was timed."""
+        return {}
 
-    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
+    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         """Return fields of the record that are measured after all cells: profile, energy, quality.
 
         Args:
             record: With all cells, which are on disk by now.
             path: Of the record; further files are named after it.
         """
-
-
-class Nothing:
-    """Base class of benches, with a default for every optional method."""
-
-    def facts(self) -> Mapping[str, Any]:
-        return {}
-
-    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
-        return {}
-
-    def timed(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
-        return {}
-
-    def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
 
 
