@@ -139,7 +139,7 @@ def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[Generatio
     best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
     peer = peer_of(row, base, rows)
     reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
-    return replace(row, best_ratio=best, best_ratio_reached=reached)
+    return replace(row, best_ratio=best, share_of_best_ratio=reached)
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:
