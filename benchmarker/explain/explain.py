@@ -17,7 +17,6 @@ from benchmarker.explain.values import (
     NotExplained,
     Phase,
     Proof,
-    ShareName,
     Waterfall,
     code,
     ms,
@@ -180,7 +179,7 @@ INFINITE = float("inf")
 def explanations_to_rows(
     explanations: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
 ) -> list[dict[str, Any]]:
-    contrast_of = {contrast.variant: contrast for contrast in contrasts}
+    contrast_of = {contrast.variant.variant: contrast for contrast in contrasts}
     return [
         _row(explanation, contrast_of.get(explanation.variant))
         if isinstance(explanation, Explanation)
@@ -215,7 +214,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         f"launches_per_{unit}": phase.launches,
         f"graph_{unit}s_per_s": ceiling.per_s if ceiling else None,
         f"graph_{unit}s_per_s_at_least": ceiling.least_per_s if ceiling else None,
-        "baseline": contrast.baseline if contrast else None,
+        "baseline": contrast.baseline.variant if contrast else None,
         "ratio": contrast.ratio if contrast else None,
         "more_s": dict(contrast.parts) if contrast else None,
         "proof": list(map(unmarked, explanation.proof.lines)),
@@ -225,11 +224,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
 
 
 SMALLEST_PART = 0.02
-_TOGETHER: dict[ShareName, str] = {
-    "floor": "matrix products",
-    "excess": "matrix products",
-    "products": "matrix products",
-}
+PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
 """Verdicts without a significant difference."""
@@ -239,35 +234,46 @@ UNSURE = ("same", "inconclusive", "not tested")
 class Contrast:
     """A variant compared with another, in seconds per unit."""
 
-    variant: str
-    baseline: str
-    ratio: float
-    parts: tuple[tuple[str, float], ...]
-    """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
-    is_converting: bool
-    unit: str
+    baseline: Explanation
+    variant: Explanation
     verdict: str | None
+
+    @property
+    def ratio(self) -> float:
+        """Time per unit of the variant divided by the baseline's."""
+        return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
+        before, after = _parts(self.baseline.waterfall), _parts(self.variant.waterfall)
+        changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
+        return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
 
     def sentence(self) -> str:
         """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
-        slower_by = max(self.ratio, 1 / self.ratio)
+        slower_by, unit, baseline = (
+            max(self.ratio, 1 / self.ratio),
+            self.variant.unit,
+            plain_line(self.baseline.variant),
+        )
         speed = (
-            f"takes as long a {self.unit} as {plain_line(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
+            f"takes as long a {unit} as {baseline} (within {percent(SAME_WITHIN, places=0)})"
             if slower_by <= 1 + SAME_WITHIN
-            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {plain_line(self.baseline)}"
+            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {baseline}"
         )
         if self.verdict in UNSURE:
             speed += f" ({self.verdict})"
         largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
         parts = [part for part in self.parts if abs(part[1]) > SMALLEST_PART * largest][:4]
-        note = " (converting each weight before it is multiplied)" if self.is_converting else ""
+        note = " (converting each weight before it is multiplied)" if self.variant.conversion else ""
         words = [
             f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))} {name}{note if name == 'dequantizing' else ''}"
             for name, seconds in parts
         ]
         if words:
-            words[0] = words[0].replace(" ms ", f" ms/{self.unit} ", 1)
-        return f"{plain_line(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
+            words[0] = words[0].replace(" ms ", f" ms/{unit} ", 1)
+        return f"{plain_line(self.variant.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
 
 
 def contrasts_of(
@@ -279,29 +285,15 @@ def contrasts_of(
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
     return tuple(
-        _contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
+        Contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
         for variant in explained
         if base and variant is not base and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell)
-    )
-
-
-def _contrast(baseline: Explanation, variant: Explanation, verdict: str | None) -> Contrast:
-    before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
-    changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
-    return Contrast(
-        variant=variant.variant,
-        baseline=baseline.variant,
-        ratio=variant.waterfall.total_s / baseline.waterfall.total_s,
-        parts=tuple(sorted(filter(lambda change: change[1], changes), key=lambda change: -abs(change[1]))),
-        is_converting=variant.conversion is not None,
-        unit=variant.unit,
-        verdict=verdict,
     )
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
     times: dict[str, float] = {}
     for part in fall.parts:
-        name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))
+        name = "matrix products" if part.share in PRODUCT_SHARES else _WORDS.get(part.name, part.name)
         times[name] = times.get(name, 0.0) + part.seconds
     return times
