@@ -245,7 +245,7 @@ class Contrast:
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
+        """Additional seconds of the variant by part, the largest difference first. They add up to the difference."""
         before, after = _parts(self.baseline.waterfall), _parts(self.variant.waterfall)
         changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
         return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
