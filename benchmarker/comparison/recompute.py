@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarker.schema.metric import Metric
+from benchmarker.schema.registry import Metric
 
 Numbers = dict[str, float | None]
 Round = tuple[str, int]
