@@ -9,8 +9,8 @@ import pytest
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run
-from benchmarker.explain.explain import explain
-from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.explain.explain import Explanation, explain
+from benchmarker.explain.values import NotExplained
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.explanations import explained_blocks
 from benchmarker.schema.record import Limits
