@@ -122,13 +122,8 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Let the other ranks carry out a message and this one the work. Raises RankError.
-
-        The times of a `kind` of message set the limit after which a rank hangs.
-
-        Returns:
-            Result of the work, and the answers of ranks 1 and higher.
-        """
+        """Let the other ranks carry out a message and this one the work; return its result, and their answers. The
+        times of a `kind` of message set the limit after which a rank hangs. Raises RankError."""
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
@@ -265,12 +260,9 @@ def open_ranks(
     device: Device,
     stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Start the other ranks and join their process group. Raises RankError.
+    """Let the other ranks run a function, each on one of the devices, and join their process group. Raises RankError.
 
-    Args:
-        function: Function of a module that each other rank runs.
-        devices: Device of each rank, as torch names it; the first is this process's own.
-        stuck: Called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
+    `stuck` is called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
     store = Store(0, is_server=True)
     name = {"module": function.__module__, "function": function.__qualname__}

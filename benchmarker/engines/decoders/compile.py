@@ -234,7 +234,6 @@ class CompiledStep(LibraryStep):
         return linear_kernels(self.model, compiled=True)
 
     def facts(self, *, has_shape: bool) -> dict[str, Any]:
-        """Count graphs over all shapes: the step, or a layer of every kind and the head."""
         is_compiled = self._frames or not has_shape or self.needs_compiler
         return {
             "frames_compiled": self._frames,
@@ -297,7 +296,6 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def kernels_timed_alone() -> Iterator[None]:
-    """Surround code that may tune."""
     from torch._inductor.runtime import benchmarking
 
     timer: Any = benchmarking.benchmarker

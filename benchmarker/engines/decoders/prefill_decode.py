@@ -174,11 +174,10 @@ class RecordedPrefill:
     """Graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
-    """[batch, padded tokens]."""
     start: Tensor
-    """Position of the first token in the cache, a scalar."""
+    """Position of the first token in the cache."""
     count: Tensor
-    """Number of real tokens, a scalar."""
+    """Number of real tokens."""
     logits: list[Tensor]
     """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured
