@@ -48,7 +48,6 @@ def profile_step(
     device.synchronize()
     device.reset_peak()
     events = trace_of(marked_step, device, kept_at=trace_path)
-    peak = device.peak()
     sections = _on_the_traces_clock(events, cuts(), marks_ns)
     on_cpu = device.kind == "cpu"
     work = (
@@ -57,12 +56,8 @@ def profile_step(
     return Profile(
         by="cpu" if on_cpu else "device",
         latency_s=latencies_s[0],
-        kernel_s=work.kernel_s,
-        busy_s=work.busy_s,
-        span_s=work.span_s,
-        kernels=work.kernels,
-        sections=work.sections,
-        peak_allocated_bytes=peak.allocated_bytes,
+        **work._asdict(),
+        peak_allocated_bytes=device.peak().allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
 

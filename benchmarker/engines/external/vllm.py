@@ -96,14 +96,13 @@ class VllmEngine(ExternalEngine):
         parameters = parameters_of(checkpoint)
         if parameters is None or facts.weight_bytes is None:
             return None
-        sizes = facts.weight_bytes_by_type
-        packed = {name: count for name, count in sizes.items() if ONE_BYTE.match(name)}
+        packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         return LoadFacts(
             load_s=load_s,
             weight_bytes=facts.weight_bytes,
             parameters=parameters,
             bits_per_weight=8 * facts.weight_bytes / parameters,
-            quantized_fraction=min(1.0, sum(packed.values()) / parameters),
+            quantized_fraction=min(1.0, packed / parameters),
             linear_classes=facts.linear_methods,
             weight_classes={},
             lm_head_dtype=str(facts.settings.get("dtype")),
@@ -131,8 +130,8 @@ def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> 
 
     Online quantization must take clearly less than the checkpoint's files, `plain_bytes`.
     """
-    quantized = {name: count for name, count in facts.linear_methods.items() if not name.startswith(UNQUANTIZED)}
-    layers = {name: count for name, count in quantized.items() if "KVCache" not in name and "Embedding" not in name}
+    quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
+    layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
     if label is None:
         return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
     if not layers:
