@@ -173,8 +173,7 @@ def explain(
 
 
 def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
-    from benchmarker.logs.table_contrast import tables_contrasted, tables_side_by_side
-    from benchmarker.logs.table_report import table_to_blocks
+    from benchmarker.logs.table_report import table_to_blocks, tables_contrasted, tables_side_by_side
 
     parts = [table_to_blocks(report) for report in reading.reports]
     if len(reading.reports) > 1:

@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.profiling.trace import CLOCK_MARK, Cut, cpu_work, device_work, on_the_traces_clock
-from benchmarker.profiling.trace_events import TraceEvent, read_trace
+from benchmarker.profiling.trace import (
+    CLOCK_MARK,
+    Cut,
+    TraceEvent,
+    cpu_work,
+    device_work,
+    on_the_traces_clock,
+    read_trace,
+)
 from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 

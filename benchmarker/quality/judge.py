@@ -34,13 +34,18 @@ from benchmarker.quality.evaluation_text import (
     read_text,
     spread,
 )
-from benchmarker.quality.saved_predictions import VALUE_BYTES, File, SavedLogits, SavedTopK, check_room, scratch_file
 from benchmarker.quality.scoring import (
+    VALUE_BYTES,
+    File,
+    SavedLogits,
+    SavedTopK,
+    check_room,
     divergence,
     perplexity,
     save_prefill_predictions,
     save_step_predictions,
     score_against,
+    scratch_file,
     window_means,
 )
 from benchmarker.quantization.load import find_checkpoint
@@ -62,8 +67,6 @@ NEW_TOKENS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """One variant compared with the unquantized model on one text."""
-
     size: QualitySize
     top_k: int | None
     text: Text

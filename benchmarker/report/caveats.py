@@ -54,7 +54,6 @@ def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Return the lines of device, versions and procedure."""
     versions: dict[str, dict[str, None]] = defaultdict(dict)
     for record in records:
         for name in PACKAGES:
@@ -186,12 +185,10 @@ def _peak(results: Results) -> list[str]:
 
 
 def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the caveats of any workload, the most important first."""
     return *origins(records), *failed(rows), *unfinished(records), *conditions(records, rows)
 
 
 def origins(records: Sequence[RunRecord]) -> list[str]:
-    """Return the GPUs, versions of benchmarker and sweeps of the records, if there are several."""
     boards = variants_by(records, lambda record: record.environment.device.uuid)
     commits = variants_by(records, lambda record: record.environment.commit)
     lines = []
@@ -285,7 +282,6 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
 
 
 def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
-    """Return clocks, drift, flags of cells and missing energy."""
     lines = []
     clocks: dict[CellKey, dict[str, float]] = defaultdict(dict)
     cells: dict[Flag, Counter[str]] = defaultdict(Counter)

@@ -73,7 +73,6 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
 
 
 def metric_column(metric: Metric) -> Column[Row]:
-    """Return the column of one metric with its spread."""
     return Column(
         metric.heading,
         lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
@@ -154,7 +153,6 @@ def _number(speed_up: SpeedUp | None) -> float | None:
 
 
 def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
-    """Return the column of the peak memory during the measurement."""
     return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes, unit)
 
 
@@ -167,7 +165,6 @@ def plain_costs(rows: Sequence[Row]) -> Columns:
 
 
 def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
-    """Return the column of a metric of a process, if any row has it."""
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )
@@ -193,7 +190,6 @@ def byte_columns(
 
 
 def latency_columns(rows: Sequence[Row]) -> Columns:
-    """Return the column of the latency, unless the latency ranks."""
     if any(row.ranking.of_sample for row in rows):
         return []
     return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)

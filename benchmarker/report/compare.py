@@ -118,7 +118,6 @@ def compare_records(
 
 
 def to_markdown(results: Results) -> str:
-    """Return a whole comparison as markdown."""
     return tables.to_markdown(whole(results))
 
 
@@ -188,7 +187,6 @@ def forced(results: Results) -> list[str]:
 
 
 def left_out(results: Results) -> list[str]:
-    """Return the files that could not be read."""
     return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
 
 

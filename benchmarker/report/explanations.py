@@ -23,7 +23,6 @@ ACROSS = 4
 
 
 def explained_blocks(comparison: Comparison) -> list[Block]:
-    """Return a line per cause, the header, the waterfalls, each variant's reason and the differences."""
     workload = workload_of(comparison.workload)
     explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
     missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
@@ -116,7 +115,6 @@ def _range(shares: Sequence[Share]) -> str:
 
 
 def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
-    """Return the table of milliseconds per unit, with a column per variant and a line per part."""
     unit = explained[0].unit
     labels = {share.name: share.label for explanation in explained for share in explanation.shares}
     parts = part_names(explained)

@@ -53,7 +53,6 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
 
 
 def variants_sheet(collected: Collected) -> Sheet:
-    """Return every measured variant with the number of runs and the newest date."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
     for record in collected.records:
         dates = runs[record.variant.name]

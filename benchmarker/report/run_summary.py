@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
-    """Print the tables of one run and the path of its record."""
     if workload.explains_runs:
         comparison = compare_records([record])
         terminal.show(run_blocks(record, bounds_of(comparison.explained)))

@@ -294,7 +294,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        from benchmarker.report.charts.all import plain_charts
+        from benchmarker.report.html.page import plain_charts
 
         return plain_charts(comparison)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from benchmarker.core.errors import ChangedError
+from benchmarker.core.errors import BenchmarkerError, ChangedError, first_line
+from benchmarker.hardware.device import Device, kind_of
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Missing, RunRecord
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 JobT = TypeVar("JobT", bound=Job)
 RecordT = TypeVar("RecordT", bound=RunRecord)
+Result = TypeVar("Result")
 
 
 class Session(Protocol):
@@ -144,3 +146,16 @@ def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
             f"model {model} changed on the hub since the sweep began: commit {planned}, then {commit}; "
             f"begin a new sweep, with --revision {planned} to stay with the first"
         )
+
+
+def tried(work: Callable[[], Result], device: Device) -> Result | Missing:
+    """Return the result of work, or why it failed: a known error, or too little memory."""
+    try:
+        return work()
+    except Exception as error:
+        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
+            raise
+        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
+    # Outside the except block, whose traceback keeps the failed work's tensors alive.
+    device.release()
+    return missing

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
-from benchmarker.quality.scoring import Scores, divergence, perplexity, standard_error, window_means
+from benchmarker.quality.scoring import (
+    SavedLogits,
+    SavedTopK,
+    Scores,
+    divergence,
+    perplexity,
+    standard_error,
+    window_means,
+)
 
 WINDOWS, POSITIONS, VOCABULARY = 5, 70, 37
 

@@ -206,7 +206,6 @@ def rounds_chart(
 
 
 def _off_median(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
-    """Return the deviations in percent of each process's runs, in the order of the rounds."""
     ordered = sorted(records, key=lambda record: (record.moment, record.started_at))
     cells = [measured for record in ordered if (measured := cell_of(record, cell)) and measured.status == "ok"]
     strips = [[sample.latency_s for sample in measured.samples] for measured in cells if measured.samples]

@@ -101,7 +101,6 @@ def top_of(rates: Sequence[Estimate]) -> float:
 
 
 def spread_note(rows: Sequence[Row]) -> str:
-    """Return the meaning of the thin lines."""
     estimates = [row.pace for row in rows if row.pace]
     interval = "The thin line is the 95 % interval over the rounds."
     kinds = {estimate.low is not None for estimate in estimates}
@@ -115,7 +114,6 @@ def spread_note(rows: Sequence[Row]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """Return the ranking metric in its printed unit."""
     rate, scale = row.pace, row.ranking.scale
     if rate is None:
         return None
@@ -133,7 +131,6 @@ def speed_words(row: Row) -> str:
 
 
 def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over peak memory in the first table's cell."""
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None

@@ -97,8 +97,6 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart that is not drawn yet."""
-
     name: str
     """File name without ending."""
     title: str
@@ -150,7 +148,6 @@ def plot(axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: I
 
 
 def legend_in(names: Sized) -> float:
-    """Return the height of a legend in two columns, in inches."""
     return 0.17 * ((len(names) + 1) // 2)
 
 
@@ -168,7 +165,6 @@ def to_svg(chart: Chart) -> str:
 
 
 def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
-    """Write the drawing on white paper with its title and a remark."""
     with _drawing(LIGHT, salt=chart.name):
         drawn = chart.draw(LIGHT)
         drawn.suptitle(chart.title + remark, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)

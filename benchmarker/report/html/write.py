@@ -28,16 +28,15 @@ def write_report(results: Comparison, path: Path) -> None:
     if path.is_dir():
         raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
     with _drawing_libraries():
-        from benchmarker.report.charts.all import charts_of
-        from benchmarker.report.html.page import to_html
+        from benchmarker.report.html.page import charts_of, to_html
     write_atomically(path, to_html(results, charts_of(results)))
 
 
 def write_plots(results: Comparison, folder: Path) -> list[Path]:
     """Write each chart as a PNG file and return the paths. Raises as `write_report`."""
     with _drawing_libraries():
-        from benchmarker.report.charts.all import charts_of
         from benchmarker.report.charts.style import to_png
+        from benchmarker.report.html.page import charts_of
     charts = charts_of(results)
     remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]

@@ -21,8 +21,7 @@ from benchmarker.schema.record_io import collect
 from benchmarker.workloads.finetune.gradient_check import check_gradients, unpacked_nf4, wrong
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
-from benchmarker.workloads.finetune.trainee import make_trainee
-from benchmarker.workloads.finetune.trainee_facts import frozen_sha256
+from benchmarker.workloads.finetune.trainee import frozen_sha256, make_trainee
 from benchmarker.workloads.training.training_step import TrainingStep
 from tests.jobs import read_job
 
