@@ -108,22 +108,19 @@ class StaticCacheDecoder(TorchDecoder):
                 fill(self.model, context, shape.cache)
             shape.context = context
             shape.cache.go_to(depth)
-            generation = self._timed_generation(shape, prompt, new_tokens, depth)
+
+            def prefill() -> None:
+                self._prefill(shape, prompt)
+                shape.cache.begin_decoding()
+
+            first = depth + prompt_tokens
+            generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
+        if self._is_timed and shape.captured:
+            self._replays += new_tokens - 1
         if is_new:
             # Filling the cache to a depth happens in between and is not set-up.
             setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
             self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
-        return generation
-
-    def _timed_generation(self, shape: Shape, prompt: Tensor, new_tokens: int, depth: int) -> Generation:
-        def prefill() -> None:
-            self._prefill(shape, prompt)
-            shape.cache.begin_decoding()
-
-        first = depth + prompt.shape[1]
-        generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
-        if self._is_timed and shape.captured:
-            self._replays += new_tokens - 1
         return generation
 
     def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.checkpoints.gguf_file import tensor_shapes
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, ExternalSource, head_refusal
@@ -93,9 +94,9 @@ class VllmEngine(ExternalEngine):
             raise UnsupportedError(f"vllm: {problem}")
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        parameters = parameters_of(checkpoint)
-        if parameters is None or facts.weight_bytes is None:
+        if checkpoint.quantization is not None or facts.weight_bytes is None:
             return None
+        parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder))
         packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         return LoadFacts(
             load_s=load_s,
@@ -108,21 +109,6 @@ class VllmEngine(ExternalEngine):
             lm_head_dtype=str(facts.settings.get("dtype")),
             lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
         )
-
-
-def parameters_of(checkpoint: Checkpoint) -> int | None:
-    """Count the parameters of a checkpoint from its file headers, shared tensors once; None if it is quantized."""
-    if checkpoint.quantization is not None:
-        return None
-    from safetensors import safe_open
-
-    count = 0
-    for path in checkpoint.folder.glob("*.safetensors"):
-        with safe_open(path, framework="np") as file:
-            tied = checkpoint.config.get("tie_word_embeddings")
-            names = [name for name in file.keys() if not (tied and name == "lm_head.weight")]  # noqa: SIM118
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-    return count or None
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
