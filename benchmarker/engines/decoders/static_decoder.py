@@ -62,16 +62,13 @@ class Shape:
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
 
-def cuda_graph_decoder(
-    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, captured_prefill: bool = False
-) -> StaticCacheDecoder:
+def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
     """Make the decoder of the engine `cuda_graph`: the libraries' own step, captured as a CUDA or HIP graph.
 
     `generate` makes two thousand launches per token from Python, while the GPU waits. Replayed from a graph, the same
     kernels follow each other without the host. Any quantization's kernels work if they never wait for the device.
     """
-    capture = capture or capture_for(device)
-    return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=captured_prefill)
+    return StaticCacheDecoder(LibraryStep(model), device, capture=capture or capture_for(device))
 
 
 class StaticCacheDecoder(TorchDecoder):
