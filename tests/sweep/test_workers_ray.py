@@ -15,7 +15,7 @@ from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.schema.config_io import find_config
-from benchmarker.schema.record_io import collect, read_order
+from benchmarker.schema.record_io import collect
 from benchmarker.sweep.ray_workers import RayPool, cores_each, measure, workers_of
 from benchmarker.sweep.request import Settings
 from tests.faults.stage import Stage
@@ -66,8 +66,8 @@ def test_a_sweep_on_ray_measures_entire_rounds_and_takes_in_their_files(fake_ray
     assert stage.sweep(places="ray") == []
     assert stage.cells() == alone.cells()
     assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
-    assert {line.worker for line in read_order(stage.results)} <= {"node/0", "node/1"}
-    assert len(read_order(stage.results)) == 8
+    assert {line.worker for line in stage.order()} <= {"node/0", "node/1"}
+    assert len(stage.order()) == 8
     assert sorted(record.variant.name for record in stage.records() if record.procedure["profile"]) == ["a", "b"]
     assert not fake_ray.is_up
 

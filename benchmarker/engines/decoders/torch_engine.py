@@ -161,12 +161,10 @@ def load(
     load_s = time.perf_counter() - started
     peak = device.peak()
     facts = load_facts(
-        loaded.model,
+        loaded,
         load_s=load_s,
         quantize_s=quantize_s(prepared.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
-        notes=loaded.notes,
-        file_types=loaded.file_types,
     )
     return loaded.model, facts
 
