@@ -69,8 +69,8 @@ class TorchDecoder(TokenSource):
         return self._context[1]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        is_split = isinstance(self.device, CudaDevice) and len(self.device.indices) > 1
-        return self.device.peaks() if is_split else ()
+        device = self.device
+        return device.peaks() if isinstance(device, CudaDevice) and len(device.indices) > 1 else ()
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())
