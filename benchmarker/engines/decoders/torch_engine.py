@@ -69,8 +69,9 @@ class TorchDecoder(TokenSource):
         return self._context[1]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        device = self.device
-        return device.peaks() if isinstance(device, CudaDevice) and len(device.indices) > 1 else ()
+        if not isinstance(self.device, CudaDevice) or len(self.device.indices) == 1:
+            return ()
+        return self.device.peaks()
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())
