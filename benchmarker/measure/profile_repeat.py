@@ -55,7 +55,7 @@ def profile_step(
     device.synchronize()
     device.reset_peak()
     events = trace_of(marked_step, device, kept_at=trace_path)
-    sections = _on_the_traces_clock(events, cuts(), marks_ns)
+    sections = on_the_traces_clock(events, cuts(), marks_ns=marks_ns)
     on_cpu = device.kind == "cpu"
     work = (
         cpu_work(events, cuts=sections) if on_cpu else device_work(events, device_indices=device.indices, cuts=sections)
@@ -67,16 +67,6 @@ def profile_step(
         peak_allocated_bytes=device.peak().allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
-
-
-def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
-    placed = []
-    for cut in cuts:
-        from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
-        if (from_ns is None) != (cut.from_ns is None):
-            return []
-        placed.append(Cut(cut.section, from_ns))
-    return placed
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
