@@ -15,8 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
-from benchmarker.distributed.torchrun import hosts
+from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_reference import inputs_sha256
 from benchmarker.workloads.context_parallel.record import (
@@ -38,7 +37,7 @@ from benchmarker.workloads.context_parallel.splittings import (
 )
 from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
 from benchmarker.workloads.operation.record import SeenKernel
-from benchmarker.workloads.session import Nothing, Session
+from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -90,7 +89,7 @@ def slowest(answers: list[dict[str, Any]]) -> float:
     return max(float(answer["host_s"]) for answer in answers)
 
 
-class ContextParallelBench(Nothing):
+class ContextParallelBench(Bench):
     def __init__(
         self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
     ) -> None:
