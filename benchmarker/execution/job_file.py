@@ -120,7 +120,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "benchmarker": {"version": __version__, "commit": environment.commit},
         "workload": job.workload,
         "parts": workload_of(job.workload).key_parts(job),
-        "point": point._asdict(),
+        "point": job.grid.point_key(point),
         "procedure": {
             "warmup": procedure.warmup,
             "warmup_limit": procedure.warmup_limit,

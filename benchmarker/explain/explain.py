@@ -157,7 +157,8 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
 
 def _axes(cell: CellKey) -> dict[str, Any]:
     values = dict(cell.pairs)
-    return {name: values[name] for name in (OLDER_CELL if values.keys() >= set(OLDER_CELL) else values)}
+    names = (*OLDER_CELL, "prompts") if values.keys() >= set(OLDER_CELL) else values
+    return {name: values[name] for name in names if name in values}
 
 
 SMALLEST_PART = 0.02

@@ -112,6 +112,7 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
         "new_tokens": point.new_tokens,
         "batch_size": point.batch_size,
         "depth": point.depth,
+        "distinct_prompts": point.batch_size if point.has_distinct_prompts else 1,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.record import GenerationCell, batch_words
 from benchmarker.workloads.generation.spec import Point
 
 METRICS = (
@@ -80,6 +80,7 @@ def point_words(point: Point) -> str:
     """Return `26 x 100`, `26 x 100, batch 4`, or the beginning of a text prompt."""
     prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
     batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+    batch += ", same prompt" if point.batch_size > 1 and not point.has_distinct_prompts else ""
     depth = f", depth {point.depth}" if point.depth else ""
     return f"{prompt} x {point.new_tokens}{batch}{depth}"
 
@@ -91,12 +92,13 @@ def point_arguments(point: Point) -> list[str]:
     else:
         arguments = ["--prompt", point.prompt or ""]
     arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
-    return arguments + (["--depth", str(point.depth)] if point.depth else [])
+    arguments += ["--depth", str(point.depth)] if point.depth else []
+    return arguments + (["--same-prompt"] if point.batch_size > 1 and not point.has_distinct_prompts else [])
 
 
 def cell_words(cell: GenerationCell) -> str:
-    """Return `prompt of 26, 100 new tokens, batch of 4`."""
-    batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
+    """Return `prompt of 26, 100 new tokens, batch of 4 distinct prompts`."""
+    batch = batch_words(cell)
     depth = f", after {cell.depth} in the cache" if cell.depth else ""
     return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}{_large_cache(cell)}"
 

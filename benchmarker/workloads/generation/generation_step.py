@@ -19,7 +19,7 @@ from benchmarker.measure.repeat import Measured
 from benchmarker.schema.experiment import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
-from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
+from benchmarker.workloads.generation.prompts import Prompts, check_fits, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
@@ -112,30 +112,29 @@ class SourceBenchmarker(Nothing):
         for point in grid.points():
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
 
-    def prompt(self, point: Point) -> Prompt:
-        """Return the prompt of a cell, checked against the model's length."""
+    def prompts(self, point: Point) -> Prompts:
+        """Return the prompts of a cell, checked against the model's length."""
         config = self._config
-        prompt = make_prompt(
+        prompts = make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
         positions = config.get("max_position_embeddings")
-        check_fits(point, len(prompt.ids), positions=positions, model=config.get("model_type", "the model"))
-        return prompt
+        check_fits(point, prompts.tokens, positions=positions, model=config.get("model_type", "the model"))
+        return prompts
 
     def text(self, tokens: int) -> tuple[int, ...]:
         """Return tokens of the text from which prompts of a length are cut."""
         point = Point(tokens, None, new_tokens=1, batch_size=1)
-        return make_prompt(
+        return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
-        ).ids
+        ).ids[0]
 
     def step(self, point: Point) -> GenerationStep:
         """Return the callable of one repeat."""
-        prompt = self.prompt(point)
-        ids = [prompt.ids] * point.batch_size
-        context = [prompt.context] * point.batch_size if prompt.context else None
+        prompts = self.prompts(point)
+        context = prompts.context or None
         return GenerationStep(
-            lambda: self.source.generate(ids, point.new_tokens, context=context),
+            lambda: self.source.generate(prompts.ids, point.new_tokens, context=context),
             new_tokens=point.new_tokens,
             per_gpu_bytes=self.source.per_gpu_bytes,
         )
@@ -155,17 +154,18 @@ class SourceBenchmarker(Nothing):
 
     def cell(self, point: Point) -> GenerationCell:
         """Return the cell before it is measured."""
-        prompt = self.prompt(point)
+        prompts = self.prompts(point)
         return GenerationCell(
-            prompt_tokens=len(prompt.ids),
+            prompt_tokens=prompts.tokens,
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status="ok",
-            inputs_sha256=prompt.sha256,
-            prompt_source=prompt.source,
+            distinct_prompts=prompts.distinct,
+            inputs_sha256=prompts.sha256,
+            prompt_source=prompts.source,
             demand=self._weights.demand(
-                prompt_tokens=len(prompt.ids),
+                prompt_tokens=prompts.tokens,
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,

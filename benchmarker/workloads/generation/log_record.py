@@ -94,6 +94,7 @@ def _cell(cell: LoggedCell, *, on_cpu: bool) -> GenerationCell:
         prompt_tokens=cell.prompt_tokens,
         new_tokens=cell.new_tokens,
         batch_size=cell.batch_size,
+        distinct_prompts=cell.batch_size if cell.has_distinct_prompts else 1,
         status="ok" if reason is None else "error" if not cell.samples else "invalid",
         error_kind=None if reason is None else "other" if not cell.samples else "wrong_token_count",
         reason=reason,

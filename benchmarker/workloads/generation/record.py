@@ -52,9 +52,12 @@ class GenerationCell(CellBase):
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     text: Count | None = None
     """Number of the prompt text, from 0. None for a prompt of a length."""
+    distinct_prompts: Positive = 1
+    """Number of different prompts in the batch, depth included. 1 if all sequences have the same prompt, as in records
+    without this field."""
     inputs_sha256: str | None = None
     """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
-    of a comparison."""
+    of a comparison. Different sequences are separated by semicolons."""
     prompt_source: str | None = None
     """Source of the ids: the shipped text, a given text, or random ids without a tokenizer."""
     warmup: tuple[GenerationSample, ...] = ()
@@ -75,11 +78,18 @@ class GenerationProfile(Profile):
     batch_size: Positive
     depth: Count | None = None
     """Tokens in the cache before the prompt. None in older records."""
+    distinct_prompts: Positive = 1
+    """Number of different prompts in the batch, as in the cell."""
 
     @property
     def subject(self) -> str:
-        batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
-        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}"
+        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch_words(self)}"
+
+
+def batch_words(shape: GenerationCell | GenerationProfile) -> str:
+    """Return `, batch of 4`, or `, batch of 4 distinct prompts`; empty for one sequence."""
+    batch = f", batch of {shape.batch_size}" if shape.batch_size > 1 else ""
+    return f"{batch} distinct prompts" if shape.distinct_prompts > 1 else batch
 
 
 class GenerationVariant(VariantFacts):

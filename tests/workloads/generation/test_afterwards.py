@@ -111,7 +111,7 @@ def refusing(error: Exception) -> ModelBenchmarker:
             device=FakeDevice(),
             source=SimpleNamespace(kernels_per_token=refuse, is_elsewhere=False),
             step=lambda point: refuse,
-            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+            prompts=lambda point: SimpleNamespace(tokens=26, distinct=1),
         ),
     )
 
@@ -164,7 +164,7 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
             device=FakeDevice(),
             source=SimpleNamespace(is_elsewhere=False),
             step=lambda point: lambda: None,
-            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+            prompts=lambda point: SimpleNamespace(tokens=26, distinct=1),
         ),
     )
     assert STEPS["profile"](subject) == {

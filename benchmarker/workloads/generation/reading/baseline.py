@@ -15,6 +15,7 @@ from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.demand import floor_s
 from benchmarker.workloads.generation.reading.generation_rows import (
+    DISTINCT,
     GenerationKey,
     GenerationRow,
     first_difference,
@@ -32,10 +33,10 @@ PLAIN_ENGINE = "eager"
 
 def keys(record: GenerationRecord) -> list[CellKey]:
     """Return the keys of a record's cells in their order."""
-    counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    counts: dict[tuple[int, ...], int] = defaultdict(int)
     cell_keys: list[CellKey] = []
     for cell in record.cells:
-        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth, cell.distinct_prompts > 1
         # Older records lack the number of the text: their cells are numbered in their order.
         pairs = (
             ("batch_size", cell.batch_size),
@@ -43,6 +44,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
             ("new_tokens", cell.new_tokens),
             ("text", counts[shape] if cell.text is None else cell.text),
             ("depth", cell.depth),
+            *([DISTINCT] if cell.distinct_prompts > 1 else []),
         )
         cell_keys.append(GenerationKey(pairs, record.workload))
         counts[shape] += 1

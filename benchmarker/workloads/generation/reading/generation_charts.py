@@ -11,6 +11,7 @@ from benchmarker.report.charts.rounds import board_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
+from benchmarker.workloads.generation.reading.generation_rows import over_batches
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -75,7 +76,7 @@ def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict
 def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
     """Return decode rates over batch size; None for one batch size."""
     return curve_chart(
-        rows,
+        over_batches(rows),
         cell,
         looks,
         axis="batch_size",
@@ -94,7 +95,10 @@ def _tokens(profile: GenerationProfile) -> int:
 
 def _origin(profiles: Sequence[GenerationProfile]) -> str:
     first = profiles[0]
-    shapes = {(profile.prompt_tokens, profile.new_tokens, profile.batch_size) for profile in profiles}
+    shapes = {
+        (profile.prompt_tokens, profile.new_tokens, profile.batch_size, profile.distinct_prompts)
+        for profile in profiles
+    }
     where = f": prompt {first.prompt_tokens}, {first.new_tokens} new tokens" if len(shapes) == 1 else ""
     return f"From one profiled generation of each variant{where}, prefill included, outside the timed runs."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from benchmarker.comparison.results import make_row
@@ -23,8 +23,17 @@ OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} 
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
+DISTINCT = ("prompts", "distinct")
+"""Axis of a key whose batch has distinct prompts. Other keys lack it, as those of older records."""
+
+
 class GenerationKey(CellKey):
     """Shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+
+    @property
+    def has_distinct_prompts(self) -> bool:
+        """Whether the sequences of the batch have different prompts."""
+        return DISTINCT in self.pairs
 
     @property
     def words(self) -> str:
@@ -34,6 +43,7 @@ class GenerationKey(CellKey):
         words = [text.format(values[name]) for name, text in shape.items() if name in values]
         words += [f"depth {values['depth']}"] if values.get("depth") else []
         words += [f"text {values['text'] + 1}"] if values.get("text") else []
+        words += ["distinct prompts"] if self.has_distinct_prompts else []
         return ", ".join(words)
 
     @property
@@ -41,13 +51,15 @@ class GenerationKey(CellKey):
         """Cell beside a chart: `26 + 100`, with depth and batch."""
         batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
         text = f" text {self.text + 1}" if self.text else ""
+        text += " distinct prompts" if self.has_distinct_prompts else ""
         depth = f"{self.depth} + " if self.depth else ""
         return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
 
     @property
     def place(self) -> str:
         depth = f", depth {self.depth}" if self.depth else ""
-        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
+        prompts = ", distinct prompts" if self.has_distinct_prompts else ""
+        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}{prompts}"
 
     @property
     def inputs_words(self) -> str:
@@ -58,9 +70,9 @@ class GenerationKey(CellKey):
         return float(self.batch_size * (self.depth + self.prompt_tokens + self.new_tokens))
 
     @property
-    def context(self) -> tuple[int, int, int]:
+    def context(self) -> tuple[int, int, int, bool]:
         """Axes that a decode step depends on."""
-        return self.batch_size, self.prompt_tokens, self.depth
+        return self.batch_size, self.prompt_tokens, self.depth, self.has_distinct_prompts
 
 
 ROUNDING_GAP = 0.05
@@ -231,6 +243,15 @@ class GenerationRow(Row):
     def tokens_compared(self) -> int:
         """Number of tokens that `tokens_in_common` compares."""
         return len(self.first_tokens)
+
+
+def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
+    """Return the rows, those of one sequence a second time as the smallest batch of distinct prompts if there are such
+    batches."""
+    if not any(row.cell and row.cell.has_distinct_prompts for row in rows):
+        return list(rows)
+    single = [(row, row.cell) for row in rows if row.cell and row.cell.batch_size == 1]
+    return [*rows, *(replace(row, cell=replace(cell, pairs=(*cell.pairs, DISTINCT))) for row, cell in single)]
 
 
 def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:

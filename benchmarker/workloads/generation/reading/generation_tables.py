@@ -46,7 +46,16 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
         varying["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         varying["text"] = lambda key: key.text + 1
-    return [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+    columns = [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+    if len({key.has_distinct_prompts for key in keys if key.batch_size > 1}) > 1:
+        columns.append(Column("prompts", _prompts, "left"))
+    return columns
+
+
+def _prompts(row: InCell) -> str:
+    if row.cell is None or row.cell.batch_size == 1:
+        return MISSING
+    return "distinct" if row.cell.has_distinct_prompts else "same"
 
 
 def _cell_text(value_of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
@@ -220,8 +229,8 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     cell = headline(rows)
     if cell is None:
         return []
-    shape = cell.without("batch_size", "depth")
-    return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
+    free = ("batch_size", "depth", "prompts")
+    return [row for row in rows if row.cell and row.cell.without(*free) == cell.without(*free)]
 
 
 def title(results: Results) -> str:

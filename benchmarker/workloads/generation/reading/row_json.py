@@ -26,6 +26,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "new_tokens": cell.new_tokens if cell else None,
         "batch_size": cell.batch_size if cell else None,
         "depth": cell.depth if cell else None,
+        **({"prompts": "distinct"} if cell and cell.has_distinct_prompts else {}),
         "status": row.status,
         "latency_s": _value(row.latency),
         "ttft_s": _value(row.ttft),

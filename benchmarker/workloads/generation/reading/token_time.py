@@ -88,7 +88,9 @@ def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: 
 def _from_profile(
     name: str, record: GenerationRecord, profile: GenerationProfile, records: Sequence[GenerationRecord]
 ) -> Timed | NotExplained:
-    row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth)
+    row = _row(
+        name, records, profile.prompt_tokens, profile.batch_size, profile.distinct_prompts > 1, depth=profile.depth
+    )
     if row is None or row.cell is None:
         return NotExplained(name, "the cell that was profiled was not measured")
     phase = decode_phase(profile)
@@ -127,7 +129,7 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
             f"its log's table has no line `Self {table.device or 'CPU'} time total`, and no percentages to work it out "
             "from: how much time the table leaves out is not known",
         )
-    row = _row(name, [record], prompt_tokens=last.prompt_tokens, batch_size=last.batch_size)
+    row = _row(name, [record], last.prompt_tokens, last.batch_size, last.distinct_prompts > 1)
     assert row is not None
     assert row.latency is not None
     notes = [
@@ -159,13 +161,20 @@ def decode_phase(profile: GenerationProfile) -> Phase:
 
 
 def _row(
-    name: str, records: Sequence[GenerationRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
+    name: str,
+    records: Sequence[GenerationRecord],
+    prompt_tokens: int,
+    batch_size: int,
+    has_distinct_prompts: bool,
+    *,
+    depth: int | None = None,
 ) -> Row | None:
+    shape = prompt_tokens, batch_size, has_distinct_prompts
     keys: list[CellKey] = [
         key
         for record in records
         for key in keys_of(record)
-        if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size) and depth in (None, key.depth)
+        if (key.prompt_tokens, key.batch_size, key.has_distinct_prompts) == shape and depth in (None, key.depth)
     ]
     longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
     rows = (make_row(name, key, records) for key in longest_first)
