@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import find_device as find_device
     from benchmarker.quantization.load import load_model as load_model
     from benchmarker.report.compare import compare as compare
-    from benchmarker.report.compare import read_record as read_record
-    from benchmarker.schema.experiment import Procedure as Procedure
+    from benchmarker.report.run_summary import read_record as read_record
+    from benchmarker.schema.job import Procedure as Procedure
     from benchmarker.workloads.generation.generation_step import ModelBenchmarker as ModelBenchmarker
     from benchmarker.workloads.generation.spec import Grid as Grid
 
@@ -26,11 +26,11 @@ _HOMES = {
     "Generator": "engines.generator",
     "Grid": "workloads.generation.spec",
     "ModelBenchmarker": "workloads.generation.generation_step",
-    "Procedure": "schema.experiment",
+    "Procedure": "schema.job",
     "compare": "report.compare",
     "find_device": "hardware.device",
     "load_model": "quantization.load",
-    "read_record": "report.compare",
+    "read_record": "report.run_summary",
 }
 __all__ = ["__version__", *_HOMES]
 

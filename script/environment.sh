@@ -24,19 +24,21 @@ if [ -n "${PYTHON:-}" ]; then
     export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 else
     PYTHON=$PWD/.venv/bin/python
-    # Where nothing may be written down, every process compiles torch and transformers again: 2 to 8 seconds each.
+    # Without bytecode files every process would compile torch and transformers again: 2 to 8 seconds each.
     unset PYTHONDONTWRITEBYTECODE
     wanted=$(cat pyproject.toml script/constraints.txt | cksum)
     if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
-        echo "setting up .venv (once: about 2 GB, a minute or two)"
         base=$(find_python)
+        started=$SECONDS
+        echo "setting up .venv, once (about 2 GB), step 1 of 2: torch"
         "$base" -m venv .venv
-        # Of 18,000 files most are never imported: Python compiles those that are when they are, which saves a minute.
-        # So it has to be allowed to write them down (above).
+        # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
+        # minute.
         install=("$PYTHON" -m pip install --quiet --disable-pip-version-check --no-compile -c script/constraints.txt)
         "${install[@]}" torch
+        echo "step 2 of 2: transformers, the quantization libraries and the test tools ($((SECONDS - started)) s so far)"
         "${install[@]}" -e '.[all,dev,ray]'
         echo "$wanted" >.venv/.installed
-        echo "for the benchmarker command: . .venv/bin/activate"
+        echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi
 fi

@@ -13,7 +13,7 @@ folder=${1:?give a folder for the results}
 shift
 config=${CONFIG:-configs/qwen3-4b.yaml}
 places=${PLACES:-local:0,1}
-read -r -a forms <<<"${FORMS:-fp16 fp16-compile int8 gptq-torch gptq-compile bnb4}"
+read -r -a forms <<<"${FORMS:-fp16 fp16-compile int8 gptq gptq-compile bnb4}"
 mkdir -p "$folder"
 compiled=$(mktemp -d)
 trap 'rm -rf "$compiled"' EXIT

@@ -6,8 +6,7 @@ import pytest
 
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation
-from benchmarker.schema.profile import Kernel, KernelTime, Section
-from benchmarker.schema.record import Limits
+from benchmarker.schema.record import Kernel, KernelTime, Limits, Section
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 from tests.records import cell, load, profile, record
 

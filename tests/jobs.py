@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarker.execution.make_job import make_job
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.spec import (
     GenerationJob,
     GenerationSubject,

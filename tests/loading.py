@@ -13,8 +13,7 @@ from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
-from benchmarker.quantization.inspect import load_facts
-from benchmarker.quantization.load import load_form, prepare_checkpoint
+from benchmarker.quantization.load import load_facts, load_form, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts, ModelSpec

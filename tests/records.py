@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.environment import DeviceFacts, Environment
-from benchmarker.schema.model import LoadFacts, ModelFacts
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts
 from benchmarker.schema.quality import Divergence, Quality
-from benchmarker.schema.record import Memory, Missing
+from benchmarker.schema.record import DeviceFacts, Environment, Kernel, Memory, Missing
 from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.generation.record import (
     GenerationCell,

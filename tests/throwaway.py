@@ -16,7 +16,7 @@ from pydantic import Field
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
+from benchmarker.schema.job import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
 from benchmarker.schema.metric import Axis, Metric
@@ -66,6 +66,9 @@ class SleepJob(Job):
     subject: SleepSubject
     variant: SleepVariant
     grid: SleepGrid
+
+    def repeat_s(self, point):
+        return 0.02
 
 
 class SleepCell(CellBase):
@@ -128,10 +131,6 @@ class Sleep(Workload):
     def check(self, job, typed):
         if job.subject.dreams:
             raise SpecError("--dreams: nobody can measure them; leave them out")
-
-    def repeat_s(self, point):
-        return 0.02
-
 
 WORKLOAD = Sleep()
 '''

@@ -100,7 +100,7 @@ def any_stored(model_id: str, config: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Form:
+class QuantizationNeeds:
     """Requirements of the quantization that will load a checkpoint."""
 
     packages: tuple[str, ...] = ()  # Libraries that loading imports.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
-from benchmarker.checkpoints.base import Checkpoint, Form, PlannedLinear, PlannedTensor, Progress
+from benchmarker.checkpoints.base import Checkpoint, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
 from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, tensor_bytes, write_tensors
-from benchmarker.checkpoints.model_config import transformers_config
+from benchmarker.checkpoints.read_model import transformers_config
 from benchmarker.core.errors import ModelError
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 
 
-def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: bool) -> tuple[PlannedTensor, ...]:
+def plan_tensors(
+    source: Path, config: dict[str, Any], needs: QuantizationNeeds, *, trusted: bool
+) -> tuple[PlannedTensor, ...]:
     """Return all tensors to write, shared ones once.
 
     Args:
@@ -40,12 +42,12 @@ def plan_tensors(source: Path, config: dict[str, Any], form: Form, *, trusted: b
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
-    packed = packable_linears(model) if form.packing else {}
+    packed = packable_linears(model) if needs.packing else {}
     planned: list[PlannedTensor] = []
     for name, linear in packed.items():
-        assert form.packing is not None
-        planned += form.packing.tensors(
-            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), form.options
+        assert needs.packing is not None
+        planned += needs.packing.tensors(
+            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), needs.options
         )
     for name, tensor in _stored(model):
         module, _, last = name.rpartition(".")
@@ -117,7 +119,7 @@ COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 def make_dummy(
     model: ModelSpec,
-    form: Form,
+    needs: QuantizationNeeds,
     config: dict[str, Any],
     *,
     source: Path,
@@ -131,10 +133,10 @@ def make_dummy(
         source: Folder with config.json, and the tokenizer's files if there are any.
     """
     config = {key: value for key, value in config.items() if key != "quantization_config"}
-    if form.packing:
+    if needs.packing:
         # Packed formats keep their scales and all other tensors in this type.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}
-        config |= {"dtype": "float16", "quantization_config": form.packing.config(form.options)}
+        config |= {"dtype": "float16", "quantization_config": needs.packing.config(needs.options)}
     extras = [source / name for name in COPIED if (source / name).is_file()]
     extras += sorted(source.glob("*.py")) if model.trust_remote_code else []
     key = cache.key_of(
@@ -147,7 +149,7 @@ def make_dummy(
         }
     )
     if cache.find(key) is None:
-        tensors = plan_tensors(source, config, form, trusted=model.trust_remote_code)
+        tensors = plan_tensors(source, config, needs, trusted=model.trust_remote_code)
         described = _described(config)
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:

@@ -1,4 +1,4 @@
-"""Files of models: checks of a model's folder before loading, safetensors, and the models that ship with benchmarker.
+"""Files of models: checks of a model's folder before loading, safetensors, fingerprints, and shipped models.
 
 A safetensors file is eight bytes with the header's length, the header (JSON: type, shape and offsets of each tensor),
 then the tensors. safetensors' own writer takes all tensors at once; dummies are written tensor by tensor.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from benchmarker.checkpoints.base import PlannedTensor
-
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -223,3 +222,36 @@ def _folder(name: str) -> Path:
 def shipped_text(name: str) -> str:
     """Return a shipped text: `prompts.txt`, `calibration.txt` or `evaluation.txt`."""
     return (files("benchmarker") / "text" / name).read_text(encoding="utf-8")
+
+
+WHOLE_BYTES = 64 << 20
+END_BYTES = 1 << 20
+NOT_THERE = "not there"
+
+
+def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the names whose fingerprint changed, those that appeared included."""
+    return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
+
+
+def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in endings and path.is_file():
+            total.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return total.hexdigest()
+
+
+def fingerprint(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            status = path.stat()
+            if status.st_size <= WHOLE_BYTES:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+            total = hashlib.sha256(f"{status.st_size} {status.st_mtime_ns} ".encode())
+            total.update(file.read(END_BYTES))
+            file.seek(-END_BYTES, 2)
+            total.update(file.read())
+            return total.hexdigest()
+    except OSError:
+        return NOT_THERE

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
-from benchmarker.core.errors import MissingLibraryError, ModelError, read_problem
-from benchmarker.core.packages import installed_version
+from benchmarker.core.errors import MissingLibraryError, ModelError, installed_version, read_problem
 
 if TYPE_CHECKING:
     import numpy

@@ -98,9 +98,8 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
     from benchmarker.comparison.results import to_rows
     from benchmarker.core.tables import to_markdown
     from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-    from benchmarker.report.choice import chosen_sheet, to_csv
+    from benchmarker.report.compare import brief, chosen_sheet, to_csv, whole
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.markdown import brief, whole
 
     comparison = compare_records(paths, baseline=baseline, force=force)
     recommendation = recommend(comparison, budget) if budget is not None else None
@@ -124,9 +123,8 @@ def _show(paths: Sequence[Path], look: Look, *, baseline: str | None, force: boo
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> bool:
     """Print the result of the gate; return True if it failed."""
-    from benchmarker.comparison.gate import check
+    from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
-    from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
 
     if len(paths) != 2:
         raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")

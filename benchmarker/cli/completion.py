@@ -49,15 +49,14 @@ def variants(ctx: typer.Context) -> list[str]:
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the columns of the records on the command line, each after the columns that are typed already."""
-    from benchmarker.report.choice import column_names
-    from benchmarker.report.compare import compare
+    from benchmarker.report.compare import column_choices, compare
 
     # The line is incomplete: its words are not assigned to the argument yet.
     paths = ctx.params.get("paths") or ctx.args
     if not paths:
         return []
     try:
-        names = column_names(compare([Path(path) for path in paths], force=True))
+        names = column_choices(compare([Path(path) for path in paths], force=True))
     except BenchmarkerError:
         return []
     typed, comma, _ = incomplete.rpartition(",")

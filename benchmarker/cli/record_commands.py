@@ -61,7 +61,7 @@ def history(
     """
     with one_line_errors():
         from benchmarker.report.history import history_sheets, variants_sheet
-        from benchmarker.schema.collect import collect
+        from benchmarker.schema.record_io import collect
 
         collected = collect(paths or [RESULTS])
         Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
@@ -122,15 +122,16 @@ def import_logs(
     """
     from benchmarker.core.errors import SpecError
     from benchmarker.core.formatting import slug
+    from benchmarker.core.tables import Sheet
     from benchmarker.logs.log_import import import_log, write_imports
-    from benchmarker.logs.tool_results import read_tool_results, tool_table
+    from benchmarker.logs.tool_results import COLUMNS, read_tool_results
 
     with one_line_errors():
         results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
         if results:
             if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
                 raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-            Terminal().table([tool_table([row for rows in results.values() for row in rows])])
+            Terminal().table([Sheet("", COLUMNS, [row for rows in results.values() for row in rows])])
             return
         if quant is not None and len(logs) > 1:
             raise SpecError("--quant names the runs of one log; import several logs one by one")

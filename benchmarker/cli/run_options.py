@@ -18,7 +18,7 @@ import typer
 
 from benchmarker.cli import completion
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload

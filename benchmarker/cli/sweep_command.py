@@ -96,7 +96,7 @@ def sweep(
 
     Names of variants may follow the config (default: all of them), and options that are passed on to every run.
 
-    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq-torch --runs 3
+    Example: benchmarker sweep configs/qwen3-4b.yaml int8 gptq --runs 3
     """
     from benchmarker.sweep.request import Settings, rounds_of
 
@@ -211,8 +211,7 @@ def _print_result(result: SweepResult, terminal: Terminal, config: Path, report:
 
 def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
     from benchmarker.core.errors import ResultsError
-    from benchmarker.report.compare import compare
-    from benchmarker.report.markdown import brief
+    from benchmarker.report.compare import brief, compare
 
     try:
         comparison = compare([folder])
@@ -248,7 +247,7 @@ def _draw(folder: Path, report: Sequence[str]) -> str:
 
 
 def _print_failure(failure: Failure, terminal: Terminal) -> None:
-    from benchmarker.schema.status import status_words
+    from benchmarker.schema.record import status_words
 
     reason = failure.fault.reason
     terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
-from benchmarker.core.errors import ResultsError
-from benchmarker.core.packages import COMPUTING
+from benchmarker.core.errors import COMPUTING, ResultsError
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.record import RunRecord
@@ -178,12 +177,11 @@ def named_variants(
         variants.setdefault(_identity(record, fields), []).append(record)
     ordered = list(variants)
     if all(record.sweep is None for record in records):
-        comparing = workload_of(records[0].workload)
-        families = list(dict.fromkeys(comparing.family(members[0]) for members in variants.values()))
+        families = list(dict.fromkeys(members[0].family for members in variants.values()))
 
         def order(identity: Identity) -> tuple[int, int]:
             record = variants[identity][0]
-            return families.index(comparing.family(record)), record.family_place
+            return families.index(record.family), record.family_place
 
         ordered.sort(key=order)
     return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
@@ -222,8 +220,8 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
         by_name.setdefault(record.variant.name, []).append(record)
     differences = []
     for name, members in by_name.items():
-        for field in form_of(members[0]):
-            counts = Counter(form_of(record)[field] for record in members)
+        for field in members[0].form:
+            counts = Counter(record.form[field] for record in members)
             if len(counts) > 1:
                 differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
         differences += _between_runs(name, members)
@@ -247,17 +245,12 @@ def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
     return list(differences.values())
 
 
-def form_of(record: RunRecord) -> dict[str, str]:
-    """Return the fields that define the record's variant in addition to its name."""
-    return workload_of(record.workload).form(record)
-
-
 def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
     by_name = circumstances(record.workload)
     return Identity(
         name=record.variant.name,
         circumstances=tuple(by_name[field](record) for field in fields if field in by_name),
-        form=tuple(form_of(record).values()),
+        form=tuple(record.form.values()),
     )
 
 

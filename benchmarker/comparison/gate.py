@@ -12,20 +12,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarker.comparison.comparable import (
     between_inputs,
     between_records,
     check_workload,
     circumstances,
-    form_of,
     refusal,
 )
 from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.stats import MIN_ROUNDS, Ratio, verdicts
-from benchmarker.schema.record import RunRecord
+from benchmarker.core.formatting import MISSING, percent, times, with_spread
+from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, SAME_WITHIN, Ratio, verdicts
+from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
+from benchmarker.schema.record import RunRecord, status_words
 from benchmarker.schema.registry import workload_of
 
 MUST_BE_EQUAL = ("device", "device kind")
@@ -122,15 +124,11 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
     sides = {field: (_values(before, value_of), _values(after, value_of)) for field, value_of in fields.items()}
-    was, now = _forms(before), _forms(after)
+    was, now = ({record.variant.name: record.form for record in records} for records in (before, after))
     for name in sorted(was.keys() & now.keys()):
         for field, old in was[name].items():
             sides[f"{field} of {name}"] = old, now[name][field]
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
-
-
-def _forms(records: Sequence[RunRecord]) -> dict[str, dict[str, str]]:
-    return {record.variant.name: form_of(record) for record in records}
 
 
 def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
@@ -170,4 +168,86 @@ def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple
             or old.variant not in variants,
         )
         for index, (old, new) in enumerate(pairs)
+    )
+
+
+def gate_blocks(gate: Gate) -> list[Block]:
+    """Return headline, table, differences between the two sides, and how to read the table."""
+    blocks: list[Block] = [_headline(gate), Sheet("", _gate_columns(gate.changes), gate.changes)]
+    if gate.changed:
+        blocks.append(bullets(plain_line(line, longest=300) for line in gate.changed))
+    return [*blocks, _caption(gate)]
+
+
+def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
+    """Return one object per cell for JSON."""
+    return [
+        {
+            "variant": change.variant,
+            **(dict(change.cell.pairs) if change.cell else {}),
+            "before_latency_s": change.before.latency.value if change.before.latency else None,
+            "after_latency_s": change.after.latency.value if change.after and change.after.latency else None,
+            "ratio": change.ratio.value if change.ratio else None,
+            "ratio_low": change.ratio.low if change.ratio else None,
+            "ratio_high": change.ratio.high if change.ratio else None,
+            "verdict": change.verdict,
+            "failed": change.is_failed,
+        }
+        for change in gate.changes
+    ]
+
+
+def _headline(gate: Gate) -> str:
+    failed = sum(change.is_failed for change in gate.changes)
+    untested = sum(change.verdict in (None, "not tested") and not change.is_failed for change in gate.changes)
+    rest = f"; {untested} could not be tested" if untested else ""
+    if failed:
+        return bold(f"Failed ({gate.limit.text}): {failed} of {len(gate.changes)} cells{rest}")
+    return bold(f"Passed ({gate.limit.text}): {len(gate.changes) - untested} of {len(gate.changes)} cells{rest}")
+
+
+def _gate_columns(changes: Sequence[Change]) -> list[Column[Change]]:
+    headings = {change.before.ranking.heading for change in changes}
+    heading = headings.pop() if len(headings) == 1 else changes[0].before.ranking.shown_unit
+    return [
+        *workload_of(changes[0].before.workload).cell_columns(changes),
+        Column("variant", lambda change: change.variant, "left"),
+        Column(f"before {heading}", lambda change: _rate(change.before)),
+        Column(f"after {heading}", _after),
+        Column("after / before", _ratio_text),
+        Column("gate", _gate, "left"),
+    ]
+
+
+def _rate(row: Row) -> str:
+    return with_spread(row.pace, scale=row.ranking.scale)
+
+
+def _after(change: Change) -> str:
+    if change.after is None:
+        return "not measured"
+    rate = _rate(change.after) if change.after.pace else status_words(change.after.status)
+    lost = [failure for failure in change.after.failures if not failure.is_repeated]
+    statuses = dict.fromkeys(status_words(failure.status) for failure in lost)
+    return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate
+
+
+def _ratio_text(change: Change) -> str:
+    return f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING
+
+
+def _gate(change: Change) -> str:
+    if change.is_failed:
+        return Text(bold("failed"))
+    return "not tested" if change.verdict in (None, "not tested") else "passed"
+
+
+def _caption(gate: Gate) -> str:
+    return (
+        f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
+        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
+        f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
+        f"cannot be tested; or if its variant is missing now. "
+        f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
+        f"same: within ±{percent(SAME_WITHIN, places=0)}."
     )

@@ -10,8 +10,7 @@ from typing import Any
 
 from benchmarker.comparison.results import floor_s
 from benchmarker.comparison.rows import keys_of
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
@@ -27,10 +26,16 @@ class Check:
     """One statement of a record or a table, with the value that follows from the samples."""
 
     place: str
+    """Cell or part of the record."""
     field: str
     stated: Any
     recomputed: Any
     holds: bool
+    file: str = ""
+    """The record, or the variant of a table's row."""
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.place}: {self.field} is {self.stated}, but the samples give {self.recomputed}"
 
 
 def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:

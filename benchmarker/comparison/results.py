@@ -17,30 +17,9 @@ from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of,
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.collect import Collected
 from benchmarker.schema.metric import Metric
 from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import workload_of
-
-
-def results_of(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Results:
-    """Compare the records that were collected below some paths.
-
-    Args:
-        baseline: Variant to which all others are compared. By default the baseline of the sweep's file if it is not
-            the workload's default one, and otherwise the unquantized variant in each variant's engine.
-        force: Compare also records that differ in device, model or versions. The tables name the differences.
-
-    Raises:
-        ResultsError: No such baseline, or records that do not compare.
-    """
-    return results_of_records(
-        collected.records,
-        baseline=baseline,
-        sweep_baseline=collected.baseline,
-        force=force,
-        problems=collected.problems,
-    )
 
 
 def results_of_records(
@@ -51,10 +30,16 @@ def results_of_records(
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """Compare records. Otherwise as `results_of`.
+    """Compare records.
 
     Args:
+        baseline: Variant to which all others are compared.
         sweep_baseline: Baseline in the sweep's file, which names one even if its user did not.
+        force: Compare also records that differ in device, model or versions.
+        problems: Files that were left out.
+
+    Raises:
+        ResultsError: No such baseline, or records that do not compare.
     """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
@@ -96,7 +81,7 @@ def _baseline(variants: dict[str, tuple[Identity, list[RunRecord]]], wanted: str
         members = variants[name][1]
         could = any(cell.status == "ok" for record in members for cell in record.cells)
         # If the plainest variant failed, no row has a speed-up, and the table gives the reason.
-        return *workload_of(members[0].workload).plainness(members[0]), could
+        return *members[0].baseline_rank, could
 
     # The first of equals, in the order of the variants.
     return max(variants, key=rank)
@@ -127,8 +112,8 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
         {
             "workload": first.workload,
             "variant": name,
-            "form": workload.form(first),
-            "family": workload.family(first),
+            "form": first.form,
+            "family": first.family,
             "device": first.environment.device.name,
             "cell": key,
             "status": status,

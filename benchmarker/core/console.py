@@ -20,10 +20,8 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.core.sheet_terminal import show_blocks
-from benchmarker.core.silence import Streams, quiet_libraries
-from benchmarker.core.tables import Block, to_markdown
-from benchmarker.core.terminal_text import clean
+from benchmarker.core.process import Streams, quiet_libraries
+from benchmarker.core.tables import Block, clean, show_blocks, to_markdown
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -1,13 +1,18 @@
 """Errors that a user can cause: one line with the problem, its place and a remedy; exit code 2.
 
-Every other exception is a fault of this program and keeps its traceback, so that it can be reported.
+Every other exception is a fault of this program and keeps its traceback, so that it can be reported. The imports are of
+Python's library only, so that `benchmarker` can report that another package is missing.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +38,22 @@ ErrorKind = Literal[
     "interrupted",
     "other",
 ]
+CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
+
+
+def status_of(kind: ErrorKind) -> CellStatus:
+    """Return the status of a cell that failed with this kind of error."""
+    match kind:
+        case "oom_gpu" | "oom_host" | "timeout" | "crash" | "unsupported":
+            return kind
+        case "missing_library" | "device":
+            return "unsupported"
+        case "wrong_token_count" | "wrong_result" | "incomplete_graph":
+            return "invalid"
+        case "throttled" | "shared_device" | "disturbed" | "unwatched":
+            return "invalid"
+        case _:
+            return "error"
 
 
 class BenchmarkerError(Exception):
@@ -149,3 +170,78 @@ def write_problem(error: OSError, *, remedy: str) -> str:
 def read_problem(path: Path | str, error: OSError) -> str:
     """Return a sentence such as `text.txt: cannot be read: Permission denied`; `path` may follow its option."""
     return f"{path}: cannot be read: {error.strerror or error}"
+
+
+COMPUTING = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "torchao",
+    "bitsandbytes",
+    "optimum",
+    "gptqmodel",
+    "triton",
+    "pytorch-triton-rocm",
+    "triton-rocm",
+)
+"""Packages whose code runs while a model is loaded or generates."""
+OWN_NAME = "benchmarker"
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a pip package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def install_hint(extra: str) -> str:
+    return f"pip install -e '.[{extra}]' in benchmarker's folder"
+
+
+@contextmanager
+def exit_if_libraries_are_missing() -> Iterator[None]:
+    """Exit with one line instead of a traceback if a module of another package cannot be imported."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith(OWN_NAME):
+            raise
+        sys.exit(
+            f"error: {error.name} is not installed for {sys.executable}; activate the environment "
+            "(. .venv/bin/activate), or set one up with bash script/environment.sh"
+        )
+
+
+@contextmanager
+def report_library_conflicts() -> Iterator[None]:
+    """Turn an ImportError between two installed libraries, which pip does not prevent, into MissingLibraryError."""
+    try:
+        yield
+    except ImportError as error:
+        conflict = _library_conflict(error)
+        if conflict is None:
+            raise
+        raise MissingLibraryError(conflict) from error
+
+
+def _library_conflict(error: ImportError) -> str | None:
+    """Describe the conflict; None if the faulty import is in this package."""
+    while isinstance(error.__cause__, ImportError):
+        # transformers hides the first error behind one of its own.
+        error = error.__cause__
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # Frames of the import machinery lie between the two libraries.
+    names = [name.split(".")[0] for name in frames if not name.startswith("importlib")]
+    importer, imported = names[-1] if names else OWN_NAME, (error.name or "").split(".")[0]
+    if OWN_NAME in (importer, imported) or not imported:
+        return None
+    version, needing = installed_version(imported), f"{importer} {installed_version(importer) or ''}"
+    if version is None:
+        return f"{needing} needs {imported}, which is not installed; pip install {imported}"
+    reason = error.msg.split(" (")[0]
+    return (
+        f"the installed libraries do not fit together: {needing} imports a name that {imported} {version} lacks "
+        f"({reason}); upgrade {imported}, or install the versions of script/constraints.txt"
+    )

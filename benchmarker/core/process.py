@@ -1,14 +1,27 @@
-"""State of the current process: garbage collection, and its end when the parent dies."""
+"""State of the current process: garbage collection, its end when the parent dies, and the libraries' output.
+
+Much of that output (progress bars, banners, warnings) bypasses Python, so the process's output descriptors point to a
+file, and the program prints to copies of the original ones. An unexpected error gets the last lines of the file.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import TextIO
+
+from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.tables import lines_of
 
 PARENT = "BENCHMARKER_PARENT"
 FORKED = "BENCHMARKER_FORKED"
@@ -41,3 +54,117 @@ def end_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if parent is not None and parent != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Streams of the program itself."""
+
+    out: TextIO
+    error: TextIO
+    log: Path | None = None
+    """Output of the libraries; None if they are not silenced."""
+
+    def tail(self, lines: int = 20) -> str:
+        """Return the last lines of the libraries; empty if they are not silenced."""
+        if self.log is None:
+            return ""
+        _flush()
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+        return "\n".join([line.rstrip() for line in lines_of(text) if line.strip()][-lines:])
+
+
+@contextmanager
+def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
+    """Silence everything except the returned streams, unless verbose.
+
+    An unexpected error gets a note with the libraries' last lines.
+    """
+    if verbose:
+        yield Streams(sys.stdout, sys.stderr)
+        return
+    handle, name = tempfile.mkstemp(prefix="benchmarker-", suffix=".log")
+    with ExitStack() as stack:
+        # A process killed by a signal leaves the file behind, with the only information on the cause.
+        stack.callback(Path(name).unlink, missing_ok=True)
+        stack.callback(os.close, handle)
+        streams = Streams(
+            stack.enter_context(_copy(sys.stdout, 1)), stack.enter_context(_copy(sys.stderr, 2)), Path(name)
+        )
+        stack.enter_context(_crashes_reported_to(streams.error))
+        stack.enter_context(_redirected(handle))
+        try:
+            yield streams
+        except (BenchmarkerError, SystemExit):
+            raise
+        except Exception as error:
+            if tail := streams.tail():
+                error.add_note(f"The libraries' last output:\n{tail}")
+            raise
+
+
+@contextmanager
+def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
+    """Return a stream to the present target of this one; the stream itself if it is not the process's own."""
+    if _descriptor(stream) != descriptor:
+        yield stream
+        return
+    stream.flush()
+    with os.fdopen(os.dup(descriptor), "w", encoding=stream.encoding, errors="replace", buffering=1) as copy:
+        yield copy
+
+
+@contextmanager
+def _redirected(log: int) -> Iterator[None]:
+    """Point standard output and error to the log, for Python, C and child processes."""
+    with ExitStack() as stack:
+        text = stack.enter_context(os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1))
+        # In a notebook or a test these are not the streams of the descriptors, and would bypass them.
+        if _descriptor(sys.stdout) != 1:
+            stack.enter_context(redirect_stdout(text))
+        if _descriptor(sys.stderr) != 2:
+            stack.enter_context(redirect_stderr(text))
+        _flush()
+        for descriptor in (1, 2):
+            saved = os.dup(descriptor)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, descriptor)
+            os.dup2(log, descriptor)
+        stack.callback(_flush)
+        yield
+
+
+@contextmanager
+def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
+    """Let a crash inside a library print its stack to the user."""
+    if _descriptor(stream) is None:
+        yield
+        return
+    before = faulthandler.is_enabled()
+    faulthandler.enable(stream)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        if before and _descriptor(sys.stderr) is not None:
+            faulthandler.enable(sys.stderr)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (UnsupportedOperation, AttributeError):
+        return None
+
+
+def _flush() -> None:
+    """Write out the buffers of Python and C, so that their content reaches its target."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Outside a terminal C has a buffer of its own, which would be written to the restored descriptors.
+    ctypes.CDLL(None).fflush(None)

@@ -1,8 +1,7 @@
 """One of several processes that compute together, each with its own device: a rank.
 
-Rank 0 is the process that measures. It starts the other ranks and sends them messages; each rank carries out a message
-and answers it. Messages go through a store of rank 0 (torch's TCPStore), tensors through a process group: NCCL between
-GPUs, gloo between processors. `python -m benchmarker.distributed.rank` runs a rank other than 0.
+Rank 0 measures. It starts the other ranks and sends them messages through a store (torch's TCPStore). Tensors go
+through a process group. `python -m benchmarker.distributed.rank` runs a rank other than 0.
 """
 
 from __future__ import annotations
@@ -29,98 +28,58 @@ PORT = "BENCHMARKER_RANK_PORT"
 BEAT_S = 1.0
 """Seconds between two heartbeats."""
 EXCHANGE_S = 600.0
-"""Longest time of one exchange of tensors: ranks that load or compile differ in speed. A rank that hangs is detected
-earlier, by its heartbeats and by the times of earlier messages."""
+"""Longest time of one exchange of tensors: ranks that load or compile differ in speed."""
 STOP = "stop"
-"""Message that ends a rank."""
 TASK = "task"
-"""Key of the function that the ranks run."""
 
 
 def is_torchrun() -> bool:
-    """Return whether torchrun started this process or its parent."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def store_host() -> str:
-    """Return the host of rank 0: this one, or the one that torchrun names."""
-    return os.environ["MASTER_ADDR"] if is_torchrun() else "127.0.0.1"
-
-
-def own_device(name: str) -> str:
-    """Return the device of this rank: the one that rank 0 names, or torchrun's on this host."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if is_torchrun() and name.startswith("cuda") else name
-
-
 class Store:
-    """One connection to the store of all ranks. A connection that waits blocks other requests, so that each thread and
-    each process group has its own."""
+    """A connection to the store of all ranks. It blocks while it waits: each thread and process group has its own."""
 
     def __init__(self, port: int, *, is_server: bool = False) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        self.torch_store = TCPStore(store_host(), port, is_master=is_server, wait_for_workers=False)
+        host = os.environ["MASTER_ADDR"] if is_torchrun() else "127.0.0.1"
+        self.torch_store = TCPStore(host, port, is_master=is_server, wait_for_workers=False)
         self.port: int = self.torch_store.port
 
     def put(self, key: str, value: Any) -> None:
-        """Set a key to a value that JSON supports."""
         self.torch_store.set(key, json.dumps(value))
 
     def read(self, key: str) -> Any:
-        """Return the value of a key; None if it is not set."""
         return json.loads(self.torch_store.get(key)) if self.torch_store.check([key]) else None
 
     def take(self, key: str) -> Any:
-        """Return the value of a key as soon as it is set. Waits as long as the server lives."""
+        """Return the value of a key as soon as it is set."""
         self.torch_store.wait([key], timedelta(days=1))
         return json.loads(self.torch_store.get(key))
 
 
-def message_key(number: int) -> str:
-    """Key of a message of rank 0."""
-    return f"message/{number}"
+def key(kind: str, *numbers: int) -> str:
+    """Return a key of the store.
 
-
-def answer_key(rank: int, number: int) -> str:
-    """Key of a rank's answer to a message."""
-    return f"answer/{rank}/{number}"
-
-
-def beat_key(rank: int) -> str:
-    """Key of a rank's count of heartbeats."""
-    return f"beats/{rank}"
-
-
-def failure_key(rank: int) -> str:
-    """Key of the reason why a rank ends."""
-    return f"failure/{rank}"
-
-
-def ready_key(rank: int) -> str:
-    """Key that is set when a rank can join the process group."""
-    return f"ready/{rank}"
+    message, N: message of rank 0. answer, RANK, N: a rank's answer to it. beats, RANK: count of heartbeats. failure,
+    RANK: reason why a rank ends. ready, RANK: set when a rank can join the process group.
+    """
+    return "/".join((kind, *map(str, numbers)))
 
 
 class Rank:
-    """This process among the ranks, for the function that the rank runs."""
-
     def __init__(self, number: int, count: int, store: Store, device: Device) -> None:
         self.number = number
-        """Number from 0; rank 0 measures."""
         self.count = count
         self.device = device
         self._store = store
         self._messages = 0
 
     def serve(self, answer: Callable[[Any], Any]) -> None:
-        """Answer rank 0's messages until it sends `STOP`.
-
-        Args:
-            answer: Takes a message and returns a value that JSON supports. A BenchmarkerError that it raises is sent
-                as the answer, and serving continues. Any other error ends this rank and is reported to rank 0.
-        """
-        while (message := self._store.take(message_key(self._messages))) != STOP:
-            self._store.put(answer_key(self.number, self._messages), _answer(answer, message, self.device))
+        """Answer rank 0's messages until it sends `STOP`. Errors other than BenchmarkerError end this rank."""
+        while (message := self._store.take(key("message", self._messages))) != STOP:
+            self._store.put(key("answer", self.number, self._messages), _answer(answer, message, self.device))
             self._messages += 1
 
 
@@ -133,7 +92,6 @@ def _answer(answer: Callable[[Any], Any], message: Any, device: Device) -> dict[
 
 @contextlib.contextmanager
 def process_group(number: int, count: int, port: int, device: str) -> Iterator[None]:
-    """Join the process group of all ranks, and leave it at the end."""
     import torch
     import torch.distributed as dist
 
@@ -174,7 +132,6 @@ def _variables(number: int, count: int, device: torch.device) -> Iterator[None]:
 
 
 def barrier(device: Device) -> None:
-    """Wait for all ranks, and drain the device."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -185,7 +142,7 @@ def _beat(number: int, port: int) -> None:
     store = Store(port).torch_store
     pause = threading.Event()
     while True:
-        store.add(beat_key(number), 1)
+        store.add(key("beats", number), 1)
         pause.wait(BEAT_S)
 
 
@@ -197,17 +154,18 @@ def main() -> None:
     threading.Thread(target=_beat, args=(number, port), daemon=True).start()
     task, device = store.read(TASK), None
     try:
-        device = find_device(own_device(task["devices"][number]))
+        name = task["devices"][number]
+        device = find_device(f"cuda:{os.environ['LOCAL_RANK']}" if is_torchrun() and name.startswith("cuda") else name)
         rank = Rank(number, len(task["devices"]), store, device)
-        store.put(ready_key(number), True)
+        store.put(key("ready", number), True)
         for other in range(rank.count):
-            store.take(ready_key(other))
+            store.take(key("ready", other))
         with process_group(number, rank.count, port, device.torch_name):
-            module, _, function = task["target"].partition(":")
-            getattr(importlib.import_module(module), function)(rank, task["arguments"])
+            module = importlib.import_module(task["module"])
+            getattr(module, task["function"])(rank, task["arguments"])
     except BaseException as error:  # noqa: BLE001
         kind = "other" if device is None else kind_of(error, device)
-        store.put(failure_key(number), {"kind": kind, "reason": sentence_of(error)})
+        store.put(key("failure", number), {"kind": kind, "reason": sentence_of(error)})
         traceback.print_exc()
         # Leaving the process group would wait for the other ranks.
         os._exit(1)

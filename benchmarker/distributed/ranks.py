@@ -1,12 +1,11 @@
 """Several processes that compute together, seen from rank 0, the process that measures.
 
-    with open_ranks("package.module:function", arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
+    with open_ranks(function, arguments, devices=["cuda:0", "cuda:1"], device=device) as ranks:
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
 Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
-memory leaves the others waiting in an exchange of tensors, perhaps for ever. So a thread checks twice a second whether
-each process lives and sends heartbeats. If one does not, all of them are ended, rank 0's exchange is aborted, and a
-RankError names the rank.
+memory leaves the others waiting in an exchange of tensors. So a thread checks twice a second whether each process lives
+and sends heartbeats. If not, all of them are ended, rank 0's exchange is aborted, and a RankError names the rank.
 """
 
 from __future__ import annotations
@@ -19,77 +18,51 @@ import sys
 import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
-from benchmarker.distributed.rank import (
-    PORT,
-    STOP,
-    TASK,
-    Store,
-    answer_key,
-    beat_key,
-    failure_key,
-    is_torchrun,
-    message_key,
-    process_group,
-    ready_key,
-)
+from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
 from benchmarker.hardware.device import Device
 
 TICK_S = 0.5
 SILENT_S = 15.0
-"""A rank without a heartbeat for so long hangs."""
 FREED_S = 5.0
-"""Longest time in which rank 0 returns from an aborted exchange."""
 CLOSE_S = 5.0
-"""Longest time in which the other ranks end by themselves after `STOP`."""
 LATE = "hangs: its part of the work takes several times as long as ever"
 FIRST_S = 300.0
 """Longest time of the first message of a kind, and of starting a rank."""
 LEAST_S = 20.0
-"""Shortest limit of a later message."""
 SLOWER = 5
-"""Limit of a later message as a multiple of the longest message of its kind."""
+"""Limit of a later message as a multiple of the longest message of its kind, at least LEAST_S."""
 POLL_S = 0.002
 
 Result = TypeVar("Result")
 
 
 class RankError(BenchmarkerError):
-    """A rank cannot continue, and therefore none of them can."""
-
     def __init__(self, rank: int, reason: str, kind: ErrorKind) -> None:
         super().__init__(f"rank {rank}: {reason}")
         self.kind = kind
 
 
-class RankProcess(ABC):
+class RankProcess(Protocol):
     """A rank's process, on this host or started by torchrun on any host (distributed/torchrun.py)."""
 
-    @abstractmethod
     def has_ended(self) -> bool: ...
 
-    @abstractmethod
-    def kill(self) -> None:
-        """End it at once."""
+    def kill(self) -> None: ...
 
-    @abstractmethod
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended, or for that long. To be called once."""
 
-    @abstractmethod
     def end_words(self) -> str:
-        """Return how it ended."""
+        """Return how it ended, with its last output line unless it was killed."""
 
 
-class LocalProcess(RankProcess):
-    """A rank on this host."""
-
+class LocalProcess:
     def __init__(self, number: int, port: int) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -108,7 +81,6 @@ class LocalProcess(RankProcess):
         self._process.kill()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait, then kill it if it still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         self._process.kill()
@@ -116,7 +88,6 @@ class LocalProcess(RankProcess):
         self._output.close()
 
     def end_words(self) -> str:
-        """Return how the process ended, with its last output line unless it was killed."""
         code = self._process.returncode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
         self._output.seek(0)
@@ -125,14 +96,10 @@ class LocalProcess(RankProcess):
 
 
 class RankProcesses:
-    """Ranks 1 and higher, each a process."""
-
     def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
         self.failure: RankError | None = None
-        """Why no rank can continue; None if all are well."""
-        self.awaited: tuple[float, Callable[[int], str]] | None = None
-        """During work of all ranks: its deadline on the monotonic clock, and the key that a rank sets when it is done.
-        None otherwise."""
+        self.awaited: tuple[float, int] | None = None
+        """Deadline of the work of all ranks on the monotonic clock, and the number of its message."""
         self._stuck = stuck
         self._port = port
         self._is_closing = threading.Event()
@@ -141,17 +108,14 @@ class RankProcesses:
         self._watcher.start()
 
     def end(self, failure: RankError) -> None:
-        """Keep the first failure, and end all processes."""
         self.failure = self.failure or failure
         for process in self._processes.values():
             process.kill()
 
     def expect_end(self) -> None:
-        """Stop treating the end of a process as a failure."""
         self._is_closing.set()
 
     def wait(self) -> None:
-        """Wait until all have ended, and kill those that take too long."""
         self.expect_end()
         deadline_s = time.monotonic() + CLOSE_S
         for process in self._processes.values():
@@ -170,19 +134,19 @@ class RankProcesses:
                     return
 
     def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
-        """Return why a rank has failed; None if it is well."""
         process = self._processes[number]
-        if reported := store.read(failure_key(number)):
+        if reported := store.read(key("failure", number)):
             return RankError(number, reported["reason"], reported["kind"])
         if process.has_ended():
             return RankError(number, process.end_words(), "crash")
-        beat, now = store.read(beat_key(number)), time.monotonic()
+        beat, now = store.read(key("beats", number)), time.monotonic()
         if beat != beats[number][0]:
             beats[number] = beat, now
         elif beat is not None and now - beats[number][1] > SILENT_S:
             return RankError(number, f"gave no sign of life for {SILENT_S:g} s", "timeout")
-        until_s, key = self.awaited or (now, beat_key)
-        return RankError(number, LATE, "timeout") if now > until_s and store.read(key(number)) is None else None
+        until_s, message = self.awaited or (now, 0)
+        is_late = now > until_s and store.read(key("answer", number, message)) is None
+        return RankError(number, LATE, "timeout") if is_late else None
 
     def _free(self, failure: RankError) -> None:
         break_off()
@@ -196,7 +160,7 @@ class RankProcesses:
 
 
 def break_off() -> None:
-    """Abort the exchange that this process waits in, and its process group."""
+    """Abort the exchange that this process waits in."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -218,7 +182,6 @@ class Ranks:
 
     def __init__(self, store: Store, device: Device, others: RankProcesses, *, count: int) -> None:
         self.count = count
-        """Number of ranks, including rank 0."""
         self._store = store
         self._device = device
         self._others = others
@@ -228,11 +191,9 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Let every rank do one thing: the other ranks carry out the message, this one the work. Raises RankError.
+        """Let the other ranks carry out a message and this one the work. Raises RankError.
 
-        Args:
-            kind: Equal for messages that take about equally long. The times of a kind set the limit after which a rank
-                hangs.
+        The times of a `kind` of message set the limit after which a rank hangs.
 
         Returns:
             Result of the work, and the answers of ranks 1 and higher.
@@ -240,7 +201,7 @@ class Ranks:
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
-            self._store.put(message_key(self._messages), message)
+            self._store.put(key("message", self._messages), message)
             result = work()
             answers = [self._answer(rank) for rank in range(1, self.count)]
         self._messages += 1
@@ -249,11 +210,9 @@ class Ranks:
 
     @contextmanager
     def guarded(self, limit_s: float) -> Iterator[None]:
-        """Surround work that this rank does together with the others. Raises RankError."""
         if self._others.failure:
             raise self._others.failure
-        messages = self._messages
-        self._others.awaited = time.monotonic() + limit_s, lambda rank: answer_key(rank, messages)
+        self._others.awaited = time.monotonic() + limit_s, self._messages
         try:
             yield
         except UnsupportedError:
@@ -274,22 +233,20 @@ class Ranks:
             raise self._others.failure
 
     def join(self, devices: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        """Wait until all ranks are ready, and join their process group."""
-        self._store.put(ready_key(0), True)
+        self._store.put(key("ready", 0), True)
         for number in range(1, self.count):
-            self._take(ready_key(number))
+            self._take(key("ready", number))
         return process_group(0, self.count, self._store.port, devices[0])
 
     def close(self) -> None:
-        """End all ranks, with `STOP` if they are well."""
         self._others.expect_end()
         if self._others.failure:
             break_off()
         else:
-            self._store.put(message_key(self._messages), STOP)
+            self._store.put(key("message", self._messages), STOP)
 
     def _answer(self, rank: int) -> Any:
-        answer = self._take(answer_key(rank, self._messages))
+        answer = self._take(key("answer", rank, self._messages))
         if "error" in answer:
             raise RankError(rank, answer["error"], answer["kind"])
         return answer["answer"]
@@ -311,26 +268,23 @@ class Ranks:
 
 @contextmanager
 def open_ranks(
-    target: str,
+    function: Callable[[Rank, dict[str, Any]], None],
     arguments: Mapping[str, Any],
     *,
     devices: Sequence[str],
     device: Device,
     stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Start the other ranks, join their process group, and yield the object that sends them messages. Raises
-    RankError.
+    """Start the other ranks and join their process group. Raises RankError.
 
     Args:
-        target: `package.module:function` that each other rank runs. It takes its Rank and the arguments, and usually
-            ends with `rank.serve`.
-        arguments: Values that JSON supports.
+        function: Function of a module that each other rank runs. It takes its Rank and the arguments.
         devices: Device of each rank, as torch names it; the first is this process's own.
-        stuck: Called if rank 0 cannot be freed from an exchange with a failed rank, just before the process exits: the
-            last chance to save something.
+        stuck: Called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
     store = Store(0, is_server=True)
-    store.put(TASK, {"target": target, "arguments": arguments, "devices": list(devices)})
+    name = {"module": function.__module__, "function": function.__qualname__}
+    store.put(TASK, {**name, "arguments": arguments, "devices": list(devices)})
     with contextlib.ExitStack() as stack:
         others = RankProcesses(len(devices), store.port, stuck=stuck)
         stack.callback(others.wait)

@@ -1,8 +1,7 @@
 """Ranks on several hosts: `torchrun ... -m benchmarker run context_parallel ...` starts one process for each.
 
-Every process of torchrun runs the same command. The process of rank 0 measures. Each other process starts its rank
-whenever rank 0 opens ranks, and reports how the rank ended. They communicate through torchrun's own store, which lives
-as long as torchrun does.
+Every process of torchrun runs the same command. Rank 0 measures. Each other process starts its rank whenever rank 0
+opens ranks, and reports how the rank ended, through torchrun's own store.
 """
 
 from __future__ import annotations
@@ -13,22 +12,25 @@ import time
 from collections.abc import Iterator
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.distributed.rank import STOP, Store, is_torchrun
+from benchmarker.distributed.rank import STOP, Store, is_torchrun, key
 from benchmarker.distributed.ranks import TICK_S, LocalProcess, RankProcess
 
 LEADS = "BENCHMARKER_LEADS"
-"""Variable with the number of torchrun's processes, set in rank 0's command and its children. WORLD_SIZE is the number
-of ranks that are open."""
+"""Variable with the number of torchrun's processes. WORLD_SIZE is the number of open ranks."""
 OPENINGS = "benchmarker/openings"
+OPENING = "benchmarker/opening"
+"""Key, with the number of an opening, of the count and port of the ranks to open, or of `STOP`."""
+KILL = "benchmarker/kill"
+"""Key, with the number of an opening, that is set when its ranks must end at once."""
+ENDED = "benchmarker/ended"
+"""Key, with the numbers of an opening and a rank, of how the rank ended."""
 
 
 def world_size() -> int:
-    """Return the number of processes that torchrun started on all hosts."""
     return int(os.environ.get(LEADS) or os.environ["WORLD_SIZE"])
 
 
 def hosts() -> int:
-    """Return the number of hosts; 1 without torchrun."""
     return int(os.environ.get("GROUP_WORLD_SIZE", "1")) if is_torchrun() else 1
 
 
@@ -38,36 +40,19 @@ def agent_store() -> Store:
     return Store(int(os.environ["MASTER_PORT"]), is_server=is_server)
 
 
-def opening_key(number: int) -> str:
-    """Key of the number and port of the ranks to open, or of `STOP`."""
-    return f"benchmarker/opening/{number}"
-
-
-def kill_key(number: int) -> str:
-    """Key that is set when the ranks of an opening must end at once."""
-    return f"benchmarker/kill/{number}"
-
-
-def end_key(number: int, rank: int) -> str:
-    """Key of how a rank ended."""
-    return f"benchmarker/ended/{number}/{rank}"
-
-
-class TorchrunProcess(RankProcess):
-    """A rank that another process of torchrun starts."""
-
+class TorchrunProcess:
     def __init__(self, store: Store, number: int, rank: int) -> None:
         self._store = store
         self._number = number
         self._rank = rank
 
     def has_ended(self) -> bool:
-        return self._store.read(end_key(self._number, self._rank)) is not None
+        return self._store.read(key(ENDED, self._number, self._rank)) is not None
 
     def kill(self) -> None:
         """End it at the next tick of the process that started it, if that host still runs."""
         with contextlib.suppress(RuntimeError):
-            self._store.put(kill_key(self._number), True)
+            self._store.put(key(KILL, self._number), True)
 
     def wait(self, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -75,7 +60,7 @@ class TorchrunProcess(RankProcess):
             time.sleep(TICK_S / 4)
 
     def end_words(self) -> str:
-        return str(self._store.read(end_key(self._number, self._rank)))
+        return str(self._store.read(key(ENDED, self._number, self._rank)))
 
 
 def request_ranks(count: int, port: int) -> dict[int, RankProcess]:
@@ -84,32 +69,32 @@ def request_ranks(count: int, port: int) -> dict[int, RankProcess]:
         raise DeviceError(f"{count} ranks: torchrun started {world_size()} processes; start as many")
     store = agent_store()
     number = store.torch_store.add(OPENINGS, 1) - 1
-    store.put(opening_key(number), {"count": count, "port": port})
+    store.put(key(OPENING, number), {"count": count, "port": port})
     return {rank: TorchrunProcess(store, number, rank) for rank in range(1, count)}
 
 
 def follow() -> None:
     """Start this process's rank whenever rank 0 opens ranks, until rank 0's command ends."""
     rank, store, number = int(os.environ["RANK"]), agent_store(), 0
-    while (order := store.take(opening_key(number))) != STOP:
+    while (order := store.take(key(OPENING, number))) != STOP:
         if rank < order["count"]:
             process = LocalProcess(rank, order["port"])
             while not process.has_ended():
-                if store.read(kill_key(number)):
+                if store.read(key(KILL, number)):
                     process.kill()
                 time.sleep(TICK_S)
-            store.put(end_key(number, rank), process.end_words())
+            store.put(key(ENDED, number, rank), process.end_words())
             process.wait(0)
         number += 1
 
 
 @contextlib.contextmanager
 def leading() -> Iterator[None]:
-    """Surround the command of rank 0, and end the other processes of torchrun after it."""
+    """Surround rank 0's command, and end the other processes of torchrun after it."""
     os.environ[LEADS] = os.environ["WORLD_SIZE"]
     # Kept open, because this process may hold the store.
     store = agent_store()
     try:
         yield
     finally:
-        store.put(opening_key(store.torch_store.add(OPENINGS, 1) - 1), STOP)
+        store.put(key(OPENING, store.torch_store.add(OPENINGS, 1) - 1), STOP)

@@ -12,14 +12,14 @@ from typing import Literal
 import psutil
 
 from benchmarker.checkpoints.cache import cache_folder
-from benchmarker.checkpoints.hub import transport_error
-from benchmarker.core.packages import installed_version
+from benchmarker.checkpoints.find import transport_error
+from benchmarker.core.errors import installed_version
 from benchmarker.hardware.amd import has_amd_driver
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.find_gpu import all_gpus
 from benchmarker.hardware.gpu import Gpu
 from benchmarker.hardware.read_environment import environment
-from benchmarker.schema.environment import Environment
+from benchmarker.schema.record import Environment
 
 HUB_LIMIT_S = 5.0
 COMPILERS = ("g++", "c++", "clang++")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.engines.base import Engine
-from benchmarker.engines.decoders.kv_cache import EagerOptions, KVForm
+from benchmarker.engines.decoders.eager import EagerDecoder, EagerEngine, EagerOptions
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine
 from benchmarker.engines.external.sglang import SglangEngine
@@ -17,19 +17,15 @@ from benchmarker.quantization.base import Options
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+Prefill = Literal["plain", "captured"]
+
 
 class NativeOptions(Options):
     """Options of the engine `native`."""
 
-    prefill: Literal["plain", "captured"] = "captured"
+    prefill: Prefill = "captured"
     """captured: prefill is one graph launch too, recorded for each padded length at its first prompt. plain: prefill
     launches the model's own kernels one by one."""
-
-
-def _eager(model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> TorchDecoder:
-    from benchmarker.engines.decoders.eager import EagerDecoder
-
-    return EagerDecoder(model, device, kv_cache=kv_cache)
 
 
 def _cuda_graph(model: PreTrainedModel, device: Device) -> TorchDecoder:
@@ -44,9 +40,7 @@ def _compile(model: PreTrainedModel, device: Device) -> TorchDecoder:
     return compile_decoder(model, device)
 
 
-def _native(
-    model: PreTrainedModel, device: Device, *, prefill: Literal["plain", "captured"] = "captured"
-) -> TorchDecoder:
+def _native(model: PreTrainedModel, device: Device, *, prefill: Prefill = "captured") -> TorchDecoder:
     from benchmarker.engines.decoders.native import native_decoder
 
     return native_decoder(model, device, prefill=prefill)
@@ -55,7 +49,7 @@ def _native(
 WHOLE_CACHE = "its static KV cache holds every head on one GPU"
 
 ENGINES: dict[str, Engine] = {
-    "eager": TorchEngine("eager", "model.generate", _eager, EagerOptions),
+    "eager": EagerEngine("eager", "model.generate", EagerDecoder, EagerOptions),
     "cuda_graph": TorchEngine(
         "cuda_graph",
         "the libraries' decode step, replayed as a CUDA or HIP graph",
@@ -88,7 +82,7 @@ HOST_BOUND_ENGINES = frozenset({"eager"})
 
 def torch_engine(name: str) -> TorchEngine:
     """Return an engine that runs a loaded transformers model. Raises SpecError."""
-    models = {key: engine for key, engine in ENGINES.items() if isinstance(engine, TorchEngine)}
-    if name not in models:
-        raise SpecError(f"no engine '{name}' for a loaded model{did_you_mean(name, models)}")
-    return models[name]
+    engine = ENGINES.get(name)
+    if not isinstance(engine, TorchEngine):
+        raise SpecError(f"no engine '{name}' for a loaded model{did_you_mean(name, MODEL_ENGINES)}")
+    return engine

@@ -15,13 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarker import __version__
+from benchmarker.checkpoints.files import changed_inputs
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError, read_problem
-from benchmarker.core.fingerprint import changed_inputs
 from benchmarker.core.formatting import slug
 from benchmarker.schema.base import changed_fields, first_problem
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job, Origin
-from benchmarker.schema.record import SCHEMA_VERSION
+from benchmarker.schema.record import SCHEMA_VERSION, Environment
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 

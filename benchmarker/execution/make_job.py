@@ -11,11 +11,9 @@ from benchmarker import __version__
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.schema.base import Plain
 from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import ExperimentBase, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, Job, VariantBase
 from benchmarker.schema.options import flags_of, is_group, kind_of
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Literal
 from benchmarker.explain.values import Conversion, Phase
 from benchmarker.profiling.categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.schema.profile import Kernel, Profile
+from benchmarker.schema.record import Kernel, Profile
 
 CONVERSION_SHARE = 0.15
 """Share of the time below which copies are not the bottleneck."""

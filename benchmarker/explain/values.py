@@ -15,7 +15,7 @@ from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.core import tables
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.profile_table import NAME_COLUMNS, shortened
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.record import Kernel
 
 ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not listed", "gaps"]
 """Kinds of time. `floor`: products at the measured bandwidth or matmul rate. `excess`: the time of products above the

@@ -12,7 +12,7 @@ from benchmarker.hardware.amd import amd_gpus, find_amd_gpu
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.gpu import Gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu, nvidia_gpus
-from benchmarker.schema.environment import DeviceFacts
+from benchmarker.schema.record import DeviceFacts
 
 FINDERS = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}
 
@@ -40,3 +40,23 @@ def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
 def all_gpus() -> tuple[Gpu, ...]:
     """Return every GPU that a driver library lists, usable by torch or not; NVIDIA's first."""
     return (*nvidia_gpus(), *amd_gpus())
+
+
+class DeviceMemory:
+    """Memory in use on the whole GPU, with contexts, libraries and other programs. Make one before using the GPU."""
+
+    def __init__(self, device: Device) -> None:
+        self._gpu = find_gpu(device)
+        self.before_bytes = self._gpu.used_bytes() if self._gpu else None
+        """Bytes in use when this object was made; None on CPU, and if the driver does not report it."""
+
+    def growth_bytes(self) -> int | None:
+        """Return the growth since this object was made; None if unknown, and if another program released memory.
+
+        Call it before the allocator releases memory, while it still holds its peak.
+        """
+        now = self._gpu.used_bytes() if self._gpu else None
+        if now is None or self.before_bytes is None:
+            return None
+        growth = now - self.before_bytes
+        return growth if growth >= 0 else None

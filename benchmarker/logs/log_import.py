@@ -12,19 +12,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import slug
-from benchmarker.core.terminal_text import lines_of
+from benchmarker.core.tables import lines_of
 from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs
 from benchmarker.logs.log_text import read_log
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.registry import LOG_RECORD
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
 
@@ -57,15 +59,6 @@ class Log:
     """Command that imports the log again."""
 
 
-def kind_of(text: str) -> DeviceKind | None:
-    """Return the kind of device in a log; None if it names none or two."""
-    kinds = [kind for kind, pattern in _KINDS.items() if pattern.search(text)]
-    return kinds[0] if len(kinds) == 1 else None
-
-
-KINDS: tuple[DeviceKind, ...] = ("cuda", "rocm", "cpu")
-
-
 def import_log(
     path: Path,
     *,
@@ -92,7 +85,7 @@ def import_log(
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
         SpecError: An option is wrong, or is required.
     """
-    device_kind = _checked(kind, quants, day)
+    _check(kind, quants, day)
     text = read_log(path)
     lines = lines_of(text)
     try:
@@ -104,18 +97,31 @@ def import_log(
     for run in runs:
         if model is None and run.model is None:
             raise SpecError(f"{path}: line {run.line}: this run has no name of a model; give it with --model")
+    options = {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}
+    arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
+    # A log that names two kinds of devices shows none.
+    shown = [
+        one
+        for one, pattern in _KINDS.items()
+        if kind == one or (not kind and pattern.search(f"{device or ''}\n{text}"))
+    ]
     log = Log(
         source=path.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         lines=tuple(lines),
         tables=tables,
-        kind=device_kind or kind_of(f"{device or ''}\n{text}"),
+        kind=shown[0] if len(shown) == 1 else None,
         device=device,
         day=day,
         model=model,
-        command=_command(path, {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}),
+        command=shlex.join(["benchmarker", "import", str(path), *arguments]),
     )
-    return _records(runs, log)
+    to_record, rounds, records = import_module(LOG_RECORD).to_record, Counter[str | None](), []
+    for run, following in zip_longest(runs, runs[1:]):
+        last_line = following.line if following else len(lines)
+        records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))
+        rounds[run.name] += 1
+    return tuple(records)
 
 
 def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
@@ -132,34 +138,15 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     return paths
 
 
-def _records(runs: Sequence[LoggedRun], log: Log) -> tuple[RunRecord, ...]:
-    workload = workload_of(DEFAULT_WORKLOAD)
-    rounds: Counter[str | None] = Counter()
-    records = []
-    for run, following in zip(runs, [*runs[1:], None], strict=True):
-        last_line = following.line if following else len(log.lines)
-        records.append(workload.record_of_log(run, log, last_line=last_line, earlier=rounds[run.name]))
-        rounds[run.name] += 1
-    return tuple(records)
-
-
-def _checked(kind: str | None, quants: Sequence[str], day: str | None) -> DeviceKind | None:
-    """Return the device's kind; None without `--kind`.
-
-    Raises:
-        SpecError: An option has an invalid value.
-    """
+def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
+    """Raise SpecError for an option with an invalid value."""
     for quant in quants:
         if quant not in QUANTS:
             raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
     if day is not None and not _is_day(day):
         raise SpecError(f"--day {day}: write it as 2025-10-14")
-    for device_kind in KINDS:
-        if device_kind == kind:
-            return device_kind
-    if kind is not None:
-        raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, KINDS)}")
-    return None
+    if kind is not None and kind not in _KINDS:
+        raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, _KINDS)}")
 
 
 def _is_day(text: str) -> bool:
@@ -202,8 +189,3 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
 def _run_count(runs: Sequence[LoggedRun]) -> str:
     lines = ", ".join(str(run.line) for run in runs)
     return f"1 run (line {lines})" if len(runs) == 1 else f"{len(runs)} runs (lines {lines})"
-
-
-def _command(path: Path, options: dict[str, str | None]) -> str:
-    arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
-    return shlex.join(["benchmarker", "import", str(path), *arguments])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Literal
 
 from benchmarker.core.errors import ResultsError
@@ -31,7 +32,7 @@ _PATTERNS: dict[Kind, re.Pattern[str]] = {
     "cell": re.compile(
         r"(?:(?<!-)-{2,9}(?!-).*(?:输入长度|prompt|input)\D*(?P<prompt>\d{1,9})\D+(?P<new>\d{1,9})\s*-{2,9}"
         r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens"
-        r"(?:, batch of (?P<batch>\d{1,9})(?P<distinct> distinct prompts)?)?)\s*$",
+        r"(?:, batch of (?P<batch>\d{1,9})(?P<distinct>, distinct prompts)?)?)\s*$",
         re.IGNORECASE,
     ),
     "start": re.compile(
@@ -64,43 +65,30 @@ class Event:
     """Numbers and names in the line, by the groups of the kind's pattern."""
 
 
-def find_events(lines: Sequence[str]) -> list[Event]:
-    """Find the lines of a log that matter, in order.
+def _events(lines: Sequence[str]) -> Iterator[Event]:
+    """Yield the lines of a log that matter, in order.
+
+    The mark that opens a quoted block is left out, since the block belongs to the run above it.
 
     Raises:
         ResultsError: The line of a timed run is incomplete.
     """
-    return list(_without_closed_blocks(event for index in range(len(lines)) if (event := _event(lines, index))))
-
-
-def _event(lines: Sequence[str], index: int) -> Event | None:
-    text = lines[index]
-    if len(text) > _LONGEST:
-        return None
-    if text.strip().startswith("```"):
-        return Event("end", index + 1, text.strip(), {})
-    for kind, pattern in _PATTERNS.items():
-        match = pattern.search(text)
-        if match:
-            groups = {name: value for name, value in match.groupdict().items() if value}
-            return Event(kind, index + 1, text.strip(), groups)
-    if _SAMPLE_BEGINS.search(text):
-        raise ResultsError(
-            f"line {index + 1}: incomplete line of a timed run; get the whole log, or remove the line: "
-            f"{text.strip()[:80]!r}"
-        )
-    return None
-
-
-def _without_closed_blocks(events: Iterator[Event]) -> Iterator[Event]:
-    """Drop the marks that open a quoted block: its lines belong to the run above it."""
-    is_open = False
-    for event in events:
-        if event.kind == "end":
-            is_open = not is_open
-            if is_open:
-                continue
-        yield event
+    is_quoted = False
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if len(line) > _LONGEST:
+            continue
+        if text.startswith("```"):
+            is_quoted = not is_quoted
+            if not is_quoted:
+                yield Event("end", number, text, {})
+        elif match := next(((kind, found) for kind, one in _PATTERNS.items() if (found := one.search(line))), None):
+            groups = {name: value for name, value in match[1].groupdict().items() if value}
+            yield Event(match[0], number, text, groups)
+        elif _SAMPLE_BEGINS.search(line):
+            raise ResultsError(
+                f"line {number}: incomplete line of a timed run; get the whole log, or remove the line: {text[:80]!r}"
+            )
 
 
 _NAMES: dict[str, re.Pattern[str]] = {
@@ -140,7 +128,7 @@ class Evidence:
         return f"{self.quant} {self.label}".strip()
 
 
-def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
+def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
     """Return the variant of the run that follows these lines; None if it is unknown.
 
     Args:
@@ -150,41 +138,32 @@ def evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidenc
     for event in events:
         name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
         quant = _named(name or "")
-        if event.kind in ("fail", "end"):
-            evidence, is_fresh = None, False
-        elif event.kind in ("label", "quantize") and quant:
+        if event.kind in ("label", "quantize") and quant:
             evidence, is_fresh = Evidence(quant, _quoted(event)), True
+        elif event.kind in ("fail", "end", "quantize"):
+            # After a crash, or for a quantization that this program does not have, the variant is unknown.
+            evidence, is_fresh = None, False
         elif event.kind == "label" and evidence:
             source = f"{evidence.source}, then {_quoted(event)}"
             evidence = replace(evidence, label=event.groups["label"], source=source)
-        elif event.kind == "quantize":
-            # A quantization that this program does not have.
-            evidence, is_fresh = None, False
         elif event.kind == "load" and not is_fresh:
             source = f"line {event.line}: a model is loaded, and no line names a quantization"
             evidence = Evidence("fp16", source, is_by_silence=True)
     return evidence
 
 
-def evidence_of_start(event: Event) -> Evidence | None:
-    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, or its model."""
-    quant = event.groups.get("quant")
-    if quant not in QUANTS:
-        quant = _named(quant or event.groups.get("model") or "")
-    return Evidence(quant, _quoted(event)) if quant else None
-
-
-def is_label(event: Event, following: Event | None, gap: Sequence[str]) -> bool:
-    """Return True if a short line is a heading: it names a quantization, or it is directly above a run.
+def _evidence_at(first: Event, earlier: Evidence | None) -> Evidence | None:
+    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, or in its model's name.
 
     Args:
-        following: Next line that matters.
-        gap: Lines between the two.
+        earlier: Evidence of the lines above, which counts more than the name of the model.
     """
-    is_bare = event.text == event.groups["label"]
-    if _named(event.groups["label"]):
-        return True
-    return not is_bare and following is not None and following.kind == "start" and not any(map(str.strip, gap))
+    if earlier and not earlier.is_by_silence and first.kind != "variant":
+        return earlier
+    quant = first.groups.get("quant")
+    if quant not in QUANTS:
+        quant = _named(quant or first.groups.get("model") or "")
+    return Evidence(quant, _quoted(first)) if quant else earlier
 
 
 def _named(text: str) -> str | None:
@@ -245,72 +224,47 @@ def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
     Raises:
         ResultsError: The log contradicts itself, or lines are missing.
     """
-    runs: list[LoggedRun] = []
+    runs: list[tuple[Event, Evidence | None, list[list[Event]]]] = []
     evidence: Evidence | None = None
-    for before, events in _groups(_without_plain_text(find_events(lines), lines)):
-        evidence = evidence_after(evidence, before)
-        runs.append(_run(events, evidence))
-    return tuple(runs)
-
-
-def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> list[Event]:
-    """Drop the short lines that are no headings."""
-    return [
-        event
-        for event, following in zip(events, [*events[1:], None], strict=False)
-        if event.kind != "label"
-        or is_label(event, following, lines[event.line : following.line - 1] if following else ())
-    ]
-
-
-def _groups(events: Sequence[Event]) -> list[tuple[list[Event], list[Event]]]:
-    """For each run, the events before it and its own events."""
-    groups: list[tuple[list[Event], list[Event]]] = []
     before: list[Event] = []
-    for event in events:
-        is_between = bool(before) or not groups
+    for event in _without_plain_text(list(_events(lines)), lines):
+        is_between = bool(before) or not runs
         if event.kind in ("start", "variant") or (event.kind == "cell" and is_between):
-            groups.append((before, [event]))
+            evidence = _evidence_after(evidence, before)
+            runs.append((event, _evidence_at(event, evidence), []))
             before = []
-        elif event.kind in ("cell", "sample"):
-            if is_between:
+        if event.kind == "cell":
+            runs[-1][2].append([event])
+        elif event.kind == "sample":
+            if is_between or not runs[-1][2]:
                 raise ResultsError(
                     f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
                 )
-            groups[-1][1].append(event)
-        else:
+            runs[-1][2][-1].append(event)
+        elif event.kind not in ("start", "variant"):
             before.append(event)
-    return groups
-
-
-def _run(events: Sequence[Event], earlier: Evidence | None) -> LoggedRun:
-    first = events[0]
-    evidence, in_first_line = earlier, evidence_of_start(first)
-    # The name of the model may contain the quantization.
-    if in_first_line and (earlier is None or earlier.is_by_silence or first.kind == "variant"):
-        evidence = in_first_line
-    return LoggedRun(
-        line=first.line,
-        evidence=evidence,
-        name=first.groups.get("name") or (evidence.name if evidence else None),
-        model=first.groups.get("model"),
-        device=first.groups.get("device"),
-        cells=_cells(events),
+    return tuple(
+        LoggedRun(
+            line=first.line,
+            evidence=found,
+            name=first.groups.get("name") or (found.name if found else None),
+            model=first.groups.get("model"),
+            device=first.groups.get("device"),
+            cells=tuple(_cell(heading, samples) for heading, *samples in cells),
+        )
+        for first, found, cells in runs
     )
 
 
-def _cells(events: Sequence[Event]) -> tuple[LoggedCell, ...]:
-    cells: list[tuple[Event, list[Event]]] = []
-    for event in events:
-        if event.kind == "cell":
-            cells.append((event, []))
-        elif event.kind == "sample":
-            if not cells:
-                raise ResultsError(
-                    f"line {event.line}: a timed run without a heading such as `prompt of 26, 50 new tokens`; add it"
-                )
-            cells[-1][1].append(event)
-    return tuple(_cell(heading, samples) for heading, samples in cells)
+def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> Iterator[Event]:
+    """Drop short lines that are no headings: these name a quantization, or are marked and directly above a run."""
+    for event, following in zip_longest(events, events[1:]):
+        label = event.groups.get("label")
+        is_heading = label is None or _named(label) is not None
+        if not is_heading and following and following.kind == "start" and event.text != label:
+            is_heading = not any(map(str.strip, lines[event.line : following.line - 1]))
+        if is_heading:
+            yield event
 
 
 def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:

@@ -17,7 +17,7 @@ from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.record import Kernel
 
 LARGE_BYTES = 10 * 2**30
 """Smallest sum of allocations for which an operator is named."""

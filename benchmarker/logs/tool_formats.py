@@ -46,11 +46,7 @@ class ToolRow:
     device: str | None = None
 
 
-def llama_bench(tests: Sequence[Values]) -> list[ToolRow]:
-    return [_llama_bench_row(test) for test in tests]
-
-
-def _llama_bench_row(test: Values) -> ToolRow:
+def llama_bench(test: Values) -> ToolRow:
     """A test measures a prompt alone, new tokens alone, or both in one time."""
     prompt, new = int(test["n_prompt"]), int(test["n_gen"])
     samples = test.get("samples_ns") or []
@@ -106,32 +102,26 @@ def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
     return tests
 
 
-def serving(runs: Sequence[Values]) -> list[ToolRow]:
-    """Rows of `vllm bench serve` and of sglang.bench_serving, which descends from it."""
-    return [_serving_row(run, _settings(run, runs)) for run in runs]
-
-
 _MEASURED = re.compile(
     r"(mean|median|std|p\d+|total|request|output|input|generated|max_(output|concurren)|random|sharegpt)_"
     r"|(completed|failed|duration|date|concurrency|itls|ttfts|rtfx|errors|start_times|accept_length|model_id)"
 )
 
 
-def _settings(run: Values, runs: Sequence[Values]) -> str:
+def settings_of(run: Values, runs: Sequence[Values]) -> str:
     """Settings in which a sweep's runs differ, such as `max_num_seqs=64`."""
     names = [name for name in run if not _MEASURED.match(name) and any(one.get(name) != run[name] for one in runs)]
     plain = (int, float, str, bool)
     return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], plain))
 
 
-def _serving_row(run: Values, settings: str) -> ToolRow:
+def serving(run: Values) -> ToolRow:
+    """Row of `vllm bench serve` or of sglang.bench_serving, which descends from it."""
     is_sglang = "median_e2e_latency_ms" in run or "total_output_tokens_retokenized" in run
     done = int(float(run["completed"]))
-    server = run.get("server_info")
-    model = run.get("model_id") or run.get("model") or (server.get("model_path") if isinstance(server, dict) else None)
     return ToolRow(
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
-        model=", ".join(filter(None, [model, settings])) or None,
+        model=run.get("model_id") or run.get("model") or _get(run, "server_info.model_path"),
         prompt_tokens=float(run["total_input_tokens"]) / done if done else None,
         new_tokens=float(run["total_output_tokens"]) / done if done else None,
         concurrency=_number(run.get("max_concurrency")),
@@ -174,58 +164,46 @@ def serving_blocks(lines: Iterable[str]) -> list[Values]:
     return blocks
 
 
-def vllm_latency(runs: Sequence[Values]) -> list[ToolRow]:
-    return [
-        ToolRow("vllm bench latency", None, latency_s=median(run["latencies"]), repeats=len(run["latencies"]))
-        for run in runs
-    ]
+def vllm_latency(run: Values) -> ToolRow:
+    return ToolRow("vllm bench latency", None, latency_s=median(run["latencies"]), repeats=len(run["latencies"]))
 
 
-def vllm_throughput(runs: Sequence[Values]) -> list[ToolRow]:
-    return [
-        ToolRow("vllm bench throughput", run.get("model_id"), repeats=int(float(run["num_requests"]))) for run in runs
-    ]
+def vllm_throughput(run: Values) -> ToolRow:
+    return ToolRow("vllm bench throughput", run.get("model_id"), repeats=int(float(run["num_requests"])))
 
 
-def sglang_one_batch(runs: Sequence[Values]) -> list[ToolRow]:
-    """Rows of bench_one_batch and of bench_one_batch_server; the first token is part of their prefill."""
-    rows = []
-    for run in runs:
-        new, batch = int(run["output_len"]), int(run["batch_size"])
-        latency_s = float(run.get("total_latency") or run["latency"])
-        ttft_s = _number(run.get("prefill_latency") or run.get("last_ttft"))
-        tpot_s = _number(run.get("median_decode_latency"))
-        if tpot_s is None and ttft_s and new > 1:
-            tpot_s = (latency_s - ttft_s) / (new - 1)
-        rows.append(
-            ToolRow(
-                tool="sglang.bench_one_batch" + ("" if "total_latency" in run else "_server"),
-                model=run["run_name"] if run.get("run_name") not in ("", "default", "before") else None,
-                prompt_tokens=int(run["input_len"]),
-                new_tokens=new,
-                concurrency=batch,
-                ttft_s=ttft_s or None,
-                tpot_s=tpot_s or None,
-                latency_s=latency_s,
-                output_tokens_per_s=_number(run.get("median_decode_throughput") or run.get("output_throughput")),
-                repeats=1,
-            )
-        )
-    return rows
+def sglang_one_batch(run: Values) -> ToolRow:
+    """Row of bench_one_batch or of bench_one_batch_server; the first token is part of their prefill."""
+    new = int(run["output_len"])
+    latency_s = float(run.get("total_latency") or run["latency"])
+    ttft_s = _number(run.get("prefill_latency") or run.get("last_ttft"))
+    tpot_s = _number(run.get("median_decode_latency"))
+    if tpot_s is None and ttft_s and new > 1:
+        tpot_s = (latency_s - ttft_s) / (new - 1)
+    return ToolRow(
+        tool="sglang.bench_one_batch" + ("" if "total_latency" in run else "_server"),
+        model=run["run_name"] if run.get("run_name") not in ("", "default", "before") else None,
+        prompt_tokens=int(run["input_len"]),
+        new_tokens=new,
+        concurrency=int(run["batch_size"]),
+        ttft_s=ttft_s or None,
+        tpot_s=tpot_s or None,
+        latency_s=latency_s,
+        output_tokens_per_s=_number(run.get("median_decode_throughput") or run.get("output_throughput")),
+        repeats=1,
+    )
 
 
-def guidellm(reports: Sequence[Values]) -> list[ToolRow]:
-    return [_guidellm_row(one, report) for report in reports for one in report["benchmarks"]]
-
-
-def _guidellm_row(benchmark: Values, report: Values) -> ToolRow:
-    metrics, totals = benchmark["metrics"], benchmark["metrics"]["request_totals"]
+def guidellm(report: Values) -> ToolRow:
+    """Row of a report with one benchmark."""
+    benchmark = report["benchmarks"][0]
 
     def value(name: str, statistic: str) -> float | None:
         """Statistic over the requests that succeeded. GuideLLM writes zeros for a metric without requests."""
-        summary = (metrics.get(name) or {}).get("successful")
+        summary = _get(benchmark, f"metrics.{name}.successful")
         return float(summary[statistic]) if summary and summary["count"] else None
 
+    totals = benchmark["metrics"]["request_totals"]
     return ToolRow(
         tool="GuideLLM",
         model=_first_named(benchmark, "model", "backend_model") or _first_named(report, "model", "backend_model"),
@@ -238,18 +216,14 @@ def _guidellm_row(benchmark: Values, report: Values) -> ToolRow:
         output_tokens_per_s=value("output_tokens_per_second", "mean"),
         repeats=totals["successful"],
         failed=totals["errored"],
-        version=(report.get("metadata") or {}).get("guidellm_version"),
+        version=_get(report, "metadata.guidellm_version"),
     )
 
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
-def aiperf(reports: Sequence[Values]) -> list[ToolRow]:
-    return [_aiperf_row(report) for report in reports]
-
-
-def _aiperf_row(report: Values) -> ToolRow:
+def aiperf(report: Values) -> ToolRow:
     def value(name: str, statistic: str = "avg") -> float | None:
         metric = report.get(name) or {}
         number = metric.get(statistic, metric.get("avg"))
@@ -272,38 +246,31 @@ def _aiperf_row(report: Values) -> ToolRow:
     )
 
 
-def optimum_benchmark(results: Sequence[Values]) -> list[ToolRow]:
-    return [_optimum_row(result.get("report", result), result.get("config") or {}) for result in results]
-
-
-def _optimum_row(report: Values, config: Values) -> ToolRow:
-    scenario = config.get("scenario") or {}
-    shapes, environment = scenario.get("input_shapes") or {}, config.get("environment") or {}
-    new = (scenario.get("generate_kwargs") or {}).get("max_new_tokens")
+def optimum_benchmark(result: Values) -> ToolRow:
+    report, config = result.get("report", result), result.get("config")
+    new = _get(config, "scenario.generate_kwargs.max_new_tokens")
 
     def latency_s(name: str) -> float | None:
-        latency = (report.get(name) or {}).get("latency")
+        latency = _get(report, f"{name}.latency")
         return latency["p50"] * _UNITS.get(latency["unit"], 1.0) if latency else None
 
-    prefill_s, decode_s, forward_s = latency_s("prefill"), latency_s("decode"), latency_s("forward")
-    tpot_s = latency_s("per_token")
+    prefill_s, decode_s, tpot_s = map(latency_s, ("prefill", "decode", "per_token"))
     if tpot_s is None and decode_s is not None and new and new > 1:
         tpot_s = decode_s / (new - 1)
-    latencies = (report.get("prefill") or report.get("forward") or {}).get("latency") or {}
-    devices = environment.get("gpu") or environment.get("cpu")
+    devices = _get(config, "environment.gpu") or _get(config, "environment.cpu")
     return ToolRow(
         tool="optimum-benchmark",
-        model=(config.get("backend") or {}).get("model") or config.get("name"),
-        prompt_tokens=shapes.get("sequence_length"),
+        model=_get(config, "backend.model") or _get(config, "name"),
+        prompt_tokens=_get(config, "scenario.input_shapes.sequence_length"),
         new_tokens=new,
-        concurrency=shapes.get("batch_size"),
-        prefill_s=forward_s,
+        concurrency=_get(config, "scenario.input_shapes.batch_size"),
+        prefill_s=latency_s("forward"),
         ttft_s=prefill_s,
         tpot_s=tpot_s,
         latency_s=prefill_s + decode_s if prefill_s and decode_s else None,
-        output_tokens_per_s=((report.get("decode") or {}).get("throughput") or {}).get("value"),
-        repeats=latencies.get("count"),
-        version=environment.get("optimum_benchmark_version"),
+        output_tokens_per_s=_get(report, "decode.throughput.value"),
+        repeats=_get(report, "prefill.latency.count" if report.get("prefill") else "forward.latency.count"),
+        version=_get(config, "environment.optimum_benchmark_version"),
         device=devices[0] if isinstance(devices, list) and devices else devices or None,
     )
 
@@ -334,27 +301,30 @@ def _ms(value_ms: Any) -> float | None:
     return number / 1e3 if number else None
 
 
+def _get(value: Any, path: str, default: Any = None) -> Any:
+    """Value at `outer.inner.key`, where an object may be the first of a list; the default if there is none."""
+    for name in path.split("."):
+        value = value[0] if isinstance(value, list) and value else value
+        if not isinstance(value, dict) or name not in value:
+            return default
+        value = value[name]
+    return value
+
+
+_ABSENT = object()
+
+
 @dataclass(frozen=True)
 class Format:
-    """One format: the keys by which an object is recognized, and the reader of all objects of a file."""
+    """One format: the paths by which an object is recognized, and the reader of one object."""
 
     keys: tuple[str, ...]
-    read: Callable[[Sequence[Values]], list[ToolRow]] | None
+    read: Callable[[Values], ToolRow] | None
     refusal: str = ""
     """Description of a file that is not read, and advice."""
 
     def fits(self, value: Any) -> bool:
-        """True if the value has all keys, an `inner.key` inside the object (or first object of the list) `inner`."""
-        return isinstance(value, dict) and all(_has(value, key.split(".")) for key in self.keys)
-
-
-def _has(value: Any, path: Sequence[str]) -> bool:
-    for name in path:
-        value = value[0] if isinstance(value, list) and value else value
-        if not isinstance(value, dict) or name not in value:
-            return False
-        value = value[name]
-    return True
+        return isinstance(value, dict) and all(_get(value, key, _ABSENT) is not _ABSENT for key in self.keys)
 
 
 FORMATS: tuple[Format, ...] = (

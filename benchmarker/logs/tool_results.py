@@ -5,6 +5,7 @@ Rows are shown beside records and never averaged with them. docs/imports.md list
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
@@ -15,10 +16,18 @@ from typing import Any
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, seconds, significant
-from benchmarker.core.tables import Column, Sheet
-from benchmarker.core.terminal_text import lines_of
+from benchmarker.core.tables import Column, lines_of
 from benchmarker.logs.log_text import read_log
-from benchmarker.logs.tool_formats import FORMATS, Format, ToolRow, Values, llama_bench_markdown, serving_blocks
+from benchmarker.logs.tool_formats import (
+    FORMATS,
+    Format,
+    ToolRow,
+    Values,
+    llama_bench_markdown,
+    serving,
+    serving_blocks,
+    settings_of,
+)
 
 READ = "llama-bench, vllm bench, sglang.bench_serving, sglang.bench_one_batch, GuideLLM, AIPerf, optimum-benchmark"
 _DATA_FILES = (".json", ".jsonl", ".csv")
@@ -33,22 +42,31 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
     Raises:
         ResultsError: The file cannot be read, is cut short, is of another tool, or lacks values of its tool.
     """
-    text = read_log(path)
-    objects = _objects(path, text)
+    objects = _objects(path, read_log(path))
     if not objects and path.suffix not in _DATA_FILES:
         return None
-    layout = next((layout for one in objects for layout in FORMATS if layout.fits(one)), None)
+    layout = next(filter(None, map(_format_of, objects)), None)
     if layout is None:
         raise ResultsError(f"{path}: not a result file of {READ}; docs/imports.md lists the files that are read")
     if layout.read is None:
         raise ResultsError(f"{path}: {layout.refusal}")
+    fitting = [one for one in objects if layout.fits(one)]
     try:
-        rows = layout.read([one for one in objects if layout.fits(one)])
+        rows = [layout.read(one) for one in fitting]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ResultsError(
             f"{path}: lacks a value that its tool always writes ({type(error).__name__}: {error}); get the whole file"
         ) from error
-    return tuple(row if row.model else replace(row, model=path.name) for row in rows)
+    if layout.read is serving:
+        rows = [
+            replace(row, model=", ".join(filter(None, (row.model, settings_of(one, fitting)))))
+            for row, one in zip(rows, fitting, strict=True)
+        ]
+    return tuple(replace(row, model=row.model or path.name) for row in rows)
+
+
+def _format_of(value: Values) -> Format | None:
+    return next((layout for layout in FORMATS if layout.fits(value)), None)
 
 
 def _objects(path: Path, text: str) -> list[Values]:
@@ -68,11 +86,16 @@ def _objects(path: Path, text: str) -> list[Values]:
 
 
 def _inner(content: Any) -> Iterator[Values]:
-    if isinstance(content, dict):
-        yield content
-    elif isinstance(content, list):
+    """Objects of a JSON value; a report of several benchmarks becomes one object for each."""
+    if isinstance(content, list):
         for one in content:
             yield from _inner(one)
+    elif isinstance(content, dict):
+        benchmarks = content.get("benchmarks")
+        if isinstance(benchmarks, list) and benchmarks:
+            yield from ({**content, "benchmarks": [one]} for one in benchmarks)
+        else:
+            yield content
 
 
 def _embedded(text: str) -> Iterator[Values]:
@@ -80,11 +103,9 @@ def _embedded(text: str) -> Iterator[Values]:
     decoder, end = json.JSONDecoder(), 0
     for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
         if match.start() >= end:
-            try:
+            with contextlib.suppress(ValueError):
                 value, end = decoder.raw_decode(text, match.start())
-            except ValueError:
-                continue
-            yield from _inner(value)
+                yield from _inner(value)
 
 
 def _csv_lines(lines: Sequence[str]) -> list[Values]:
@@ -94,10 +115,6 @@ def _csv_lines(lines: Sequence[str]) -> list[Values]:
             rows = csv.DictReader(lines[number:])
             return [{name: value for name, value in row.items() if value} for row in rows if None not in row.values()]
     return []
-
-
-def _format_of(value: Any) -> Format | None:
-    return next((layout for layout in FORMATS if layout.fits(value)), None)
 
 
 def _count(number: float | None) -> str:
@@ -120,8 +137,3 @@ COLUMNS: tuple[Column[ToolRow], ...] = (
     Column("repeats", lambda row: _count(row.repeats)),
     Column("failed", lambda row: _count(row.failed)),
 )
-
-
-def tool_table(rows: Sequence[ToolRow]) -> Sheet:
-    """Return the table of the rows."""
-    return Sheet("", COLUMNS, rows)

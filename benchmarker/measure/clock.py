@@ -1,20 +1,15 @@
 """The clock of a generation. Every latency, TTFT and TPOT in a record is measured here.
 
-One clock, `time.perf_counter_ns` on the host, is read four times: at the start, when the first new token is available,
-when the last one is available, and at the end. The device is drained before the first and the last reading, so that
-earlier work is excluded and all queued work is included. A generation of N tokens has N - 1 intervals between tokens,
-because prefill makes the first token:
+`time.perf_counter_ns` on the host is read at the start, when the first and when the last new token is available, and at
+the end. The device is drained before the first and the last reading. Prefill makes the first of N tokens:
 
     latency = end - start
     TTFT    = first - start
     TPOT    = (last - first) / (N - 1)
 
-There are two ways to read the tokens. `time_streamed` is for `model.generate`, which hands each token to a streamer as
-soon as the token is on the host. `time_steps` is for a fixed KV cache, where steps are launched one after another and
-tokens stay on the device: the device is drained after prefill and after the last step. Engines in another process read
-the same clock in their drivers (engines/external/drivers).
-
-`measure/repeat.py` calls this once per repeat, with garbage collection off.
+`time_streamed` is for `model.generate`, which hands each token to a streamer as soon as the token is on the host.
+`time_steps` is for a fixed KV cache, whose steps are launched one after another while tokens stay on the device.
+Engines in another process read the same clock in their drivers (engines/external/drivers).
 """
 
 from __future__ import annotations
@@ -35,14 +30,11 @@ if TYPE_CHECKING:
 
 
 class GenerationSample(SampleBase):
-    """One timed generation: from the call to the last token."""
-
     ttft_s: Seconds | None = None
-    """Time to first token: from the call until the first new token is available."""
+    """Time to first token."""
     tpot_s: Seconds | None = None
-    """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
+    """Time per output token after the first. None for a single token."""
     new_tokens: Count
-    """Tokens made per sequence, counted in the output."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +45,11 @@ class Generation:
     """[batch][new_tokens]."""
     start_ns: int
     first_ns: int
-    """The first new token of every sequence was available."""
     last_ns: int
-    """The last new token was available."""
     end_ns: int
-    """The call had returned and the device was drained."""
 
     def sample(self, new_tokens: int) -> GenerationSample:
-        """Return the times in seconds, after counting the tokens.
-
-        Raises:
-            WrongTokenCountError: A sequence does not have exactly `new_tokens` tokens.
-        """
+        """Return the times in seconds. Raises WrongTokenCountError if a sequence does not have `new_tokens` tokens."""
         for row in self.tokens:
             if len(row) != new_tokens:
                 raise WrongTokenCountError(f"{len(row)} tokens came instead of {new_tokens}")
@@ -78,7 +63,7 @@ class Generation:
 
 
 class TokenClock:
-    """Streamer of `model.generate` that only reads the clock: first for the prompt, then for each token."""
+    """Streamer of `model.generate` that reads the clock: first for the prompt, then for each token."""
 
     def __init__(self) -> None:
         self.times_ns: list[int] = []
@@ -90,11 +75,7 @@ class TokenClock:
 
 
 def time_streamed(generate: Callable[[TokenClock], Tensor], device: Device, *, prompt_tokens: int) -> Generation:
-    """Time a call that streams its tokens.
-
-    Args:
-        generate: Takes the streamer and returns token ids, [batch, prompt_tokens + new_tokens].
-    """
+    """Time a call that streams its tokens and returns token ids, [batch, prompt_tokens + new_tokens]."""
     clock = TokenClock()
     device.synchronize()
     start_ns = time.perf_counter_ns()
@@ -107,12 +88,10 @@ def time_streamed(generate: Callable[[TokenClock], Tensor], device: Device, *, p
 
 
 def time_steps(prefill: Callable[[], object], step: Callable[[], object], device: Device, tokens: Tensor) -> Generation:
-    """Time a prefill and the decode steps after it.
+    """Time a prefill, which makes the first token, and decode steps, each of which makes one more.
 
     Args:
-        prefill: Makes the first new token.
-        step: Makes one more token.
-        tokens: Memory into which both write the new tokens, [batch, new_tokens]; read after the last reading.
+        tokens: Memory for the new tokens, [batch, new_tokens]; read after the last reading of the clock.
     """
     steps = tokens.shape[1] - 1
     device.synchronize()
@@ -128,5 +107,4 @@ def time_steps(prefill: Callable[[], object], step: Callable[[], object], device
 
 
 def rows_of(tokens: Tensor) -> tuple[tuple[int, ...], ...]:
-    """Token ids of a tensor, [batch][tokens]."""
     return tuple(tuple(row) for row in tokens.tolist())

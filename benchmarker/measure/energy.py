@@ -1,9 +1,8 @@
 """Energy of a generation, from the GPU's own cumulative counter.
 
-The counter is updated about ten times a second, so that a window of one second may be off by a fifth, and one of ten
-seconds by 2 % at most. Whole generations are repeated back to back in a window, after some seconds of the same work,
-because leakage grows with temperature. The counter includes other programs on the GPU, and excludes the processor, main
-memory and the power supply. Generations of one token measure the prefill; the difference is decoding.
+The counter is updated about ten times a second, so that a window of ten seconds is off by 2 % at most. Whole
+generations are repeated in a window, after some seconds of the same work, because leakage grows with temperature. The
+counter includes other programs on the GPU. Generations of one token measure the prefill; the difference is decoding.
 """
 
 from __future__ import annotations
@@ -11,78 +10,55 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.gpu import Gpu
 from benchmarker.schema.record import Energy, EnergyWindow
 
 WINDOW_S = 10.0
-"""Shortest window."""
 WINDOWS = 3
 LEAST_GENERATIONS = 5
 SETTLE_S = 3.0
-"""Seconds of work before the first window, in which the GPU warms up."""
 AGREES_WITHIN = 1.3
 """Largest factor between the counter's mean power and the mean of the GPU's power readings. Some counters are wrong."""
 
 
-@dataclass(frozen=True)
-class Stopwatch:
-    """Clock and sleep, which a test replaces."""
-
-    now: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], None] = time.sleep
-
-
-REAL = Stopwatch()
-
-
 def measure_energy(
-    gpu: Gpu | None,
-    *,
-    generation: Callable[[], object],
-    prefill: Callable[[], object] | None,
-    watch: Stopwatch = REAL,
+    gpu: Gpu | None, *, generation: Callable[[], object], prefill: Callable[[], object] | None
 ) -> Energy:
-    """Measure the energy of a generation, of its prefill, and of an idle GPU; takes more than a minute. Raises
-    DeviceError.
+    """Measure the energy of a generation, of its prefill, and of an idle GPU for a minute. Raises DeviceError.
 
     Args:
-        gpu: None if no driver library answers.
-        generation: Runs one whole generation and returns when the device is drained.
-        prefill: Runs one with a single new token; None if `generation` itself has only one.
+        prefill: Runs a generation of a single new token; None if `generation` itself has only one.
     """
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     _count(gpu)
-    idle = _idle_power_w(gpu, watch)
-    windows = _windows(gpu, generation, watch)
-    return Energy(idle_power_w=idle, generation=windows, prefill=_windows(gpu, prefill, watch) if prefill else ())
+    before, started = _count(gpu), time.perf_counter()
+    time.sleep(WINDOW_S)
+    return Energy(
+        idle_power_w=(_count(gpu) - before) / (time.perf_counter() - started),
+        generation=_windows(gpu, generation),
+        prefill=_windows(gpu, prefill) if prefill else (),
+    )
 
 
-def _idle_power_w(gpu: Gpu, watch: Stopwatch) -> float:
-    before, started = _count(gpu), watch.now()
-    watch.sleep(WINDOW_S)
-    return (_count(gpu) - before) / (watch.now() - started)
-
-
-def _windows(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> tuple[EnergyWindow, ...]:
-    until = watch.now() + SETTLE_S
-    while watch.now() < until:
+def _windows(gpu: Gpu, work: Callable[[], object]) -> tuple[EnergyWindow, ...]:
+    until = time.perf_counter() + SETTLE_S
+    while time.perf_counter() < until:
         work()
-    return tuple(_window(gpu, work, watch) for _ in range(WINDOWS))
+    return tuple(_window(gpu, work) for _ in range(WINDOWS))
 
 
-def _window(gpu: Gpu, work: Callable[[], object], watch: Stopwatch) -> EnergyWindow:
+def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
     warm, powers, generations = gpu.temperature_c(), list[float](), 0
-    before, started = _count(gpu), watch.now()
-    while generations < LEAST_GENERATIONS or watch.now() < started + WINDOW_S:
+    before, started = _count(gpu), time.perf_counter()
+    while generations < LEAST_GENERATIONS or time.perf_counter() < started + WINDOW_S:
         work()
         generations += 1
         if (power := gpu.power_w()) is not None:
             powers.append(power)
-    counted, lasted = _count(gpu) - before, watch.now() - started
+    counted, lasted = _count(gpu) - before, time.perf_counter() - started
     _check(counted, lasted, powers)
     return EnergyWindow(
         seconds=lasted,

@@ -1,8 +1,7 @@
 """Measured limits of the device: memory bandwidth, GEMM rate, and the cost of a launch.
 
-The arrays are far larger than any cache, so that reading them is reading memory (BabelStream's rule: a larger array
-must not change the result, and the best figure is quoted). Values are random, because a GEMM of zeros draws less power
-and runs at higher clocks. All memory is released before a model is loaded.
+The arrays are far larger than any cache (BabelStream's rule: a larger array must not change the result, and the best
+figure is quoted). Values are random, because a GEMM of zeros draws less power and runs at higher clocks.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -35,28 +34,35 @@ LAUNCH_REPEATS = 10
 
 
 def measure_limits(device: Device, dtype: str) -> Limits:
-    """Measure bandwidth, GEMM rate and launch costs in about a second."""
-    on_gpu = device.kind != "cpu"
-    cache_bytes = _gpu_cache_bytes(device) if on_gpu else host_cache_bytes()
-    array_bytes = GPU_ARRAY_BYTES if on_gpu else cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
+    launches: dict[str, float] = {}
+    if device.kind == "cpu":
+        cache_bytes = host_cache_bytes()
+        array_bytes = cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
+    else:
+        import torch
+
+        properties = torch.cuda.get_device_properties(torch_device(device))
+        cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, GPU_ARRAY_BYTES
     read_s, copy_s = _stream(device, array_bytes)
-    product = _cpu_product(device, dtype) if not on_gpu else _product(device, dtype, GPU_MATMUL_SIZE)
-    limits = Limits(
+    if device.kind == "cpu":
+        flops_per_s, matmul_dtype, size = _cpu_product(device, dtype)
+    else:
+        flops_per_s, matmul_dtype, size = _product(device, dtype, GPU_MATMUL_SIZE)
+        launches = _launches(device)
+    device.release()
+    return Limits(
         read_bytes_per_s=array_bytes / read_s,
         copy_bytes_per_s=array_bytes / copy_s,
         array_bytes=array_bytes,
-        matmul_flops_per_s=product.flops_per_s,
-        matmul_dtype=product.dtype,
-        matmul_size=product.size,
+        matmul_flops_per_s=flops_per_s,
+        matmul_dtype=matmul_dtype,
+        matmul_size=size,
         cache_bytes=cache_bytes,
-        **(_launches(device) if on_gpu else {}),
+        **launches,
     )
-    device.release()
-    return limits
 
 
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
-    """Return the size of the array on a CPU: several times the last-level cache, limited by free memory."""
     least, most = CPU_ARRAY_BYTES
     wanted = min(most, max(least, CACHES_IN_ARRAY * (cache_bytes or 0)))
     return min(wanted, free // SHARE_OF_FREE_MEMORY) // 8 * 8
@@ -78,13 +84,6 @@ def host_cache_bytes() -> int | None:
     return sum(size for (level, _), size in sizes.items() if level == last) or None
 
 
-def _gpu_cache_bytes(device: Device) -> int | None:
-    import torch
-
-    properties = torch.cuda.get_device_properties(torch_device(device))
-    return getattr(properties, "L2_cache_size", None) or None
-
-
 def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
     import torch
 
@@ -97,35 +96,24 @@ def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
     return read_s, copy_s
 
 
-class Product(NamedTuple):
-    """Rate of a GEMM of two square matrices."""
-
-    flops_per_s: float
-    dtype: str
-    size: int
-
-
-def _cpu_product(device: Device, dtype: str) -> Product:
-    """Fastest GEMM of several sizes, in the type and in float32.
-
-    A processor without 16-bit arithmetic multiplies 16-bit numbers at a hundredth of its rate, unless its kernels
-    convert them to float32 first.
-    """
+def _cpu_product(device: Device, dtype: str) -> tuple[float, str, int]:
+    # A processor without 16-bit arithmetic multiplies 16-bit numbers at a hundredth of its rate, unless its kernels
+    # convert them to float32 first.
     products = [_product(device, "float32", size) for size in CPU_MATMUL_SIZES]
     fastest = max(products)
     for size in CPU_MATMUL_SIZES if dtype != "float32" else ():
         products.append(_product(device, dtype, size))
-        if products[-1].flops_per_s < fastest.flops_per_s / 2:
+        if products[-1][0] < fastest[0] / 2:
             break
     return max(products)
 
 
-def _product(device: Device, dtype: str, size: int) -> Product:
+def _product(device: Device, dtype: str, size: int) -> tuple[float, str, int]:
     import torch
 
     kind: torch.dtype = getattr(torch, dtype)
     first, second = (torch.randn(size, size, dtype=kind, device=torch_device(device)) for _ in range(2))
-    return Product(2 * size**3 / best_time(device, lambda: first @ second), dtype, size)
+    return 2 * size**3 / best_time(device, lambda: first @ second), dtype, size
 
 
 def _launches(device: Device) -> dict[str, float]:

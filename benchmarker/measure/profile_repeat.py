@@ -19,8 +19,7 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.profiling.trace import CLOCK_MARK, Cut, cpu_work, device_work, on_the_traces_clock
 from benchmarker.profiling.trace_events import TraceEvent, read_trace
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import SampleBase
+from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 
 if TYPE_CHECKING:
@@ -41,35 +40,29 @@ def profile_step(
     """Run a warm step once more, with the profiler on. Raises BenchmarkerError.
 
     Args:
-        step: Has run at this shape before, so that nothing is compiled or loaded for the first time.
         trace_path: Path of the gzipped Chrome trace; None to keep none.
-        cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`; none if unknown.
+        cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`.
     """
+    marks_ns: list[int] = []
+    latencies_s: list[float] = []
+
+    def marked_step() -> None:
+        marks_ns.extend(_marks())
+        latencies_s.append(step().latency_s)
+
     start_profiler_once(device)
     device.synchronize()
     device.reset_peak()
-    with _profiler(device) as profiler:
-        marks_ns = _marks()
-        sample = step()
-        device.synchronize()
-    moments = cuts()
+    events = trace_of(marked_step, device, kept_at=trace_path)
     peak = device.peak()
-    with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
-        exported = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(exported))
-        events = read_trace(exported)
-        on_cpu = device.kind == "cpu"
-        sections = _on_the_traces_clock(events, moments, marks_ns)
-        work = (
-            cpu_work(events, cuts=sections)
-            if on_cpu
-            else device_work(events, device_indices=device.indices, cuts=sections)
-        )
-        if trace_path is not None:
-            _keep(exported, trace_path)
+    sections = _on_the_traces_clock(events, cuts(), marks_ns)
+    on_cpu = device.kind == "cpu"
+    work = (
+        cpu_work(events, cuts=sections) if on_cpu else device_work(events, device_indices=device.indices, cuts=sections)
+    )
     return Profile(
         by="cpu" if on_cpu else "device",
-        latency_s=sample.latency_s,
+        latency_s=latencies_s[0],
         kernel_s=work.kernel_s,
         busy_s=work.busy_s,
         span_s=work.span_s,
@@ -91,13 +84,13 @@ def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    """Count the kernels, copies and fills of some work on the device, with the profiler. Raises BenchmarkerError."""
+    """Count the kernels, copies and fills of some work, with the profiler. Raises BenchmarkerError."""
     kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 
 
-def trace_of(work: Callable[[], object], device: Device) -> list[TraceEvent]:
-    """Run work under the profiler, which must have run before, and read its trace."""
+def trace_of(work: Callable[[], object], device: Device, *, kept_at: Path | None = None) -> list[TraceEvent]:
+    """Run work under the profiler, which must have run before, and return its trace."""
     device.synchronize()
     with _profiler(device) as profiler:
         work()
@@ -105,7 +98,10 @@ def trace_of(work: Callable[[], object], device: Device) -> list[TraceEvent]:
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        return read_trace(exported)
+        events = read_trace(exported)
+        if kept_at is not None:
+            _keep(exported, kept_at)
+    return events
 
 
 def _profiler(device: Device) -> profile:

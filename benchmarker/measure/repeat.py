@@ -8,52 +8,42 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from benchmarker.core.process import no_garbage_collection
-from benchmarker.hardware.device import Device
-from benchmarker.schema.record import Flag, SampleBase
+from benchmarker.hardware.device import Device, Peak
+from benchmarker.schema.record import Flag, Memory, SampleBase
 
 STABLE_WITHIN = 1.02
 LEAST_S = 0.020
 """Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate."""
 MOST_CALLS = 10_000
 GROWTH = 10
-"""Largest factor between two tries, because the first calls are slow and would mislead."""
+"""Largest factor between two tries, because the first calls are slow."""
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
-SampleKind_co = TypeVar("SampleKind_co", bound=SampleBase, covariant=True)
-
-
-class Step(Protocol[SampleKind_co]):
-    """One repeat: runs the work and returns its raw times."""
-
-    def __call__(self) -> SampleKind_co: ...
+Step = Callable[[], SampleKind]
+"""One repeat: runs the work, reads the clock with the device drained at both ends, and returns its raw times."""
 
 
 @dataclass(frozen=True)
 class Measured(Generic[SampleKind]):
-    """The raw repeats of one cell."""
+    """Repeats of one cell, as fields of its record."""
 
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
     """Unix times before the first timed repeat and after the last one."""
-    reserved_bytes: int | None
-    resident_bytes: int | None
-    growth_bytes: int | None
+    memory: Memory
+    """Peaks over the timed repeats."""
     flags: tuple[Flag, ...]
 
 
 def calls_needed(total_s: Callable[[int], float]) -> int:
-    """Return the number of calls in a row that take 20 ms together, at most 10,000.
-
-    Args:
-        total_s: Makes so many calls and returns their seconds in total.
-    """
+    """Return the number of calls in a row that take 20 ms together, at most 10,000, by `total_s` of a number."""
     total_s(1)
     calls = 1
     while calls < MOST_CALLS:
@@ -72,10 +62,7 @@ def warm_up(
     limit: int,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> tuple[SampleKind, ...]:
-    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times.
-
-    Some workloads never become stable; their cells get a flag.
-    """
+    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times."""
     samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
@@ -84,7 +71,6 @@ def warm_up(
 
 
 def is_stable(samples: Sequence[SampleBase]) -> bool:
-    """Return whether the last three latencies differ by at most 2 %."""
     last = [sample.latency_s for sample in samples[-3:]]
     return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
 
@@ -103,16 +89,13 @@ def measure(
     """Time `runs` repeats of the step.
 
     Args:
-        step: Runs once and reads the clock itself, with the device drained at both ends.
         timed: Surrounds the timed repeats, for example to make a recompilation an error.
         after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
-        after_warmup: Called after each warm-up repeat.
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
     samples: list[SampleKind] = []
-    reserved = resident = 0
-    growth: int | None = None
+    peaks: list[Peak] = []
     # A garbage collection in a timed repeat would not be the model's own work.
     gc.collect()
     with no_garbage_collection(), timed():
@@ -120,21 +103,28 @@ def measure(
         for number in range(1, runs + 1):
             device.reset_peak()
             sample = step()
-            peak = device.peak()
-            reserved = max(reserved, peak.reserved_bytes or 0)
-            resident = max(resident, peak.resident_bytes or 0)
-            growth = peak.growth_bytes if growth is None else max(growth, peak.growth_bytes or 0)
-            sample = sample.model_copy(update={"peak_allocated_bytes": peak.allocated_bytes})
-            samples.append(sample)
-            after_each(number, sample)
+            peaks.append(device.peak())
+            samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
+            after_each(number, samples[-1])
         ended_s = time.time()
-    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
     return Measured(
         warmed,
         tuple(samples),
         timed_at=(began_s, ended_s),
-        reserved_bytes=reserved or None,
-        resident_bytes=resident or None,
-        growth_bytes=growth,
-        flags=flags,
+        memory=memory_of(peaks),
+        flags=() if is_stable(warmed) else ("unstable_warmup",),
+    )
+
+
+def memory_of(peaks: Sequence[Peak]) -> Memory:
+    """Return the largest of several repeats' peaks. The CUDA context and cuBLAS workspaces are in none of them."""
+
+    def largest(values: Iterable[int | None]) -> int | None:
+        return max((value for value in values if value is not None), default=None)
+
+    return Memory(
+        peak_allocated_bytes=largest(peak.allocated_bytes for peak in peaks),
+        peak_reserved_bytes=largest(peak.reserved_bytes for peak in peaks),
+        peak_resident_bytes=largest(peak.resident_bytes for peak in peaks),
+        resident_growth_bytes=largest(peak.growth_bytes for peak in peaks),
     )

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.terminal_text import lines_of
+from benchmarker.core.tables import lines_of
 from benchmarker.profiling.printed_layout import (
     CALLS,
     CELL_TYPES,

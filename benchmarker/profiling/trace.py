@@ -26,7 +26,7 @@ from benchmarker.profiling.trace_events import (
     section_at,
     spans_of,
 )
-from benchmarker.schema.profile import Kernel, KernelTime, Section
+from benchmarker.schema.record import Kernel, KernelTime, Section
 
 CLOCK_MARK = "benchmarker: clock"
 """Annotation at a known moment, which relates the host's clock to the trace's."""

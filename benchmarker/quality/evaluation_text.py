@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.checkpoints.files import shipped_text
-from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, read_problem
-from benchmarker.core.packages import install_hint
+from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, install_hint, read_problem
 from benchmarker.schema.quality import Quality
 
 SHIPPED = "evaluation.txt"

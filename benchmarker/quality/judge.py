@@ -78,15 +78,15 @@ class Judge:
         """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
         plan, name, before = self._plan, self._plan.name, self._mark()
         dtype = getattr(torch, plan.dtype)
-        if not save_step_predictions(source.scorer, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
+        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
             self._path = "prefill"
             # The rows of the file have the size of a step's predictions, which is larger.
             row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
             top_k = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
             self._saved = top_k
-            if not save_prefill_predictions(source.scorer, plan.windows, top_k, self._progress, name=name):
+            if not save_prefill_predictions(source, plan.windows, top_k, self._progress, name=name):
                 raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
-        self._greedy = greedy_texts(source.scorer, plan.windows)
+        self._greedy = greedy_texts(source, plan.windows)
         after = self._device.peak().allocated_bytes
         self._extra_bytes = None if before is None or after is None else after - before
 

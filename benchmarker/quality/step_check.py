@@ -36,17 +36,17 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
     """Compare the step with the forward over texts of one length; None if the engine gives no predictions."""
     import numpy
 
-    steps, plain, scorer = [], [], source.scorer
+    steps, plain = [], []
     # A quantized cache packs a prompt at once and new tokens late: as a prompt, half of the text is packed.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
-        forward, step = scorer.forward_scores(text), scorer.step_scores(text, prompt_tokens=prompt_tokens)
+        forward, step = source.forward_scores(text), source.step_scores(text, prompt_tokens=prompt_tokens)
         if forward is None or step is None:
             return None
         steps.append(_compared(forward, step))
-        if scorer.is_library_step:
+        if source.is_library_step:
             plain.append(steps[-1][0])
-        elif plain_scores := scorer.library_step_scores(text, prompt_tokens=prompt_tokens):
+        elif plain_scores := source.library_step_scores(text, prompt_tokens=prompt_tokens):
             plain.append(_compared(forward, plain_scores)[0])
     kl, same_top = (numpy.concatenate(column) for column in zip(*steps, strict=True))
     if not numpy.isfinite(kl).all():

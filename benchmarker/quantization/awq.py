@@ -12,8 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, Pla
 from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
-from benchmarker.quantization.gptq.gptqmodel_kernels import linear_class_of, read_packed
-from benchmarker.quantization.gptq.packing import balanced, deviation
+from benchmarker.quantization.gptqmodel_kernels import balanced, deviation, linear_class_of, read_packed
 
 if TYPE_CHECKING:
     import torch

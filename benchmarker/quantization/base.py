@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
-from benchmarker.core.errors import MissingLibraryError, UnsupportedError
-from benchmarker.core.packages import install_hint, installed_version
+from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
 

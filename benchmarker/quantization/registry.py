@@ -14,13 +14,13 @@ from benchmarker.quantization import (
     bnb_8bit,
     fp16,
     gguf,
+    gptq,
     torchao_fp8,
     torchao_int4,
     torchao_int8,
     torchao_int8_dynamic,
 )
 from benchmarker.quantization.base import Loader, Options
-from benchmarker.quantization.gptq import loader as gptq
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import QuantSpec
 

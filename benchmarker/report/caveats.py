@@ -15,8 +15,7 @@ from scipy.special import stdtr
 from benchmarker.comparison.rows import CellKey, Failure, Row, cell_words, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.record import Flag, RunRecord
-from benchmarker.schema.status import status_words
+from benchmarker.schema.record import Flag, RunRecord, status_words
 
 FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer than three",

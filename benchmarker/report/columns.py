@@ -13,8 +13,8 @@ from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, sec
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.schema.metric import Metric
+from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
@@ -27,9 +27,13 @@ class InCell(Protocol):
     def cell(self) -> CellKey | None: ...
 
 
-def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
-    """Return the column of the variant's name."""
-    return [Column[Row]("variant", lambda row: row.variant, "left")]
+def names(rows: Sequence[Row]) -> Columns:
+    """Return the columns of the variant's name, and of its surroundings, such as the engine, if they vary."""
+    columns = [Column[Row]("variant", lambda row: row.variant, "left")]
+    if len({row.surroundings for row in rows}) > 1:
+        heading = rows[0].described.surroundings_noun
+        columns.append(Column(heading, lambda row: row.surroundings or MISSING, "left"))
+    return columns
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:

@@ -1,4 +1,4 @@
-"""Comparisons with explanations, which a notebook shows as tables.
+"""Comparisons with explanations, and their tables and sentences for a terminal, a notebook or markdown.
 
 from benchmarker import compare
 compare(["results/nvidia-h100"])
@@ -6,33 +6,41 @@ compare(["results/nvidia-h100"])
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from benchmarker.comparison.comparable import DifferingRecordsError
-from benchmarker.comparison.results import results_of, results_of_records, to_rows
-from benchmarker.comparison.rows import Results, with_bound
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.recommend import Recommendation
+from benchmarker.comparison.results import results_of_records, to_rows
+from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, with_bound
 from benchmarker.core import tables
-from benchmarker.core.errors import ResultsError
-from benchmarker.core.formatting import abridged
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.formatting import abridged, plural
+from benchmarker.core.tables import Block, Column, Sheet, bold, bullets, code, plain_line
 from benchmarker.explain.explain import Contrast, contrasts_of, explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
+from benchmarker.report.answer import answer, budget_lines, recommendation_lines
+from benchmarker.report.captions import caption
+from benchmarker.report.columns import against_named, bound, names, speed_up, whole_call
 from benchmarker.report.explanations import reasons
-from benchmarker.report.markdown import brief, summary, to_markdown
-from benchmarker.schema import record_io
-from benchmarker.schema.collect import Collected, collect
+from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.schema.record import RunRecord
-
-__all__ = ["Comparison", "compare", "compare_collected", "compare_records", "to_markdown", "to_rows"]
-
+from benchmarker.schema.record_io import collect
+from benchmarker.schema.registry import workload_of
 
 NAMED = 20
 """Number of folders that an error lists."""
 SEVERAL = 3
 """Number of folders from which one of them was probably meant, and a list of differences is useless."""
+MOST_CAVEATS = 4
+"""Number of caveats in the short form, the most important ones. The others are counted."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +66,22 @@ def compare(
 
     Args:
         paths: Records, or folders with records anywhere below them. A single path needs no list.
-        baseline: Variant to which all others are compared. Default: see `comparison.results.results_of`.
-        force: Compare also records that differ in device, model or versions.
+        baseline: Variant to which all others are compared. By default the baseline of the sweep's file if it is not
+            the workload's default one, and otherwise the unquantized variant in each variant's engine.
+        force: Compare also records that differ in device, model or versions. The tables name the differences.
 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
     """
     collected = collect([paths] if isinstance(paths, str | Path) else paths)
     try:
-        return compare_collected(collected, baseline=baseline, force=force)
+        return compare_records(
+            collected.records,
+            baseline=baseline,
+            sweep_baseline=collected.baseline,
+            force=force,
+            problems=collected.problems,
+        )
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
@@ -80,46 +95,189 @@ def compare(
         ) from error
 
 
-def compare_collected(collected: Collected, *, baseline: str | None = None, force: bool = False) -> Comparison:
-    """Compare records that were collected. Otherwise as `compare`."""
-    return _with_reasons(results_of(collected, baseline=baseline, force=force))
-
-
-def compare_records(records: Sequence[RunRecord], *, baseline: str | None = None, force: bool = False) -> Comparison:
-    """Compare records in memory. Otherwise as `compare`."""
-    return _with_reasons(results_of_records(records, baseline=baseline, force=force))
-
-
-def _with_reasons(results: Results) -> Comparison:
-    plain: dict[str, Any] = {field.name: getattr(results, field.name) for field in fields(Results)}
+def compare_records(
+    records: Sequence[RunRecord],
+    *,
+    baseline: str | None = None,
+    sweep_baseline: str | None = None,
+    force: bool = False,
+    problems: tuple[str, ...] = (),
+) -> Comparison:
+    """Compare records in memory. The arguments are those of `results_of_records`."""
+    results = results_of_records(
+        records, baseline=baseline, sweep_baseline=sweep_baseline, force=force, problems=problems
+    )
     explained = tuple(explain(name, members) for name, members in results.members.items())
     verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
     # A difference of records compared by --force may be that of devices or versions.
     contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
     bounds = bounds_of(explained)
-    return replace(
-        Comparison(**plain),
-        rows=tuple(with_bound(row, bounds) for row in results.rows),
-        reasons=reasons(explained),
-        explained=explained,
-        contrasts=contrasts,
-    )
+    values = {field.name: getattr(results, field.name) for field in fields(Results)}
+    values["rows"] = tuple(with_bound(row, bounds) for row in results.rows)
+    values["reasons"] = reasons(explained)
+    return Comparison(**values, explained=explained, contrasts=contrasts)
 
 
-class ShownRecord(RunRecord):
-    """A record that a notebook shows as the table of its run."""
-
-    def _repr_markdown_(self) -> str:
-        return summary(self)
+def to_markdown(results: Results) -> str:
+    """Return a whole comparison as markdown."""
+    return tables.to_markdown(whole(results))
 
 
-def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. It has the class of its workload too.
+def whole(results: Results) -> list[Block]:
+    """Return every table, caption and caveat of a comparison, as `--all` prints them."""
+    rows, workload = results.rows, workload_of(results.workload)
+    first, *others = sheets(results)
+    limits = workload.limit_sheet(rows, whole=True)
+    blocks: list[Block] = [
+        bullets([*forced(results), *workload.header(results.records)]),
+        first,
+        *([limits] if limits else []),
+        *others,
+        caption(results),
+        bullets(workload.remarks(rows, results.baseline)),
+    ]
+    if results.reasons:
+        blocks += [bold("Why"), bullets(results.reasons)]
+    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
+
+
+def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
+    """Return the answer, the first table, and a hint at the rest.
+
+    Args:
+        recommendation: Answer to a budget, which replaces the general one.
+        sheet: Table that replaces the first one.
+    """
+    ranking = ranking_of(results)
+    lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
+    elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
+    workload = workload_of(results.workload)
+    caveats = workload.caveats(results.records, results.rows)
+    return [
+        "\n".join([*forced(results), *lines]),
+        where(results),
+        sheet or first_table(ranking),
+        *([elsewhere] if elsewhere else []),
+        bullets(budget_lines(recommendation) if recommendation else []),
+        bullets(workload.remarks(results.rows, results.baseline, brief=True)),
+        bullets([*caveats[:MOST_CAVEATS], *left_out(results)]),
+        _rest(results, len(caveats) - MOST_CAVEATS),
+    ]
+
+
+def _rest(results: Results, hidden: int) -> str:
+    cells = len({row.cell for row in results.rows}) - 1
+    parts = [
+        *([plural(cells, "more cell", "more cells")] if cells > 0 else []),
+        *([plural(hidden, "more caveat", "more caveats")] if hidden > 0 else []),
+        *(["reasons"] if results.reasons else []),
+        "all columns",
+    ]
+    return f"--all: {', '.join(parts)}; --columns, --sort, --format; {code('benchmarker report')} draws."
+
+
+def where(results: Results) -> str:
+    """Return model, device and number of processes in a line or two."""
+    lines = workload_of(results.workload).header(results.records)
+    return ". ".join(line.split(": ", 1)[1] for line in lines if not line.startswith("versions:")) + "."
+
+
+def forced(results: Results) -> list[str]:
+    """Return the differences between records that `--force` compared."""
+    differences = "; ".join(plain_line(difference, longest=300) for difference in results.differences)
+    return [f"{bold('not comparable, forced:')} {differences}"] if differences else []
+
+
+def left_out(results: Results) -> list[str]:
+    """Return the files that could not be read."""
+    return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """Return the tables: the first table's cell with all columns, every cell, and those of the workload."""
+    rows, chosen = results.rows, headline_rows(results.rows)
+    workload = workload_of(results.workload)
+    cell = chosen[0].cell if chosen else None
+
+    def columns(shown: Sequence[Row]) -> list[Column[Any]]:
+        return [
+            *workload.timing_columns(shown),
+            *speed_up(shown),
+            *against_named(shown, results.named),
+            *whole_call(shown, results.baseline),
+        ]
+
+    of_cell = [*names(rows), *columns(chosen), *bound(chosen), *workload.cost_columns(chosen)]
+    tables = [Sheet(f"At {cell_words(cell)}" if cell else "", of_cell, chosen)]
+    if len({row.cell for row in rows}) > 1:
+        costs = workload.cost_columns(rows, whole=True)
+        every_cell = [*workload.cell_columns(rows), *names(rows), *columns(rows), *costs]
+        tables.append(Sheet("Every cell", every_cell, rows))
+    return [*tables, *workload.detail_sheets(chosen)]
+
+
+def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
+    """Return the first table with these columns in this order.
 
     Raises:
-        ResultsError: No such record, or an unreadable one.
+        SpecError: No such column, or several with this beginning.
     """
-    record = record_io.read_record(Path(path))
-    # The workload's fields come before those of any record.
-    kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
-    return cast("type[ShownRecord]", kind).model_construct(**dict(record))
+    first = first_table(ranking_of(results))
+    choices = column_choices(results)
+    picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]
+    variant = first.columns[0]
+    others = [column for column in picked if column.heading != variant.heading]
+    rows = _sorted(first.rows, _column(sort, choices, option="--sort")) if sort else first.rows
+    return replace(first, columns=[variant, *others], rows=rows, notes=()) if picked else replace(first, rows=rows)
+
+
+def column_choices(results: Results) -> dict[str, Column[Any]]:
+    """Return the columns that `chosen_sheet` accepts by their headings in small letters."""
+    first = first_table(ranking_of(results))
+    limits = workload_of(results.workload).limit_sheet(list(first.rows))
+    of_rows = (sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))
+    columns: dict[str, Column[Any]] = {}
+    for sheet in (first, *of_rows, *([limits] if limits else [])):
+        for column in sheet.columns:
+            columns.setdefault(column.heading.lower(), column)
+    return columns
+
+
+def _column(name: str, columns: Mapping[str, Column[Any]], *, option: str) -> Column[Any]:
+    wanted = name.strip().lower()
+    if wanted in columns:
+        return columns[wanted]
+    matches = [heading for heading in columns if heading.startswith(wanted)]
+    matches = matches or [heading for heading in columns if wanted in heading]
+    if len(matches) == 1:
+        return columns[matches[0]]
+    if matches:
+        raise SpecError(f"{option} {name.strip()}: several columns have this beginning: {', '.join(matches)}")
+    raise SpecError(f"{option} {name.strip()}: no such column{did_you_mean(wanted, columns)}")
+
+
+def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:
+    number = column.sort
+    if number is None:
+        return sorted(rows, key=column.text)
+    turn = -1 if column.is_more_better else 1
+    return sorted(rows, key=lambda row: math.inf if (value := number(row)) is None else turn * value)
+
+
+def to_csv(results: Results, sheet: Sheet | None) -> str:
+    """Return the printed columns of a table; without a table, every key of every row in base units."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if sheet:
+        writer.writerow(column.heading for column in sheet.columns)
+        writer.writerows([column.text(row) for column in sheet.columns] for row in sheet.rows)
+    else:
+        rows = to_rows(results)
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        writer.writerow(keys)
+        writer.writerows([_csv_value(row.get(key)) for key in keys] for row in rows)
+    return text.getvalue()
+
+
+def _csv_value(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else value

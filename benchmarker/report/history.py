@@ -11,8 +11,8 @@ from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.formatting import MISSING, plural, with_spread
 from benchmarker.core.tables import Column, Sheet, plain_line
-from benchmarker.schema.collect import Collected
 from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import Collected
 
 DATE_LENGTH = 16
 COMMIT_LENGTH = 7

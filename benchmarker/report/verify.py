@@ -9,8 +9,8 @@ expected values come from the files' raw JSON and from `comparison.recompute`, w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,37 +30,23 @@ from benchmarker.comparison.recompute import (
 )
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, headline, keys_of
-from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.first_table import first_table
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import parse_json, read_bytes
+from benchmarker.schema.record_io import collect, parse_json, read_bytes
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""
+Rounds = dict[tuple[str, int], float]
+"""Times by sweep and round."""
+Ratios = Mapping[str, Any]
+"""Ratio, its interval and its verdict."""
 RATIO_PARTS = {"ratio": "value", "ratio_low": "low", "ratio_high": "high"}
 ESTIMATE_PARTS = {"": "value", " low": "low", " high": "high", " deviation": "deviation"}
 NUMBER = r"(\d+(?:\.\d+)?)"
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """One number that does not follow from the samples."""
-
-    file: str
-    """The record, or the variant of a table's row."""
-    place: str
-    """Cell or part of the record."""
-    field: str
-    stated: str
-    recomputed: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.place}: {self.field} is {self.stated}, but the samples give {self.recomputed}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +55,7 @@ class Verified:
 
     records: int
     numbers: int
-    mismatches: tuple[Mismatch, ...]
+    mismatches: tuple[Check, ...]
     problems: tuple[str, ...]
     """Files that could not be read."""
 
@@ -84,34 +70,35 @@ class _Expected:
 
     numbers: dict[Place, Numbers]
     """Metrics, memory and counts of each measured row."""
-    seconds: dict[Place, dict[tuple[str, int], float]]
+    seconds: dict[Place, Rounds]
     """Ranking metric by round, as seconds or inverse rates."""
-    calls: dict[Place, dict[tuple[str, int], float]]
+    calls: dict[Place, Rounds]
     """Latency by round."""
     metrics: dict[Place, str]
     """Name of each row's ranking metric. Rates of two metrics have no ratio."""
     circumstances: Mapping[str, object]
-    references: dict[str, str | None] = field(default_factory=dict)
-    named: str | None = None
 
     def rate(self, place: Place) -> float:
         """Return the inverse of the geometric mean over rounds: more is faster."""
         return 1 / (centre(self.seconds[place]) or 0.0)
 
-    def ratios(
-        self, pairs: Mapping[Place, Place], times: Mapping[Place, dict[tuple[str, int], float]]
-    ) -> dict[Place, Numbers | dict[str, Any]]:
-        """Return ratio, interval and verdict of each pair of a row and its reference."""
+    def shown(self, row: Row) -> float:
+        """Return the ranking metric in its printed unit."""
+        rate, metric = self.rate(_place(row)), row.ranking
+        return metric.scale * (rate if metric.better == "higher" else 1 / rate)
+
+    def ratios(self, pairs: Mapping[Place, tuple[Place, Place]], times: Mapping[Place, Rounds]) -> dict[Place, Ratios]:
+        """Return ratio, interval and verdict of pairs of a reference and a row."""
         tested = {
-            place: ratio(
+            name: ratio(
                 times[reference],
-                times[place],
-                is_paired=self.circumstances[place[0]] == self.circumstances[reference[0]],
+                times[row],
+                is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]],
             )
-            for place, reference in pairs.items()
+            for name, (reference, row) in pairs.items()
         }
         all_p = [p for _, p in tested.values() if p is not None]
-        return {place: {**numbers, "verdict": verdict(numbers, p, all_p)} for place, (numbers, p) in tested.items()}
+        return {name: {**numbers, "verdict": verdict(numbers, p, all_p)} for name, (numbers, p) in tested.items()}
 
 
 def verify(paths: Sequence[str | Path]) -> Verified:
@@ -125,33 +112,36 @@ def verify(paths: Sequence[str | Path]) -> Verified:
     for workload in dict.fromkeys(record.workload for record in collected.records):
         files = {path: record for path, record in collected.files if record.workload == workload}
         checks += _comparison_checks(files, collected.baseline)
-    wrong = [
-        Mismatch(file, check.place, check.field, str(check.stated), str(check.recomputed))
-        for file, check in checks
-        if not check.holds
-    ]
-    return Verified(len(collected.files), len(checks), tuple(wrong), collected.problems)
+    mismatches = tuple(replace(check, file=file) for file, check in checks if not check.holds)
+    return Verified(len(collected.files), len(checks), mismatches, collected.problems)
 
 
 def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None) -> Iterator[tuple[str, Check]]:
     """Check the comparison that `compare` makes of these records."""
-    records = tuple(files.values())
-    results = results_of_records(records, sweep_baseline=sweep_baseline, force=True)
+    results = results_of_records(tuple(files.values()), sweep_baseline=sweep_baseline, force=True)
     expected = _expected(results, files)
-    ratios = _expected_ratios(results, expected)
+    references, named = _expected_references(results, expected)
+    ratios = _expected_ratios(results, expected, references, named)
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
-        place = row.variant, row.cell
-        stated = _stated(row)
-        values = {**expected.numbers[place], "reference": _reference(row, expected)}
+        reference = references[row.variant]
+        has_reference = reference and row.pace and expected.seconds.get((reference, row.cell))
+        values = {**expected.numbers[_place(row)], "reference": reference if has_reference else None}
         for name, kind in ratios.items():
-            values |= {f"{name}{part}": value for part, value in kind.get(place, _no_ratio()).items()}
+            numbers = kind.get(_place(row), {})
+            values |= {f"{name}{part}": numbers.get(part) for part in (*RATIO_PARTS, "verdict")}
+        stated = _stated(row)
         for name, value in values.items():
             yield f"table, {row.variant}", equal(cell_words(row.cell), name, stated[name], value)
     ranking = ranking_of(results)
     yield from (("answer", check) for check in _ranking_checks(ranking, expected))
     yield from _printed_checks(results, ranking, expected, ratios)
+
+
+def _place(row: Row) -> Place:
+    assert row.cell is not None
+    return row.variant, row.cell
 
 
 def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
@@ -163,19 +153,17 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
         name: [(record, Raw(parse_json(read_bytes(paths[id(record)]), paths[id(record)]))) for record in members]
         for name, (_, members) in variants.items()
     }
-    numbers, seconds, calls = {}, {}, {}
+    numbers, seconds, calls, metrics = {}, {}, {}, {}
     for row in results.rows:
         if row.cell is None or row.status != "ok":
             continue
-        cells, place = _cells(contents[row.variant], row.cell), (row.variant, row.cell)
+        cells, place = _cells(contents[row.variant], row.cell), _place(row)
         numbers[place] = numbers_of(cells, row.described.metrics)
         seconds[place] = seconds_by_round(row.ranking, cells) if row.pace else {}
         calls[place] = by_round(cells, lambda _, sample: sample.latency_s)
+        metrics[place] = row.ranking.name
     circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
-    metrics = {(row.variant, row.cell): row.ranking.name for row in results.rows if row.cell}
-    expected = _Expected(numbers, seconds, calls, metrics, circumstances)
-    references, named = _expected_references(results, expected)
-    return replace(expected, references=references, named=named)
+    return _Expected(numbers, seconds, calls, metrics, circumstances)
 
 
 def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
@@ -197,8 +185,8 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
     if results.has_named_baseline:
         return dict.fromkeys(names, results.baseline), results.baseline
     cell = headline(results.rows)
-    plain = [row for row in results.rows if row.cell and expected.seconds.get((row.variant, row.cell)) and row.is_plain]
-    plain.sort(key=lambda row: (row.cell != cell, -expected.rate((row.variant, row.cell))))  # type: ignore[arg-type]
+    plain = [row for row in results.rows if row.cell and row.is_plain and expected.seconds.get(_place(row))]
+    plain.sort(key=lambda row: (row.cell != cell, -expected.rate(_place(row))))
     engines = {row.variant: row.surroundings for row in results.rows}
     chosen: dict[str, str | None] = {}
     for name in names:
@@ -207,35 +195,25 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
     return chosen, next((row.variant for row in plain), None)
 
 
-def _expected_ratios(results: Results, expected: _Expected) -> dict[str, dict[Place, Any]]:
+def _expected_ratios(
+    results: Results, expected: _Expected, references: Mapping[str, str | None], named: str | None
+) -> dict[str, dict[Place, Ratios]]:
     """Return the three kinds of ratios of all rows: speed-up, relative to the named row, and of whole calls."""
+    seconds, calls = expected.seconds, expected.calls
 
-    def pairs(
-        reference_of: Callable[[str], str | None], times: Mapping[Place, dict[tuple[str, int], float]]
-    ) -> dict[Place, Place]:
+    def pairs(references: Mapping[str, str | None], times: Mapping[Place, Rounds]) -> dict[Place, tuple[Place, Place]]:
         return {
-            (variant, cell): (name, cell)
+            (variant, cell): ((name, cell), (variant, cell))
             for variant, cell in times
-            if (name := reference_of(variant)) and name != variant and times[variant, cell] and times.get((name, cell))
+            if (name := references[variant]) and name != variant and times[variant, cell] and times.get((name, cell))
             if times is calls or expected.metrics[variant, cell] == expected.metrics[name, cell]
         }
 
-    seconds, calls = expected.seconds, expected.calls
     return {
-        "": expected.ratios(pairs(expected.references.get, seconds), seconds),
-        "named ": expected.ratios(pairs(lambda _: expected.named, seconds), seconds),
-        "call ": expected.ratios(pairs(lambda _: results.baseline, calls), calls),
+        "": expected.ratios(pairs(references, seconds), seconds),
+        "named ": expected.ratios(pairs(dict.fromkeys(references, named), seconds), seconds),
+        "call ": expected.ratios(pairs(dict.fromkeys(references, results.baseline), calls), calls),
     }
-
-
-def _no_ratio() -> dict[str, None]:
-    return dict.fromkeys((*RATIO_PARTS, "verdict"))
-
-
-def _reference(row: Row, expected: _Expected) -> str | None:
-    name = expected.references[row.variant]
-    assert row.cell is not None
-    return name if name and expected.seconds.get((name, row.cell)) and row.pace else None
 
 
 def _stated(row: Row) -> dict[str, Any]:
@@ -244,126 +222,96 @@ def _stated(row: Row) -> dict[str, Any]:
         "rounds": row.rounds,
         "runs": row.runs,
         "reference": row.variant if row.is_reference and row.pace else row.speed_up.reference if row.speed_up else None,
-        **_estimate("latency_s", row.latency),
-        **_speed_up("", row.speed_up),
-        **_speed_up("named ", row.against_named),
-        **_speed_up("call ", row.call),
+        **_parts("latency_s", row.latency, ESTIMATE_PARTS),
     }
+    for name, speed_up in (("", row.speed_up), ("named ", row.against_named), ("call ", row.call)):
+        stated |= _parts(name, speed_up.ratio if speed_up else None, RATIO_PARTS)
+        stated[f"{name}verdict"] = speed_up.verdict if speed_up else None
     for metric in row.described.metrics:
         measured = row.metrics.get(metric.name)
-        stated |= {metric.name: row.facts.get(metric.name)} if metric.of_cell else _estimate(metric.name, measured)
+        stated |= _parts(metric.name, measured, ESTIMATE_PARTS)
+        if metric.of_cell:
+            stated[metric.name] = row.facts.get(metric.name)
     return stated
 
 
-def _speed_up(name: str, speed_up: SpeedUp | None) -> dict[str, Any]:
-    ratio_of: Ratio | None = speed_up.ratio if speed_up else None
-    parts = {f"{name}{part}": getattr(ratio_of, attribute, None) for part, attribute in RATIO_PARTS.items()}
-    return {**parts, f"{name}verdict": speed_up.verdict if speed_up else None}
-
-
-def _estimate(name: str, measured: Estimate | None) -> dict[str, float | None]:
-    return {f"{name}{end}": getattr(measured, part, None) for end, part in ESTIMATE_PARTS.items()}
+def _parts(name: str, measured: Estimate | Ratio | None, parts: Mapping[str, str]) -> dict[str, float | None]:
+    return {f"{name}{part}": getattr(measured, attribute, None) for part, attribute in parts.items()}
 
 
 def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
     """Check order, leader and rivals of the first table's cell."""
     if ranking.fastest is None or ranking.cell is None:
         return
-    where, cell = cell_words(ranking.cell), ranking.cell
-    rates = {row.variant: expected.rate((row.variant, cell)) for row in ranking.measured}
+    where = cell_words(ranking.cell)
+    rates = {row.variant: expected.rate(_place(row)) for row in ranking.measured}
     fastest = max(rates, key=lambda name: rates[name])
     yield equal(where, "fastest", rates[ranking.fastest.variant], rates[fastest])
-    order = [rates[row.variant] for row in ranking.measured]
+    order = list(rates.values())
     yield Check(where, "order of the rows", order, "the fastest first", holds=order == sorted(order, reverse=True))
-    places = {rival.row.variant: (rival.row.variant, cell) for rival in ranking.rivals}
     # A rival's ratio is the fastest row's rate divided by its own.
-    tested = {
-        name: ratio(
-            expected.seconds[place],
-            expected.seconds[fastest, cell],
-            is_paired=expected.circumstances[name] == expected.circumstances[fastest],
-        )
-        for name, place in places.items()
-    }
-    all_p = [p for _, p in tested.values() if p is not None]
+    pairs = {_place(rival.row): (_place(rival.row), (fastest, ranking.cell)) for rival in ranking.rivals}
+    ratios = expected.ratios(pairs, expected.seconds)
     for rival in ranking.rivals:
-        numbers, p = tested[rival.row.variant]
+        numbers = ratios[_place(rival.row)]
         for name, part in RATIO_PARTS.items():
             yield equal(where, f"{name} to {rival.row.variant}", getattr(rival.ratio, part), numbers[name])
-        alone = verdict(numbers, p, all_p)
         if rival.verdict not in ("inconclusive", "not tested"):
             # An open verdict of the table holds in the answer too.
-            yield equal(where, f"verdict on {rival.row.variant}", rival.verdict, alone)
+            yield equal(where, f"verdict on {rival.row.variant}", rival.verdict, numbers["verdict"])
 
 
 def _printed_checks(
-    results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Any]]
+    results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Ratios]]
 ) -> Iterator[tuple[str, Check]]:
     """Check the texts of the first table and of the answer."""
     if ranking.leader is None or ranking.cell is None:
         return
-    where, cell = cell_words(ranking.cell), ranking.cell
-    metric = ranking.leader.ranking
+    where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.leader.ranking
     for column in first_table(ranking).columns:
         for row in ranking.measured:
-            place = row.variant, cell
-            text = column.text(row)
+            text, numbers = column.text(row), ratios[""].get(_place(row), {})
             value: float | None = None
             if column.heading == metric.heading and row.ranking is metric:
-                value = _rate_of(row, expected) * metric.scale
+                value = expected.shown(row)
             elif column.heading == "speed-up":
-                value = ratios[""].get(place, {}).get("ratio")
+                value = numbers.get("ratio")
                 if value is not None and "x" in text:
-                    yield f"first table, {row.variant}", _interval_check(where, text, ratios[""][place])
+                    yield f"first table, {row.variant}", _interval_check(where, text, numbers)
             elif column.heading == f"vs {results.named}":
-                value = ratios["named "].get(place, {}).get("ratio")
+                value = ratios["named "].get(_place(row), {}).get("ratio")
             elif column.heading.startswith("peak "):
-                size = expected.numbers[place]["peak_memory_bytes"]
+                size = expected.numbers[_place(row)]["peak_memory_bytes"]
                 value = size / (GIB if column.heading.endswith("GiB") else MIB) if size is not None else None
             if value is not None and not text.startswith("outlier"):
                 yield f"first table, {row.variant}", _printed(where, column.heading, text, value)
     lines = [unmarked(line) for line in answer(results, ranking)]
-    leader = ranking.leader
     after_name = lines[0].partition(leader.label)[2]
-    unit = re.escape(metric.shown_unit)
-    if match := re.search(rf"{NUMBER} {unit}", after_name):
-        yield "answer", _printed(where, metric.heading, match[1], _rate_of(leader, expected) * metric.scale)
-    named = ratios["named "].get((leader.variant, cell))
+    if match := re.search(rf"{NUMBER} {re.escape(metric.shown_unit)}", after_name):
+        yield "answer", _printed(where, metric.heading, match[1], expected.shown(leader))
+    named = ratios["named "].get(_place(leader))
     if named and (match := re.search(rf"{NUMBER}x(?: \[{NUMBER}, {NUMBER}\])?", after_name)):
         for part, text in zip(RATIO_PARTS, match.groups(), strict=True):
             if text is not None:
                 yield "answer", _printed(where, part, text, named[part])
-    size = expected.numbers[leader.variant, cell]["peak_memory_bytes"]
+    size = expected.numbers[_place(leader)]["peak_memory_bytes"]
     if size is not None and (match := re.search(rf"Costs {NUMBER} GiB", " ".join(lines))):
         yield "answer", _printed(where, "peak GiB", match[1], size / GIB)
 
 
-def _rate_of(row: Row, expected: _Expected) -> float:
-    assert row.cell is not None
-    rate = expected.rate((row.variant, row.cell))
-    return rate if row.ranking.better == "higher" else 1 / rate
-
-
-def _interval_check(where: str, text: str, numbers: Mapping[str, Any]) -> Check:
+def _interval_check(where: str, text: str, numbers: Ratios) -> Check:
     match = re.search(rf"\[{NUMBER}, {NUMBER}\] (\w+)", text)
     ends = (numbers["ratio_low"], numbers["ratio_high"])
     if match is None:
         return Check(where, "interval of the speed-up", text, "no interval", holds=None in ends)
     holds = all(_shows(shown, value) for shown, value in zip(match.groups(), ends, strict=False))
-    return Check(
-        where,
-        "speed-up",
-        text,
-        f"{ends}, {numbers['verdict']}",
-        holds and match[3] == numbers["verdict"][: len(match[3])],
-    )
+    word = numbers["verdict"]
+    return Check(where, "speed-up", text, f"{ends}, {word}", holds=holds and match[3] == word[: len(match[3])])
 
 
 def _printed(where: str, name: str, text: str, value: float) -> Check:
     match = re.match(NUMBER, text)
-    return Check(
-        where, f"{name} as printed", text, value, holds=bool(match) and _shows(match[1] if match else "", value)
-    )
+    return Check(where, f"{name} as printed", text, value, holds=match is not None and _shows(match[1], value))
 
 
 def _shows(text: str, value: float | None) -> bool:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, SpecError, read_problem
 from benchmarker.schema.base import Plain, Scalar, first_problem
-from benchmarker.schema.experiment import ExperimentBase, VariantBase
+from benchmarker.schema.job import ExperimentBase, VariantBase
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:

@@ -5,27 +5,104 @@ A workload's job is a subclass with the types of its subject, variant and grid. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import Field, model_validator
+
+from benchmarker.core.errors import did_you_mean
 from benchmarker.schema.base import Plain
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.experiment import GridBase, Procedure, VariantBase
+from benchmarker.schema.record import Environment
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class VariantBase(Plain):
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """Name in the tables."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_after_values(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "name" in data:
+            return data
+        places = {name: place for place, name in enumerate(cls.model_fields)}
+        names = sorted(data, key=lambda name: places.get(name, len(places)))
+        values = [str(data[name]) for name in names if isinstance(data[name], str | int | float)]
+        return {**data, "name": " ".join(values)} if values else data
+
+
+class GridBase(Plain):
+    def points(self) -> Sequence[Any]:
+        """Return every cell as a named tuple, the smallest first, so that running out of memory costs only larger
+        cells."""
+        raise NotImplementedError
+
+    def point_key(self, point: Any) -> dict[str, Any]:
+        """Return the values of a point that determine its result."""
+        values: dict[str, Any] = point._asdict()
+        return values
+
+
+class Procedure(Plain):
+    """How each cell is measured."""
+
+    warmup: Annotated[int, Field(gt=0, le=100)] = 3
+    """Untimed generations at the cell's exact shape. More follow until the last three agree within 2 %."""
+    warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
+    """Maximum number of untimed generations, unless `warmup` is larger."""
+    runs: Positive = 5
+    """Timed generations."""
+    rounds: Positive = 5
+    """Number of times that a sweep runs every variant, each time in a new process. Intervals are over rounds."""
+    profile: bool = True
+    """Record one more generation under torch.profiler, after the timing."""
+    profile_tokens: Positive = 32
+    """Maximum number of tokens of the profiled generation. A trace grows by megabytes per token."""
+    energy: bool = False
+    """Count the energy of the largest cell, after the timing. Takes about a minute on a GPU with an energy counter."""
+    limits: bool = True
+    """Measure the device's bandwidth and matmul rate first, which takes one or two seconds."""
+
+
+class ExperimentBase(Plain):
+    """A whole comparison, as in a config file. A subclass adds `subject`."""
+
+    workload: str
+    grid: GridBase
+    procedure: Procedure = Procedure()
+    variants: Annotated[tuple[VariantBase, ...], Field(min_length=1)]
+    baseline: str | None = None
+    """Name of the variant to which speed-ups are relative. The first variant by default."""
+
+    @model_validator(mode="after")
+    def _names_make_sense(self) -> Self:
+        names = [variant.name for variant in self.variants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"variants: two are named '{name}'")
+        if self.baseline is not None and self.baseline not in names:
+            raise ValueError(f"baseline: no variant '{self.baseline}'{did_you_mean(self.baseline, names)}")
+        return self
+
+    def subject_values(self) -> dict[str, Any]:
+        subject: Plain = getattr(self, "subject")  # noqa: B009
+        return subject.model_dump(mode="json")
+
 
 PROGRAM = "python -m benchmarker.run"
-"""Beginning of the command that repeats a record."""
 
 
 class Part(Plain):
     """Share of a sweep that one process measures."""
 
     record: Path
-    """Path of the record that the sweep expects."""
     sweep: str
     """Time at which the sweep began."""
     round: int = 0
     cells: tuple[int, ...] = ()
-    """Positions in the grid's points."""
     only: Literal["timing", "quality"]
     """Timing and quality have a process each."""
     profile: bool = False
@@ -40,9 +117,7 @@ class Origin(Plain):
     config: str
     """Config file of the job. It is not read again."""
     config_sha256: str
-    """SHA-256 of the config file."""
     benchmarker: str
-    """Version of this program."""
     environment: Environment
     keys: tuple[str, ...]
     """`key` of each cell, by position in the grid."""
@@ -53,12 +128,8 @@ class Origin(Plain):
 
 
 class Job(Plain):
-    """Everything that one run needs."""
-
     job_version: Literal[2] = 2
-    """Version of the format."""
     workload: str
-    """Name of the workload."""
     subject: Plain
     """Values that all variants share."""
     variant: VariantBase
@@ -76,7 +147,6 @@ class Job(Plain):
 
     @property
     def is_timed(self) -> bool:
-        """Whether this process times anything."""
         return self.part is None or self.part.only == "timing"
 
     @property
@@ -86,11 +156,28 @@ class Job(Plain):
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs that one process uses."""
         return 1
 
+    @property
+    def title(self) -> str:
+        """Subject of the job, for the first line and the folder of its records."""
+        return self.workload
+
+    @property
+    def matmul_dtype(self) -> str:
+        """Type in which the device's matmul rate is measured."""
+        return getattr(self.variant, "dtype", None) or getattr(self.subject, "dtype", None) or "float32"
+
+    @property
+    def processes(self) -> int:
+        """Number of processes of one run that may compute on the same GPU."""
+        return 1
+
+    def repeat_s(self, point: Any) -> float:  # noqa: ARG002
+        """Return a first guess of the seconds of one repeat."""
+        return 1.0
+
     def in_part(self, part: Part) -> Self:
-        """Return the job of one process of a sweep."""
         if part.profile or not self.procedure.profile:
             return self.model_copy(update={"part": part})
         procedure = self.procedure.model_copy(update={"profile": False})
@@ -98,6 +185,5 @@ class Job(Plain):
         return self.model_copy(update={"part": part, "procedure": procedure, "reproduce": reproduce})
 
     def points(self) -> list[Any]:
-        """Return the cells to measure, the smallest first."""
         points = list(self.grid.points())
         return [points[position] for position in self.part.cells] if self.part else points

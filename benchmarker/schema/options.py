@@ -1,23 +1,48 @@
 """The options of a run, made from the fields of a workload's job with their names, help and defaults.
 
-An option sets one field of the job, such as `grid.new_tokens`. The command line parses it.
+An option sets one field of the job, such as `grid.new_tokens`. The command line parses it. This module imports neither
+pydantic nor a workload, for a fast --help.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
-from benchmarker.schema.base import Plain
-from benchmarker.schema.option import Kind, Option
-
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from benchmarker.schema.base import Plain
     from benchmarker.schema.job import Job
     from benchmarker.workloads.base import Workload
+
+Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "pairs"]
+"""`wholes` and `words` are lists with commas; these, `texts` and `pairs` (key=value) may be repeated."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a run."""
+
+    flag: str
+    place: str
+    """Field of the job that it sets."""
+    kind: Kind
+    help: str
+    panel: str
+    default: str | None = None
+    """Default value for --help."""
+    value: Any = None
+    """Value that it sets if it takes none."""
+    key: str | None = None
+    """Key of a mapping if it sets one value of the mapping."""
+
+    @property
+    def takes_value(self) -> bool:
+        return self.kind != "flag"
+
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
 """Default headings of the groups."""
@@ -87,7 +112,7 @@ def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:
 
 def is_group(annotation: Any) -> bool:
     """Return whether a field has fields of its own."""
-    return isinstance(annotation, type) and issubclass(annotation, Plain)
+    return hasattr(annotation, "model_fields")
 
 
 def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str | None) -> Option:

@@ -15,10 +15,8 @@ from benchmarker.core.formatting import decimal, percent, significant
 from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 QualitySize = Literal["quick", "full"]
-"""Amount of text that is scored."""
 WINDOW_TOKENS: dict[QualitySize, int] = {"quick": 289, "full": 512}
-"""Tokens of a window. The first 256 are context and the last has no successor: `quick` scores 32 of a window, `full`
-255."""
+"""The first 256 tokens of a window are context and the last has no successor: `quick` scores 32, `full` 255."""
 
 
 class Divergence(Plain):
@@ -27,21 +25,18 @@ class Divergence(Plain):
     ln_ratio: Number
     """ln(perplexity / baseline's perplexity), token by token on the same text. 0 means no loss."""
     ln_ratio_error: Number | None
-    """Standard error of the paired difference. None for a single window, as for all standard errors here."""
+    """Standard error of the paired difference. Null for a single window, as all standard errors."""
     kl_mean: Number
-    """Kullback-Leibler divergence from the baseline, nats."""
     kl_mean_error: Number | None
     kl_median: Number
     kl_90: Number
-    """90th percentile over the tokens."""
     kl_99: Number
     kl_999: Number | None = None
-    """99.9th percentile. None if fewer than 5 tokens lie beyond it, and in older records, as the next two."""
+    """99.9th percentile; null if fewer than 5 tokens lie beyond it."""
     kl_max: Number
     change_low: Number | None = None
     """0.1st percentile of the change of the probability of the text's own token."""
     change_high: Number | None = None
-    """99.9th percentile of that change."""
     same_top: Number
     """Share of tokens with the same most likely next token."""
     same_top_error: Number | None
@@ -50,28 +45,21 @@ class Divergence(Plain):
 
 
 class StepDivergence(Plain):
-    """Difference of the timed decode step from the same variant's forward pass over the whole text.
-
-    The step receives the text's tokens. Random weights are as good as trained ones.
-    """
+    """Difference of the timed decode step from the same variant's forward pass over the whole text."""
 
     steps: Positive
-    """Number of decode steps that were compared."""
     text_tokens: Positive
-    """Length of each text, tokens, with a prompt of one token; no longer than the timed shape."""
+    """Length of each text with a prompt of one token; no longer than the timed shape."""
     kl_mean: Number
-    """Mean Kullback-Leibler divergence of the step from the forward pass, nats."""
+    """Mean Kullback-Leibler divergence of the step from the forward pass."""
     kl_max: Number
     same_top: Number
-    """Share of steps with the same most likely token."""
     plain_kl_mean: Number | None = None
-    """Mean divergence of the library's own step, without capture or compilation, nats: ordinary rounding. Equal to
-    `kl_mean` for `eager`. None if the library's kernels were replaced."""
+    """Mean divergence of the library's own step, without capture or compilation: ordinary rounding."""
     of_engine: bool = False
-    """Whether step and forward pass are of an external engine, whose prompts may use other kernels than its steps."""
+    """True for an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False
-    """Whether the KV cache is quantized. `kl_mean` is then its cost, and `plain_kl_mean` that of an unquantized cache.
-    """
+    """True if the KV cache is quantized: `kl_mean` is its cost, `plain_kl_mean` that of an unquantized cache."""
 
     @property
     def expected(self) -> float:
@@ -89,14 +77,13 @@ class StepDivergence(Plain):
 
 
 STEP_ROUNDING = 0.001
-"""Nats. Rounding gave 0.0002 for four quantizations of the small model on a CPU."""
+"""Nats. Rounding gave 0.0002 for four quantizations on a CPU."""
 STEP_FACTOR = 5
 """Largest ratio of a step's divergence to that of the library's own step."""
 STEP_WRONG = 0.01
 """Nats, about the whole cost of 4 bits."""
 ENGINE_STEP_WRONG = 0.1
-"""Nats. llama.cpp's step gave 0.0002 in F16, 0.0017 in Q8_0, 0.0071 in Q4_K_M and 0.0116 in Q4_0 (random weights of
-Qwen3-4B, H200): it rounds activations to 8 bits, and differently in prompts."""
+"""Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
 
 
 class TaskResult(Plain):
@@ -104,19 +91,15 @@ class TaskResult(Plain):
 
     task: str
     version: str
-    """Version of the task."""
     harness: str
-    """Version of the harness."""
     metric: str
     """Metric of the harness with its filter, as `acc_norm` or `exact_match (strict-match)`."""
     few_shots: Whole
-    """Number of examples before each question."""
     asked: tuple[str, ...] = ()
-    """All task names of --tasks; one name may stand for several tasks. Empty in older records."""
+    """All task names of --tasks; one name may stand for several tasks."""
     limit: Whole | None = None
     """Number of questions of each task; None for all."""
     right: Annotated[tuple[bool, ...], Field(min_length=1)]
-    """Whether each answer was right, in the order of the data set."""
 
     @property
     def accuracy(self) -> float:
@@ -132,7 +115,6 @@ class WindowMeans(Plain):
     kl: Number
     same_top: Number
     squared_change: Number
-    """Mean square of the change of the own token's probability."""
 
 
 class GreedyText(Plain):
@@ -140,8 +122,7 @@ class GreedyText(Plain):
 
     tokens: tuple[Whole, ...]
     gaps: tuple[Number, ...] = ()
-    """Difference of the log-probabilities of the two most likely tokens at each position, nats. Empty if the engine
-    does not report it."""
+    """Difference of the log-probabilities of the two most likely tokens at each position, nats."""
 
 
 class Quality(Plain):
@@ -149,13 +130,11 @@ class Quality(Plain):
 
     size: QualitySize
     path: Literal["forward", "step", "prefill"] = "forward"
-    """Source of the predictions: the engine's decode `step`, its `prefill`, or in older records the model's `forward`.
-    """
+    """Source of the predictions: the engine's decode `step`, its `prefill`, or the model's `forward`."""
     text: str
     """Name of the text: the shipped one, a file or a data set."""
     text_sha256: str
     text_asked: str | None = None
-    """Value of --eval-text. None for the shipped text and in older records."""
     text_tokens: Whole
     window_tokens: Whole
     scored_from: Whole
@@ -165,41 +144,31 @@ class Quality(Plain):
     positions: Whole
     """Number of scored tokens over all windows."""
     top_k: Whole | None
-    """Number of tokens kept of each distribution; divergences are then lower bounds. None if all were kept."""
+    """Number of tokens kept of each distribution, null for all; divergences are then lower bounds."""
     perplexity: Number
     perplexity_error: Number | None
-    """Standard error over texts of the same kind."""
     baseline: str
-    """Name of the unquantized model."""
     is_baseline: bool
-    """Whether this is the unquantized model itself."""
     baseline_perplexity: Number
     against: Divergence
     noise: Divergence
     """Divergence of the baseline from itself in a second run."""
     windows: tuple[WindowMeans, ...]
     greedy: tuple[GreedyText, ...] = ()
-    """Continuations of the first 32 tokens of eight windows. Empty in older records."""
     seconds: Number
-    """Time of the whole judgement, s, loading the baseline included."""
     file_bytes: Whole
-    """Size of the temporary file with the distributions, bytes."""
     extra_bytes: Whole | None
-    """Peak memory beyond the model's own while scoring, bytes. None on CPU."""
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is the baseline's own forward pass."""
         return self.is_baseline and self.path == "forward"
 
     @property
     def is_silent(self) -> bool:
-        """Whether the divergence is too small to rank variants."""
         return self.against.kl_mean < SILENT_KL
 
     @property
     def is_distinguishable(self) -> bool:
-        """Whether the divergence is larger than the baseline's from itself."""
         return self.against.kl_mean > self.noise.kl_mean
 
     @property
@@ -216,9 +185,8 @@ class Quality(Plain):
 
 
 SILENT_KL = 0.01
-"""Nats per token. Below it a divergence does not rank variants: near the baseline its rank correlation with benchmark
-scores is 0.00 and -0.24 (arXiv 2606.19558). The limit is our choice between llama.cpp's 8-bit 0.0014 and 4-bit 0.031
-for Llama-3-8B."""
+"""Nats per token. Nearer to the baseline, divergence does not rank variants (arXiv 2606.19558). Our choice between
+llama.cpp's 8-bit 0.0014 and 4-bit 0.031 for Llama-3-8B."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:
@@ -245,7 +213,6 @@ class QualitySpec(Plain):
 
     @property
     def is_asked(self) -> bool:
-        """Whether any quality is requested."""
         return self.size != "off" or bool(self.tasks)
 
     @field_validator("size", mode="before")

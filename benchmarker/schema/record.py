@@ -12,15 +12,19 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from benchmarker.core.errors import ErrorKind
+from benchmarker.core.errors import CellStatus, ErrorKind
+from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import Count, Joules, Number, Plain, Positive, Rate, Scalar, Seconds, Spent, Whole
-from benchmarker.schema.environment import Conditions, Environment, HostLoad
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.status import CellStatus
 
 SCHEMA_VERSION: Literal[2] = 2
-"""Version of the format."""
 
+STATUS_TEXTS = {
+    "oom_gpu": "out of GPU memory",
+    "oom_host": "out of memory",
+    "timeout": "timed out",
+    "crash": "crashed",
+    "unsupported": "not supported",
+}
 Flag = Literal[
     "unstable_warmup",
     "late_warmup",
@@ -33,7 +37,115 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
-"""Warnings of a cell; the report has a sentence for each."""
+
+
+def status_words(status: str) -> str:
+    """Return a status in words: `out of GPU memory`."""
+    return STATUS_TEXTS.get(status, plain_line(status))
+
+
+class DeviceFacts(Plain):
+    kind: Literal["cuda", "rocm", "cpu"] | None
+    name: str
+    index: Whole | None = None
+    uuid: str | None = None
+    memory_bytes: Whole | None = None
+    capability: str | None = None
+    """Compute capability as `9.0`, or the gfx architecture on ROCm."""
+    driver: str | None = None
+    runtime: str | None = None
+    """CUDA or HIP version of the torch build."""
+    power_limit_w: Number | None = None
+
+
+class Environment(Plain):
+    """Surroundings that can change a measurement. Values are null only in imported logs."""
+
+    device: DeviceFacts
+    cpu: str | None
+    cores: Whole | None
+    threads: Whole | None
+    memory_bytes: Whole | None
+    system: str | None
+    python: str | None
+    packages: dict[str, str]
+    variables: dict[str, str]
+    """Environment variables that change behaviour, by an allow-list that excludes tokens."""
+    governor: str | None = None
+    commit: str | None = None
+    """git commit of benchmarker, with `+changes` if the tree was modified."""
+
+
+class HostLoad(Plain):
+    """Other load on this process's cores while a cell was timed, from the kernel's counters."""
+
+    seconds: Number
+    cores: Whole
+    steal_share: Number
+    """Share of core time that a hypervisor gave to other machines."""
+    others_share: Number
+    """Share of core time of programs other than the measured process and its watcher."""
+    involuntary_switches_per_s: Number
+
+
+class Conditions(Plain):
+    """State of the board while a cell was timed, sampled by another process through the driver."""
+
+    samples: Whole
+    sm_clock_mhz: Whole | None = None
+    sm_clock_full_mhz: Whole | None = None
+    temperature_c: Number | None = None
+    power_w: Number | None = None
+    """Mean of the board's power readings, each an average over up to a second."""
+    throttled_by: tuple[str, ...] | None = ()
+    """Reasons for reduced clocks, such as `power_cap`; null if the driver does not report them."""
+    processes: Whole | None = None
+
+
+class KernelTime(Plain):
+    calls: Positive
+    total_s: Spent
+    alone_s: Spent | None = None
+    """Part of `total_s` during which no earlier kernel was running: these add up to `busy_s`. Not on CPU."""
+
+
+class Kernel(Plain):
+    name: str
+    calls: Positive
+    total_s: Spent
+    """Sum of device times; on CPU the operator's self time."""
+    sections: dict[str, KernelTime] = Field(default_factory=dict)
+
+
+class Section(Plain):
+    """Named section of the profiled repeat, such as `prefill`; it ends at the start of the next."""
+
+    busy_s: Spent
+    """Union of the intervals of the kernels that started in it; on CPU the sum of self times."""
+    span_s: Spent | None = None
+    launches: Count | None = None
+    """Number of launches by the host; a replayed graph is one. Not on CPU."""
+
+
+class Profile(Plain):
+    """One repeat under torch.profiler, after the timing and excluded from statistics."""
+
+    by: Literal["device", "cpu"]
+    latency_s: Seconds
+    """Latency with the profiler on. Not a speed."""
+    kernel_s: Spent
+    """Sum of all kernel times, to which percentages are relative."""
+    busy_s: Spent
+    """Union of the kernels' intervals over all streams; on CPU equal to `kernel_s`."""
+    span_s: Spent
+    kernels: tuple[Kernel, ...]
+    sections: dict[str, Section] = Field(default_factory=dict)
+    peak_allocated_bytes: Whole | None = None
+    trace: str | None = None
+
+    @property
+    def subject(self) -> str:
+        return "one call"
 
 
 class EnergyWindow(Plain):
@@ -41,7 +153,7 @@ class EnergyWindow(Plain):
 
     seconds: Seconds
     energy_j: Joules
-    """Energy of the whole board by its driver's counter, idle power included, J."""
+    """Energy of the whole board by its driver's counter, idle power included."""
     generations: Positive
     temperature_before_c: Number | None = None
     temperature_after_c: Number | None = None
@@ -51,41 +163,32 @@ class Energy(Plain):
     """Energy of a cell's generations, counted apart from the timed repeats."""
 
     idle_power_w: Number | None = None
-    """Power of the board with the model loaded and idle, W."""
     generation: Annotated[tuple[EnergyWindow, ...], Field(min_length=1)]
-    """Windows at the cell's shape."""
     prefill: tuple[EnergyWindow, ...] = ()
-    """Windows with one new token. Empty if the cell has one new token."""
 
 
 class Limits(Plain):
     """Limits of the device, measured in this process before a model was loaded."""
 
     read_bytes_per_s: Rate
-    """Bandwidth of summing an array, B/s."""
+    """Bandwidth of summing an array."""
     copy_bytes_per_s: Rate
-    """Bandwidth of copying one half of the array to the other, bytes read plus written, B/s."""
+    """Bandwidth of copying one half of the array to the other, bytes read plus written."""
     array_bytes: Whole
-    """Size of the array, bytes: several times the cache, 2 GiB on a GPU."""
     matmul_flops_per_s: Rate
-    """Rate of a product of square matrices, FLOP/s, with 2 * n^3 operations. On a CPU the fastest of several sizes, in
-    this type and in float32."""
+    """Rate of a product of square matrices with 2 * n^3 operations; on CPU the fastest of several sizes and types."""
     matmul_dtype: str
-    """Type of these matrices."""
     matmul_size: Whole
-    """Size n of these matrices."""
     cache_bytes: Whole | None = None
-    """Size of the last cache before memory, bytes. None if unknown."""
     launch_s: Number | None = None
-    """Host time of one launch of an empty kernel in a series, without torch's operators, s. None on CPU."""
+    """Host time of one launch of an empty kernel in a series, without torch's operators. Not on CPU."""
     operator_s: Number | None = None
-    """Host time of torch's smallest operator, with Python and the dispatcher, s. None on CPU."""
+    """Host time of torch's smallest operator, with Python and the dispatcher. Not on CPU."""
     graph_kernel_s: Number | None = None
-    """Time of one empty kernel in a replayed graph, s. None on CPU."""
+    """Time of one empty kernel in a replayed graph. Not on CPU."""
 
     @property
     def bytes_per_s(self) -> float:
-        """Higher of the two bandwidths, B/s: decoding reads much more than it writes."""
         return max(self.read_bytes_per_s, self.copy_bytes_per_s)
 
 
@@ -93,43 +196,33 @@ class Demand(Plain):
     """Least work of one call, from its shapes and tensors."""
 
     flops: Count | None = None
-    """Number of floating-point operations. None in older records."""
     bytes: Count | None = None
-    """Least number of bytes read from and written to memory. None in older records."""
 
 
 class SampleBase(Plain):
-    """One timed repeat."""
-
     latency_s: Seconds
-    """Time of one call until its last result, s, with the device drained at both ends."""
+    """Time of one call until its last result, with the device drained at both ends."""
     calls: Positive = 1
     """Number of calls timed together if one is too short for the clock; `latency_s` is their mean."""
     parts_s: dict[str, Spent] = Field(default_factory=dict)
-    """Times of named parts of one call, s."""
     peak_allocated_bytes: Whole | None = None
-    """Peak bytes of live tensors during this repeat. None on CPU."""
 
 
 class Memory(Plain):
     """Peak memory over the timed repeats of one cell."""
 
     peak_allocated_bytes: Whole | None = None
-    """Peak bytes of live tensors by torch's allocator. None on CPU."""
     peak_reserved_bytes: Whole | None = None
-    """Peak bytes that the allocator held from the driver. None on CPU."""
     device_used_bytes: Whole | None = None
-    """Growth of the whole device's used memory since the start of the process, bytes, with context and libraries."""
+    """Growth of the whole device's used memory since the start of the process, with context and libraries."""
     peak_resident_bytes: Whole | None = None
-    """Peak resident memory of the process, bytes, Python and libraries included. On CPU only."""
+    """Peak resident memory of the process, Python and libraries included. On CPU only."""
     resident_growth_bytes: Whole | None = None
-    """Growth of resident memory from before loading the model to the peak in a timed repeat, bytes: the memory needed
-    on a CPU. None on a GPU and in older records."""
+    """Growth of resident memory since before the model was loaded: the memory needed on a CPU."""
     graph_pool_bytes: Whole | None = None
-    """Memory of the captured graph's own tensors, bytes; the allocator counts it as free between replays. None without
-    a graph."""
+    """Memory of the captured graph's own tensors, which the allocator counts as free between replays."""
     per_gpu_bytes: tuple[Whole, ...] = ()
-    """Peak of each of several GPUs that share the work, bytes. Empty for one. `peak_allocated_bytes` is the largest."""
+    """Peak of each of several GPUs that share the work; `peak_allocated_bytes` is the largest."""
 
 
 class Checked(Plain):
@@ -140,68 +233,53 @@ class Checked(Plain):
     error: Spent
     """Largest difference, relative to the largest value of the reference."""
     tolerance: Spent
-    """Largest error that passes."""
 
 
 class CellBase(Plain):
-    """One point of the grid."""
-
     status: CellStatus
     error_kind: ErrorKind | None = None
-    """Kind of error. None for a cell with status ok."""
     reason: str | None = None
-    """Error in one sentence."""
     inputs_sha256: str | None = None
     """SHA-256 of the inputs, equal for every variant of a comparison."""
     warmup: tuple[SampleBase, ...] = ()
     samples: tuple[SampleBase, ...] = ()
     memory: Memory = Memory()
     flags: tuple[Flag, ...] = ()
-    """Warnings for the reader."""
     key: str | None = None
     """SHA-256 of everything that determines the result. A resumed sweep reuses cells with an equal key."""
     timed_at: tuple[Number, Number] | None = None
     """Unix times between which the repeats were timed."""
     energy: Energy | None = None
-    """None if not requested (--energy counts the largest cell) or impossible."""
     conditions: Conditions | None = None
-    """State of the board. None for a run outside a sweep, or without a driver library."""
     host_load: HostLoad | None = None
-    """Other load on the cores. None for a run outside a sweep, or if the system does not count it."""
     demand: Demand | None = None
-    """Least work of the cell. None in older records."""
     checked: Checked | None = None
-    """None for a workload that checks no results before timing."""
+
+    @property
+    def note(self) -> str:
+        """Warning after the line that is printed before the cell is measured."""
+        return ""
 
 
 class VariantFacts(Plain):
-    """Variant that was measured."""
-
     name: str
-    """Name in the tables."""
     options: dict[str, Scalar] = Field(default_factory=dict)
     """All options, defaults included."""
 
 
 class Missing(Plain):
-    """Reason why a requested value is missing."""
-
     error_kind: ErrorKind
     reason: str
-    """Reason in one sentence."""
 
 
 class Imported(Plain):
     """Origin of a record that was read from another program's log."""
 
     source: str
-    """Name of the log without its folder."""
     line: Whole
-    """Line at which the run begins."""
     evidence: str
     """Line of the log, or option, that identifies the variant."""
     profiler_tables: tuple[str, ...] = ()
-    """Tables that torch.profiler printed after the run."""
 
 
 Moment = tuple[str, int]
@@ -209,11 +287,8 @@ Moment = tuple[str, int]
 
 
 class RunRecord(Plain):
-    """One process of one variant."""
-
     schema_version: Literal[2] = SCHEMA_VERSION
     workload: str
-    """Name of the workload in the registry."""
     benchmarker: str
     """Version of this program."""
     run_id: str
@@ -222,43 +297,53 @@ class RunRecord(Plain):
     status: Literal["running", "complete", "interrupted", "failed"]
     """`running` in a file means that the process died."""
     error_kind: ErrorKind | None = None
-    """Kind of the error that ended the run early. None without an error."""
     reason: str | None = None
-    """Error in one sentence."""
     round: Count = 0
-    """Round of a sweep; 0 for a single run."""
     sweep: str | None = None
-    """Start time of the sweep. None for a single run."""
     place: str | None = None
-    """Worker that measured the round, as `local:1` or `node3/0`. None without --places."""
+    """Worker that measured the round, as `local:1` or `node3/0`. Only with --places."""
     forked: bool = False
-    """Whether the process is a fork of one that had imported the libraries and not used the device."""
+    """True if the process is a fork of one that had imported the libraries and not used the device."""
     variant: VariantFacts
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     opened_at: Number | None = None
-    """Unix time at which the first cell began. None before that and in older records."""
+    """Unix time at which the first cell began."""
     limits: Limits | None = None
-    """Limits of the device. None in older records."""
     cells: tuple[CellBase, ...] = ()
     profile: Profile | None = None
     no_profile: Missing | None = None
-    """Reason why a requested profile is missing."""
     no_energy: Missing | None = None
-    """Reason why requested energy is missing."""
     imported: Imported | None = None
-    """None for a run of this program."""
     reproduce: str
-    """Command that repeats the run."""
+
+    @property
+    def subject_name(self) -> str:
+        """Measured subject in the title of a page."""
+        return self.workload
+
+    @property
+    def form(self) -> dict[str, str]:
+        """Fields that define the variant in addition to its name; equal in all records of one name."""
+        options = ", ".join(f"{key}={value}" for key, value in sorted(self.variant.options.items()))
+        return {"options": options or "no options"}
+
+    @property
+    def family(self) -> str:
+        return self.variant.name
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        """Rank as baseline: the variant with the largest one is the baseline if nobody chose one."""
+        return ()
 
     @property
     def family_place(self) -> int:
-        """Position of the variant in its family if single runs are compared."""
         return 0
 
     @property
     def knows_subject(self) -> bool:
-        """Whether the record has its subject's facts; a run that failed early has none."""
+        """Return whether the record has its subject's facts; a run that failed early has none."""
         return bool(self.cells)
 
     @property
@@ -278,7 +363,6 @@ class RunRecord(Plain):
 
     @property
     def moment(self) -> Moment:
-        """Sweep and round of the run."""
         return self.sweep or "", self.round
 
     @property

@@ -18,6 +18,8 @@ WORKLOADS: dict[str, str] = {
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
 }
 """Modules with a `WORKLOAD`, by the workload's name."""
+LOG_RECORD = "benchmarker.workloads.generation.log_record"
+"""Module whose `to_record` makes a record of a run in a log of the reference script."""
 DEFAULT_WORKLOAD = "generation"
 """Workload of a config file or command line that names none."""
 

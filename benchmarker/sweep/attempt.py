@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.execution.make_job import blank_record
-from benchmarker.hardware.host_load import HostGauge, why_disturbed
-from benchmarker.hardware.monitor import is_shared, why_invalid
+from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, RunRecord
-from benchmarker.schema.record_io import read_record, write_record
-from benchmarker.schema.run_order import OrderLine, append_order
+from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
 from benchmarker.sweep.child import CappedLog, ChildEnd, Phase, StoppedError, Watch, run_child
 from benchmarker.sweep.live_table import cell_line
 
@@ -172,7 +170,7 @@ class Attempt:
             flags.append("throttling_unknown")
         elif "power_cap" in conditions.throttled_by:
             flags.append("power_limited")
-        own_processes = self.sweep.workload.processes(self.sweep.jobs[self.variant])
+        own_processes = self.sweep.jobs[self.variant].processes
         if is_shared(conditions, own_processes=own_processes):
             flags.append("shared_device")
         changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}

@@ -17,8 +17,7 @@ from benchmarker.core.errors import ErrorKind, ResultsError, SpecError, did_you_
 from benchmarker.core.formatting import gib
 from benchmarker.core.process import PARENT
 from benchmarker.execution.job_file import write_job
-from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.job import Job, Part
+from benchmarker.schema.job import Job, Part, Procedure
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.schema.registry import workload_of

@@ -25,10 +25,9 @@ from pydantic import ValidationError
 from benchmarker.core.errors import ResultsError, read_problem
 from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
-from benchmarker.schema.collect import SWEEP_FILE
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
-from benchmarker.schema.record_io import UNFINISHED, read_record, write_atomically, write_record
+from benchmarker.schema.record_io import SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
 
 LOCK = ".lock"
 OWNER = ".lock-owner"

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.schema.collect import collect
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.record import Missing, RunRecord
-from benchmarker.schema.record_io import read_record, write_record
+from benchmarker.schema.record import Missing, RunRecord, status_words
+from benchmarker.schema.record_io import collect, read_record, write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.schema.status import status_words
 from benchmarker.sweep.child import CappedLog, Watch, run_child
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.sweep_state import Equipment, Failure, Progress, Sweep

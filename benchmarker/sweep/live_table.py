@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.record import CellBase
-from benchmarker.schema.status import CellStatus, status_words
+from benchmarker.schema.record import CellBase, status_words
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload

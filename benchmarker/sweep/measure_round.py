@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.schema.record import CellBase
-from benchmarker.schema.status import status_words
+from benchmarker.schema.record import CellBase, status_words
 from benchmarker.sweep.attempt import Attempt
 from benchmarker.sweep.retries import LASTING, RERUNS, Fault, decide, fault_of
 from benchmarker.sweep.sweep_plan import Schedule, Task, without_given_up

@@ -21,7 +21,7 @@ from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.core.process import PARENT, end_with_parent
 from benchmarker.execution.job_file import read_job_file
-from benchmarker.schema.environment import Environment
+from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 
 LIMIT_S = 300.0

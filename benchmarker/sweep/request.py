@@ -14,8 +14,7 @@ from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you
 from benchmarker.execution.job_file import is_job_file, saved_jobs
 from benchmarker.execution.make_job import make_job
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
-from benchmarker.schema.experiment import ExperimentBase
-from benchmarker.schema.job import PROGRAM, Job
+from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.errors import ErrorKind
+from benchmarker.core.errors import CellStatus, ErrorKind, status_of
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.status import CellStatus, status_of
 
 if TYPE_CHECKING:
     from benchmarker.sweep.child import ChildEnd, Phase

@@ -14,7 +14,7 @@ from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
-from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import collect
 from benchmarker.sweep.sweep_state import Sweep
 
 NARROW = 0.04

@@ -22,11 +22,9 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Stop
 
 if TYPE_CHECKING:
-    from benchmarker.hardware.host_load import HostGauge
-    from benchmarker.hardware.monitor import Monitor
-    from benchmarker.schema.environment import Environment
+    from benchmarker.hardware.monitor import HostGauge, Monitor
     from benchmarker.schema.job import Job, Part
-    from benchmarker.schema.record import RunRecord
+    from benchmarker.schema.record import Environment, RunRecord
     from benchmarker.sweep.live_table import LiveTable
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault

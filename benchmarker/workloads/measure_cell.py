@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line
+from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line, status_of
 from benchmarker.distributed.ranks import RankError
 from benchmarker.hardware.device import Device, kind_of
-from benchmarker.measure.memory import DeviceMemory, memory_of
+from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.measure.repeat import measure
-from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.status import status_of
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench
 
 
@@ -51,14 +50,9 @@ def measure_cell(
             after_each=after_each,
             after_warmup=after_warmup,
         )
-        fields = {
-            "warmup": measured.warmup,
-            "samples": measured.samples,
-            "timed_at": measured.timed_at,
-            "memory": memory_of(measured, device_memory.growth_bytes() if device_memory else None),
-            "flags": measured.flags,
-        }
-        timed = cell.model_copy(update=fields)
+        growth_bytes = device_memory.growth_bytes() if device_memory else None
+        memory = measured.memory.model_copy(update={"device_used_bytes": growth_bytes})
+        timed = cell.model_copy(update={**vars(measured), "memory": memory})
         return timed.model_copy(update=dict(bench.measured(timed, step, measured)))
     except (UnsupportedError, WrongResultError, RankError) as error:
         kind, reason = error.kind, str(error)

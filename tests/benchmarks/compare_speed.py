@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.record import Kernel
 from benchmarker.schema.record_io import write_record
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, profile, record, sample

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarker.schema.environment import Environment
+from benchmarker.schema.record import Environment
 from benchmarker.sweep.prepare_host import prepare_host
 from tests import records
 from tests.faults.stage import Stage

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarker.checkpoints import cache, dummy
-from benchmarker.checkpoints.base import Checkpoint, Form
+from benchmarker.checkpoints.base import Checkpoint, QuantizationNeeds
 from benchmarker.checkpoints.dummy import empty_model, plan_tensors
 from benchmarker.checkpoints.files import shipped_shape, tensor_bytes
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
-from benchmarker.quantization.gptq.loader import GPTQOptions
-from benchmarker.quantization.gptq.packing import balanced, deviation
+from benchmarker.quantization.gptq import GPTQOptions
+from benchmarker.quantization.gptqmodel_kernels import balanced, deviation
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import ModelSpec
@@ -174,7 +174,7 @@ def test_the_shipped_qwen3_4b_has_exactly_its_parameters():
     shape = shipped_shape("Qwen/Qwen3-4B")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
-    tensors = plan_tensors(shape, config, Form(), trusted=False)
+    tensors = plan_tensors(shape, config, QuantizationNeeds(), trusted=False)
     assert sum(math.prod(tensor.shape) for tensor in tensors) == 4_022_468_096
     assert sum(map(tensor_bytes, tensors)) == 2 * 4_022_468_096
 
@@ -183,9 +183,11 @@ def test_the_shipped_tiny_model_divides_into_groups_of_128():
     shape = shipped_shape("qwen3-tiny")
     assert shape is not None
     config = json.loads((shape / "config.json").read_text())
-    from benchmarker.quantization.gptq.loader import LOADER
+    from benchmarker.quantization.gptq import LOADER
 
-    planned = plan_tensors(shape, config, Form(packing=LOADER.packing, options=GPTQOptions()), trusted=False)
+    planned = plan_tensors(
+        shape, config, QuantizationNeeds(packing=LOADER.packing, options=GPTQOptions()), trusted=False
+    )
     assert sum(tensor.name.endswith("qweight") for tensor in planned) == 28
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarker.checkpoints.base import Silent, Target
-from benchmarker.checkpoints.model_config import language_model_config
+from benchmarker.checkpoints.read_model import language_model_config
 from benchmarker.core.errors import ModelError
 from benchmarker.quantization.load import find_checkpoint, load_form
 from benchmarker.quantization.registry import LOADERS

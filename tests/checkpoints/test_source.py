@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.checkpoints.model_config import shapes_sha256
-from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.report.caveats import find_drift
-from benchmarker.report.compare import compare_records
-from benchmarker.report.markdown import to_markdown
+from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, record
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.comparison.gate import Gate, check
+from benchmarker.comparison.gate import Gate, check, gate_blocks
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.compare import compare
-from benchmarker.report.gate_markdown import gate_blocks
 from tests.records import cell, environment, failed_cell, record, rounds, save
 
 STEADY = [1.000, 1.004, 0.998, 1.002, 0.996]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.results import results_of
+from benchmarker.comparison.results import results_of_records
 from benchmarker.core.stats import Estimate
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import Energy, EnergyWindow
-from benchmarker.schema.record_io import parse_json
+from benchmarker.schema.record_io import collect, parse_json
 from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 
@@ -47,7 +46,7 @@ def is_same(stated: float | None, expected: float | None) -> bool:
 def differing(folder: Path) -> list[str]:
     """Numbers of the rows that are not the oracle's."""
     collected = collect([folder])
-    results = results_of(collected)
+    results = results_of_records(collected.records, sweep_baseline=collected.baseline)
     paths = {one.run_id: path for path, one in collected.files}
     fields = []
     for row in results.rows:

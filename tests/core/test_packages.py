@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.core.errors import MissingLibraryError
-from benchmarker.core.packages import report_library_conflicts
+from benchmarker.core.errors import MissingLibraryError, report_library_conflicts
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarker.core.console import Streams, Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import SpecError
-from benchmarker.core.terminal_text import clean
+from benchmarker.core.tables import clean
 
 ROOT = Path(__file__).parents[2]
 

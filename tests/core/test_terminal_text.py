@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.core.terminal_text import lines_of, without_escape_codes
+from benchmarker.core.tables import lines_of, without_escape_codes
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,18 @@ from benchmarker.core.errors import UnsupportedError
 from benchmarker.distributed import ranks
 from benchmarker.distributed.ranks import RankError, open_ranks
 from benchmarker.hardware.device import CpuDevice
+from tests import rank_targets
 
 
 @pytest.fixture(autouse=True)
 def targets_are_found(monkeypatch):
-    tests = Path(__file__).resolve().parents[1]
-    monkeypatch.setenv("PYTHONPATH", f"{tests.parent}{os.pathsep}{tests}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def opened(target="exchange", count=2, **more):
-    return open_ranks(f"rank_targets:{target}", {"first": 10}, devices=["cpu"] * count, device=CpuDevice(), **more)
+    function = getattr(rank_targets, target)
+    return open_ranks(function, {"first": 10}, devices=["cpu"] * count, device=CpuDevice(), **more)
 
 
 def added(first=10):

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.formatting import GIB
-from benchmarker.core.silence import Streams
+from benchmarker.core.process import Streams
 from benchmarker.core.tables import to_markdown
 from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_table, reading_table, try_variants
 from benchmarker.doctor.findings import Finding, findings

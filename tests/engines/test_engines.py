@@ -12,7 +12,7 @@ from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.prefill_decode import cache_length
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 

@@ -7,10 +7,10 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import GraphCapture
 from benchmarker.engines.decoders import attention
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import GraphCapture
 from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
@@ -91,9 +91,7 @@ def test_captured_prefills_of_many_lengths_leave_each_other_alone() -> None:
     with torch.no_grad():
         own = tried(ids).logits[0].float().log_softmax(-1)
     for tokens in (3, 40, 70, 130):
-        assert torch.allclose(captured.scorer.log_probabilities(ids[:, :tokens]).to(own), own[:tokens], atol=1e-3), (
-            tokens
-        )
+        assert torch.allclose(captured.log_probabilities(ids[:, :tokens]).to(own), own[:tokens], atol=1e-3), tokens
     assert captured.facts().prefill == "captured"
 
 
@@ -306,7 +304,7 @@ def test_the_timed_step_scores_a_text_as_the_models_own_forward(shape_folder, ki
     ids = torch.arange(10, 60, device="cuda")[None]
     with torch.no_grad():
         expected = tried(ids).logits[0].float().log_softmax(-1).cpu()
-    made = kind(tried, find_device("cuda")).scorer.log_probabilities(ids)
+    made = kind(tried, find_device("cuda")).log_probabilities(ids)
     divergence = (expected.exp() * (expected - made)).sum(-1)
     assert float(divergence.max()) < 1e-3
 

@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
+from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.native import NativeStep
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
-from benchmarker.schema.engine_facts import KernelUse
+from benchmarker.schema.model import KernelUse
 from tests.engines.test_engines_graph import Rerun, model, prompt
 from tests.kernels.test_kernels import unpacked, weights_size
 from tests.loading import load, plain_native_decoder, tokens_of

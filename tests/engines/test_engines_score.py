@@ -26,7 +26,7 @@ def divergence(model: PreTrainedModel, decoder: TorchDecoder) -> float:
     """Largest Kullback-Leibler divergence of the step from the model's own forward, in nats."""
     with torch.no_grad():
         expected = model(IDS).logits[0].float().log_softmax(-1)
-    scored = decoder.scorer.log_probabilities(IDS)
+    scored = decoder.log_probabilities(IDS)
     assert (scored.dtype, scored.shape) == (torch.float32, expected.shape)
     return float((expected.exp() * (expected - scored)).sum(-1).max())
 

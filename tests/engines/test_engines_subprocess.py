@@ -15,12 +15,11 @@ from benchmarker.engines import registry
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine
-from benchmarker.engines.external.external_source import ExternalSource
+from benchmarker.engines.external.external_engine import ExternalEngine, ExternalSource
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Options
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.spec import Grid
 from tests.jobs import job_of
@@ -99,7 +98,7 @@ def opened(engine: Echo):
 def test_ids_go_through_another_interpreter_and_come_back_with_its_times(tmp_path: Path) -> None:
     with opened(Echo(tmp_path)) as source:
         generation = source.generate([[5, 6, 7], [8, 9, 10]], 5)
-        scores = source.scorer.step_scores([1, 2, 3])
+        scores = source.step_scores([1, 2, 3])
         facts, peak_bytes = source.facts(), source.peak_bytes()
     assert generation.tokens == ((5, 6, 7, 5, 6), (8, 9, 10, 8, 9))
     assert generation.start_ns < generation.first_ns < generation.last_ns < generation.end_ns

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import benchmarker
-from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import collect
 from tests.engines.test_engines_subprocess import ECHO
 
 QUANTIZATION = '''

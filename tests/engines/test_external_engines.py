@@ -19,7 +19,7 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environment_install, environments
-from benchmarker.engines.external.driver_process import Driver, DriverError, GpuMemoryError, HostMemoryError
+from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environment_install import (
     Plan,
     find_python,
@@ -38,12 +38,12 @@ from benchmarker.engines.external.environments import (
     environment_state,
     ready_environment,
 )
-from benchmarker.engines.external.external_source import ExternalSource, disagreement
+from benchmarker.engines.external.external_engine import ExternalSource, disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.generation_job import lacking
 from benchmarker.workloads.generation.reading.generation_caveats import choosing_notes, external_notes
 from tests.jobs import job_of
@@ -165,12 +165,13 @@ def test_an_engine_that_dies_is_told_with_its_exit_code(driver):
 
 
 def test_memory_that_ran_out_is_said_in_the_same_words_for_every_engine(driver):
-    with pytest.raises(HostMemoryError, match=r"out of memory: ValueError: No available memory") as caught:
+    with pytest.raises(DriverError, match=r"out of memory: ValueError: No available memory") as caught:
         driver.request("open", limit_s=20.0, fault="memory")
     assert caught.value.kind == "oom_host"
     driver._on_gpu = True
-    with pytest.raises(GpuMemoryError):
+    with pytest.raises(DriverError) as caught:
         driver.request("open", limit_s=20.0, fault="memory")
+    assert caught.value.kind == "oom_gpu"
 
 
 def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
@@ -189,12 +190,12 @@ def test_a_kv_cache_that_does_not_fit_in_vllm_is_answered_with_what_to_do():
 
 def test_scores_of_the_decode_step_and_of_the_prefill_are_never_mixed(driver):
     opened = source(driver)
-    scores = opened.scorer.step_scores([1, 2])
+    scores = opened.step_scores([1, 2])
     assert scores is not None
     assert scores.log_probabilities.tolist() == [[-1.0, -0.5, -2.0]] * 2
-    assert opened.scorer.prefill_scores([1, 2]) is None
-    assert opened.scorer.step_scores([0, 2]) is None
-    prefill = opened.scorer.prefill_scores([0, 2])
+    assert opened.prefill_scores([1, 2]) is None
+    assert opened.step_scores([0, 2]) is None
+    prefill = opened.prefill_scores([0, 2])
     assert prefill is not None
     assert prefill.ids.tolist() == [[4, 5], [6, -1]]
     assert prefill.log_probabilities[1].tolist() == [-0.25, -numpy.inf]
@@ -216,7 +217,7 @@ def test_an_environment_is_ready_once_its_engine_was_imported(monkeypatch):
     assert state.marker is not None
     assert state.marker.version == json.__version__
     assert len(notes) == 2
-    assert ready_environment("llama-cpp", "cpu").folder == state.folder
+    assert ready_environment("llama-cpp", "cpu") == state.marker
     assert LlamaCppEngine().installed() is None
     remove_environment(SPEC)
     assert not state.folder.exists()
@@ -312,7 +313,7 @@ def test_every_environment_has_exact_pins_and_a_driver(spec):
     pins = [line for line in spec.pins.read_text().splitlines() if line and line[0] not in "#-"]
     assert pins
     assert all("==" in pin for pin in pins)
-    assert spec.driver.is_file()
+    assert (DRIVERS / f"{spec.engine.replace('-', '_')}_driver.py").is_file()
 
 
 def test_an_unknown_environment_is_one_line():
@@ -421,7 +422,7 @@ def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
         process.request("open", limit_s=20.0, model_path="/model")
         opened = ExternalSource("sglang", process, limit_s=20.0, environment="sglang")
         assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
-        scores = opened.scorer.prefill_scores([1, 2, 3])
+        scores = opened.prefill_scores([1, 2, 3])
         assert scores is not None
         assert scores.ids.shape == (3, 2)
         assert opened.external_facts().settings["attention_backend"] == "fa3"

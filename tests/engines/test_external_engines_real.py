@@ -93,7 +93,7 @@ def test_llama_cpp_decodes_as_transformers_does(ready, checkpoint, reference, gg
     with LlamaCppEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         again = source.generate([reference["prompt"][4:]], NEW_TOKENS, context=[reference["prompt"][:4]])
-        scores = source.scorer.step_scores(reference["text"])
+        scores = source.step_scores(reference["text"])
         facts = source.external_facts()
     assert generation.start_ns < generation.first_ns < generation.last_ns <= generation.end_ns
     assert len(generation.tokens[0]) == NEW_TOKENS
@@ -119,7 +119,7 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
     with VllmEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
         generation = source.generate([reference["prompt"]], NEW_TOKENS)
         prefill = source.prefill_scores(reference["text"])
-        assert source.scorer.step_scores(reference["text"]) is None
+        assert source.step_scores(reference["text"]) is None
         facts = source.external_facts()
     assert len(generation.tokens[0]) == NEW_TOKENS
     same = [ours == theirs for ours, theirs in zip(generation.tokens[0], reference["tokens"], strict=True)]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.core.console import Terminal
 from benchmarker.engines.external import external_engine
-from benchmarker.engines.external.driver_process import DriverCrashError
+from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
     ENVIRONMENTS,
@@ -133,7 +133,7 @@ def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(t
     marker = marker_of("sglang", tmp_path / "python", command)
     # SGLang's own environment is for GPUs.
     state = EnvironmentState(replace(ENVIRONMENTS["sglang"], device="cpu"), tmp_path, marker)
-    monkeypatch.setattr(external_engine, "ready_environment", lambda engine, device: state)
+    monkeypatch.setattr(external_engine, "ready_environment", lambda engine, device: marker)
     monkeypatch.setattr(external_engine, "environment_states", lambda: [state])
     path = tmp_path / "record.json"
     job = job_of(
@@ -144,7 +144,7 @@ def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(t
         device="cpu",
     )
     part = Part(record=path, sweep="2026-01-01T00:00:00Z", cells=(0, 1), only="timing")
-    with pytest.raises(DriverCrashError, match="ended at 'generate'"):
+    with pytest.raises(DriverError, match="ended at 'generate'"):
         Run(job.in_part(part), Terminal(quiet=True)).execute()
     record, watch = read_record(path), Watch(path, 2)
     watch.update()

@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.core.errors import FieldError, UnsupportedError
-from benchmarker.engines.decoders.kv_cache import EagerOptions, missing_library, quantized_cache, value_bytes
+from benchmarker.engines.decoders.eager import missing_library, quantized_cache, value_bytes
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
@@ -103,11 +103,11 @@ def test_engines_with_a_fixed_cache_refuse_it_in_one_line(engine: str) -> None:
 
 
 def test_a_missing_library_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarker.engines.decoders.kv_cache.installed_version", lambda name: None)
-    assert missing_library(EagerOptions(kv_cache="int8")) == (
+    monkeypatch.setattr("benchmarker.engines.decoders.eager.installed_version", lambda name: None)
+    assert missing_library("int8") == (
         "kv_cache=int8: the library 'hqq' is not installed; pip install -e '.[kv-cache]' in benchmarker's folder"
     )
-    assert missing_library(EagerOptions()) is None
+    assert missing_library(None) is None
 
 
 @pytest.mark.parametrize(

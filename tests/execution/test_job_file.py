@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarker.checkpoints.files import changed_inputs
 from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
-from benchmarker.core.fingerprint import changed_inputs
-from benchmarker.core.silence import Streams
+from benchmarker.core.process import Streams
 from benchmarker.execution.job_file import (
     check_unchanged,
     job_path,
@@ -153,8 +153,8 @@ def test_a_file_is_known_by_its_content_and_a_large_one_by_its_ends(tmp_path: Pa
     assert prints() == before
     text.unlink()
     assert changed_inputs(before, prints())[:2] == [f"model {tmp_path}", f"calibration text {text}"]
-    monkeypatch.setattr("benchmarker.core.fingerprint.WHOLE_BYTES", 100)
-    monkeypatch.setattr("benchmarker.core.fingerprint.END_BYTES", 50)
+    monkeypatch.setattr("benchmarker.checkpoints.files.WHOLE_BYTES", 100)
+    monkeypatch.setattr("benchmarker.checkpoints.files.END_BYTES", 50)
     before = prints()
     shard.write_bytes(b"abc" * 999 + b"abd")
     os.utime(shard, ns=(1, 1))

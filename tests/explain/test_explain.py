@@ -10,8 +10,8 @@ from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Ceiling, NotExplained
 from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
-from benchmarker.schema.engine_facts import EngineFacts, KernelUse
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.model import EngineFacts, KernelUse
+from benchmarker.schema.record import Kernel
 from tests.explained import COPY, FP16, INT8, INT8_LOAD, LIMITS, demand, explained, kernel, parts, run, split_profile
 from tests.records import cell, cpu_environment, load, missing, profile, record, sample
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from benchmarker.cli.app import app
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
-from benchmarker.schema.engine_facts import EngineFacts, ExternalFacts
+from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.workloads.generation.reading.predictions import Cost, break_even, cost_of
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import FP16, INT8, INT8_LOAD, run

@@ -15,8 +15,7 @@ from benchmarker.explain.case import Timed, timed_call
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.report.compare import compare
-from benchmarker.schema.profile import Kernel, Profile
-from benchmarker.schema.record import CellBase, Demand, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.record import CellBase, Demand, Kernel, Profile, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.workloads.base import Workload
 from tests.explained import LIMITS

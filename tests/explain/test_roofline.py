@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure import peaks
@@ -14,18 +15,16 @@ from benchmarker.measure.peaks import (
     CPU_ARRAY_BYTES,
     LAUNCH_REPEATS,
     LAUNCHES,
-    Product,
     best_time,
     cpu_array_bytes,
     host_cache_bytes,
     host_time,
     measure_limits,
 )
-from benchmarker.report.compare import compare, to_markdown, to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
+from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
-from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.spec import Point
@@ -118,7 +117,7 @@ def test_limits_are_measured_in_the_process_and_a_cpu_launches_nothing() -> None
 
 def test_the_ceiling_of_a_processor_is_its_fastest_product_whatever_its_type(monkeypatch) -> None:
     rates = {("float32", 256): 60e9, ("float32", 512): 80e9, ("float32", 768): 70e9, ("bfloat16", 256): 1e9}
-    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: Product(rates[dtype, size], dtype, size))
+    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: (rates[dtype, size], dtype, size))
     assert peaks._cpu_product(CpuDevice(), "bfloat16") == (80e9, "float32", 512)
     rates |= {("bfloat16", size): 300e9 + size for size in (256, 512, 768)}
     assert peaks._cpu_product(CpuDevice(), "bfloat16") == (300e9 + 768, "bfloat16", 768)
@@ -310,4 +309,4 @@ def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path)
 def test_the_matmul_rate_is_measured_in_the_type_of_the_work(words: str) -> None:
     for dtype in ("bfloat16", "float32"):
         job = read_job([*words.split(), "--dtype", dtype])
-        assert workload_of(job.workload).matmul_dtype(job) == dtype
+        assert job.matmul_dtype == dtype

@@ -20,13 +20,13 @@ import yaml
 
 from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
-from benchmarker.core.silence import Streams
+from benchmarker.core.process import Streams
 from benchmarker.execution.job_file import cell_keys
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.monitor import Monitor, find_monitor
-from benchmarker.schema.collect import collect
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import collect
 from benchmarker.sweep.request import Settings, make_request, read_config
 from benchmarker.sweep.workers.base import Tools
 from benchmarker.workloads.generation.record import GenerationRecord

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, Stopwatch, measure_energy
-from benchmarker.report.compare import compare
-from benchmarker.report.markdown import to_markdown
+from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, measure_energy
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.record import Energy, EnergyWindow
 from tests.fakes import FakeGpu
 from tests.records import cell, failed_cell, missing, record, rounds, save
@@ -51,13 +51,13 @@ class CountingGpu(FakeGpu):
     def temperature_c(self) -> float | None:
         return 40.0
 
-    @property
-    def watch(self) -> Stopwatch:
-        return Stopwatch(now=lambda: self.now_s, sleep=self.sleep)
+    def perf_counter(self) -> float:
+        return self.now_s
 
 
 def counted(gpu: CountingGpu, *, seconds: float = 0.5) -> Energy:
-    return measure_energy(gpu, generation=lambda: gpu.work(seconds), prefill=lambda: gpu.work(0.1), watch=gpu.watch)
+    with mock.patch("benchmarker.measure.energy.time", gpu):
+        return measure_energy(gpu, generation=lambda: gpu.work(seconds), prefill=lambda: gpu.work(0.1))
 
 
 def test_every_window_holds_whole_generations_for_at_least_ten_seconds():
@@ -89,8 +89,8 @@ def test_idle_power_is_read_with_the_board_at_rest_for_as_long():
     ],
 )
 def test_a_missing_counter_gives_a_reason_instead_of_a_number(gpu, why):
-    with pytest.raises(DeviceError, match=why):
-        measure_energy(gpu, generation=gpu.work if gpu else list, prefill=None, watch=(gpu or CountingGpu()).watch)
+    with mock.patch("benchmarker.measure.energy.time", gpu), pytest.raises(DeviceError, match=why):
+        measure_energy(gpu, generation=gpu.work if gpu else list, prefill=None)
 
 
 def test_a_constant_counter_is_refused():

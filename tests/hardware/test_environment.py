@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.hardware import host
+from benchmarker.hardware import read_environment as host
 from benchmarker.hardware.device import CpuDevice, CudaDevice
 from benchmarker.hardware.read_environment import commit_of, environment, recorded_variables
 

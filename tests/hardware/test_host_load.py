@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.hardware.host_load import HostGauge, why_disturbed
-from benchmarker.report.compare import compare
-from benchmarker.report.markdown import to_markdown
-from benchmarker.schema.environment import HostLoad
+from benchmarker.hardware.monitor import HostGauge, why_disturbed
+from benchmarker.report.compare import compare, to_markdown
+from benchmarker.schema.record import HostLoad
 from tests.faults.stage import Stage
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)

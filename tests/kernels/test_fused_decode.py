@@ -24,7 +24,7 @@ from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import fused_decode_layer
 from benchmarker.kernels.gemv_gptq_triton import can_read_by_ptx
 from benchmarker.kernels.linear_dispatch import replace_linears
-from benchmarker.schema.engine_facts import OWN_ATTENTION
+from benchmarker.schema.model import OWN_ATTENTION
 from tests.engines.test_engines_graph import Rerun
 from tests.interpreter import run_in_interpreter
 from tests.loading import plain_native_decoder, with_uneven_norms
@@ -177,7 +177,7 @@ assert fused_decode_step.fused_decode_step(model, 2) is None
     "the engine that is timed": MODEL
     + """
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.graph_capture import Captured
 from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.hardware.device import CpuDevice
 class Rerun:
@@ -186,8 +186,8 @@ class Rerun:
         return Captured(step, None)
 eager, native = EagerDecoder(model, CpuDevice()), native_decoder(model, CpuDevice(), prefill="plain", capture=Rerun())
 with native.timed():
-    made = native.scorer.log_probabilities(ids, prompt_tokens=8)
-check(made, eager.scorer.log_probabilities(ids, prompt_tokens=8).double())
+    made = native.log_probabilities(ids, prompt_tokens=8)
+check(made, eager.log_probabilities(ids, prompt_tokens=8).double())
 native.check()
 facts = native.facts()
 assert facts.compiled is None

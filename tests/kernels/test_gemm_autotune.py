@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.engines.decoders.linear_kernels import product_choices
+from benchmarker.engines.decoders.native import product_choices
 from benchmarker.kernels import gemm_autotune
 from benchmarker.kernels.gemm_autotune import (
     COMPARED_ROWS,

@@ -14,7 +14,7 @@ from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.fuse_swiglu import fuse_swiglu
 from benchmarker.kernels.fused_decode_layer import product_of
 from benchmarker.kernels.linear_dispatch import replace_linears
-from benchmarker.quantization.inspect import module_tensors, storage_bytes
+from benchmarker.quantization.load import module_tensors, storage_bytes
 from benchmarker.schema.base import Scalar
 from tests.loading import load
 

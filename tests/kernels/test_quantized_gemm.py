@@ -13,8 +13,7 @@ import torch._inductor.compile_fx as inductor
 from torch._dynamo.backends.debugging import aot_eager
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders.linear_kernels import native_kernels
-from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.engines.decoders.native import native_decoder, native_kernels
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.kernels import gemv_gptq, gemv_tensor_core, optimize, prefill_gemm, quantized_gemm, restore
 from benchmarker.kernels.dequantize_matrix import unpack_matrix

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
 from benchmarker.logs.log_import import import_log, write_imports
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.report.compare import compare, to_rows
-from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.record import Memory
+from benchmarker.report.compare import compare
+from benchmarker.schema.record import DeviceFacts, Memory
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationSample
 from tests.records import record, save

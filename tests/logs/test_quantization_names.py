@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from benchmarker.cli.app import app
 from benchmarker.core.errors import ModelError
-from benchmarker.logs.log_runs import QUANTS, evidence_of_start, find_events
+from benchmarker.logs.log_runs import QUANTS, find_runs
 from benchmarker.profiling.categories import category
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
@@ -86,10 +86,9 @@ def test_a_log_may_be_of_every_quantization():
 
 @pytest.mark.parametrize("quant", LOADERS)
 def test_a_log_of_this_program_is_of_the_variant_that_its_first_line_names(quant):
-    (event,) = find_events([f"{quant} compile: Qwen/Qwen3-4B on NVIDIA H100"])
-    evidence = evidence_of_start(event)
-    assert evidence is not None
-    assert evidence.quant == quant
+    (run,) = find_runs([f"{quant} compile: Qwen/Qwen3-4B on NVIDIA H100"])
+    assert run.evidence is not None
+    assert run.evidence.quant == quant
 
 
 def test_the_help_of_quant_names_them_all():

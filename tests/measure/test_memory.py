@@ -7,14 +7,11 @@ import pytest
 import torch
 
 from benchmarker.hardware.amd import find_amd_gpu
-from benchmarker.hardware.device import CpuDevice, CudaDevice
-from benchmarker.hardware.find_gpu import recorded_gpu
+from benchmarker.hardware.device import CpuDevice, CudaDevice, Peak
+from benchmarker.hardware.find_gpu import DeviceMemory, recorded_gpu
 from benchmarker.hardware.nvidia import find_nvidia_gpu
-from benchmarker.measure.memory import DeviceMemory, memory_of
-from benchmarker.measure.repeat import Measured
-from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.record import Memory
-from benchmarker.workloads.generation.record import GenerationSample
+from benchmarker.measure.repeat import memory_of
+from benchmarker.schema.record import DeviceFacts, Memory
 
 GIB = 2**30
 
@@ -163,29 +160,14 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
     assert recorded.total_bytes() == 65520 * 2**20
 
 
-def measured(*peaks, reserved=None, resident=None, growth=None):
-    samples = tuple(GenerationSample(latency_s=1.0, new_tokens=5, peak_allocated_bytes=peak) for peak in peaks)
-    return Measured(
-        (),
-        samples,
-        timed_at=(0.0, 1.0),
-        reserved_bytes=reserved,
-        resident_bytes=resident,
-        growth_bytes=growth,
-        flags=(),
-    )
-
-
 def test_a_cells_memory_is_the_peak_over_its_repeats():
-    assert memory_of(measured(3 * GIB, 5 * GIB, 4 * GIB, reserved=6 * GIB), 7 * GIB) == Memory(
-        peak_allocated_bytes=5 * GIB, peak_reserved_bytes=6 * GIB, device_used_bytes=7 * GIB, peak_resident_bytes=None
-    )
+    peaks = [Peak(allocated_bytes=size * GIB, reserved_bytes=6 * GIB) for size in (3, 5, 4)]
+    assert memory_of(peaks) == Memory(peak_allocated_bytes=5 * GIB, peak_reserved_bytes=6 * GIB)
 
 
 def test_on_cpu_only_resident_memory_is_known():
-    assert memory_of(measured(None, None, resident=GIB, growth=5), None) == Memory(
-        peak_resident_bytes=GIB, resident_growth_bytes=5
-    )
+    peaks = [Peak(resident_bytes=GIB, growth_bytes=5), Peak(resident_bytes=GIB - 1, growth_bytes=3)]
+    assert memory_of(peaks) == Memory(peak_resident_bytes=GIB, resident_growth_bytes=5)
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarker.core.tables import to_markdown
 from benchmarker.profiling.profile_table import hundredths, profile_table, shortened
-from benchmarker.schema.profile import Kernel
+from benchmarker.schema.record import Kernel
 from benchmarker.workloads.generation.record import GenerationProfile
 
 

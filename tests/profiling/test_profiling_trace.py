@@ -15,7 +15,7 @@ from benchmarker.profiling.trace import (
     on_the_traces_clock,
 )
 from benchmarker.profiling.trace_events import read_trace
-from benchmarker.schema.profile import Kernel, KernelTime, Section
+from benchmarker.schema.record import Kernel, KernelTime, Section
 
 
 def event(name, start_us, duration_us, *, category="kernel", device=0, stream=7):

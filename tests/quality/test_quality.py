@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.engines.decoders.eager import EagerScorer
+from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.execution.single_run import Run
 from benchmarker.quality import windows as windows_module
 from benchmarker.quantization.load import load_model
@@ -91,12 +91,12 @@ def test_the_baselines_step_differs_from_its_own_forward_by_rounding(peaked: Pat
 def test_a_fault_in_the_step_is_in_the_quality_of_its_row(
     peaked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = EagerScorer.log_probabilities
+    right = EagerDecoder.log_probabilities
 
-    def sharpened(self: EagerScorer, ids: torch.Tensor, **prompt: int) -> torch.Tensor:
+    def sharpened(self: EagerDecoder, ids: torch.Tensor, **prompt: int) -> torch.Tensor:
         return (1.5 * right(self, ids, **prompt)).log_softmax(dim=-1)
 
-    monkeypatch.setattr(EagerScorer, "log_probabilities", sharpened)
+    monkeypatch.setattr(EagerDecoder, "log_probabilities", sharpened)
     quality = run(peaked, "fp16", tmp_path).quality
     assert quality is not None
     assert quality.against.kl_mean > 0.01

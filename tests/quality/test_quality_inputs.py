@@ -189,7 +189,7 @@ def test_out_of_memory_in_the_first_window_is_a_reason(session_model: Path, monk
 
     monkeypatch.setattr("benchmarker.quality.judge.save_step_predictions", full)
     closed: list[str] = []
-    subject = Subject(cast("TokenSource", SimpleNamespace(model=None, scorer=None)), lambda: closed.append("source"))
+    subject = Subject(cast("TokenSource", SimpleNamespace(model=None)), lambda: closed.append("source"))
     with pytest.raises(QualityError, match="--quality: out of memory while scoring"):
         judge(plan(session_model), subject, CpuDevice(), Silent())
     assert closed == ["source"]

@@ -12,8 +12,7 @@ from scipy import stats
 
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.harness_tasks import _result, check_tasks
-from benchmarker.report.compare import compare_records
-from benchmarker.report.markdown import to_markdown
+from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.schema.quality import TaskResult
 from benchmarker.workloads.generation.reading.answer_tables import paired
 from tests import records

@@ -24,8 +24,7 @@ from benchmarker.core.errors import (
 )
 from benchmarker.quantization import torchao_fp8, torchao_int4
 from benchmarker.quantization.base import Options
-from benchmarker.quantization.inspect import load_facts
-from benchmarker.quantization.load import load_model
+from benchmarker.quantization.load import load_facts, load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarker.core.errors import BenchmarkerError, DeviceError, ModelError
 from benchmarker.quantization import awq
 from benchmarker.quantization.base import Loaded
-from benchmarker.quantization.gptq.gptqmodel_kernels import linear_class_of
+from benchmarker.quantization.gptqmodel_kernels import linear_class_of
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, prepare
 
 GROUP = 64

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
-from benchmarker.quantization.gptq.gptqmodel_kernels import check_what_ran
+from benchmarker.quantization.gptqmodel_kernels import check_what_ran
 from benchmarker.schema.base import Scalar
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, Log, distance, facts_of, load, logits, prepare
 

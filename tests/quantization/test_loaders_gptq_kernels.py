@@ -6,8 +6,8 @@ import pytest
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
-from benchmarker.quantization.gptq.gptqmodel_kernels import Gpu, KernelName, check_kernel, check_shapes
-from benchmarker.quantization.gptq.loader import LOADER, GPTQOptions
+from benchmarker.quantization.gptq import LOADER, GPTQOptions
+from benchmarker.quantization.gptqmodel_kernels import Gpu, KernelName, check_kernel, check_shapes
 from benchmarker.schema.config_io import validated
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import VariantSpec

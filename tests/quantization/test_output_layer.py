@@ -88,8 +88,8 @@ def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_m
     model, facts = open_form(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
     assert facts.lm_head_dtype == "int8"
     ids = list(range(10, 30))
-    scorer = torch_engine(name).decoder(model, CpuDevice()).scorer
-    step, forward = scorer.step_scores(ids), scorer.forward_scores(ids)
+    decoder = torch_engine(name).decoder(model, CpuDevice())
+    step, forward = decoder.step_scores(ids), decoder.forward_scores(ids)
     assert step is not None
     assert forward is not None
     assert abs(step.log_probabilities - forward.log_probabilities).max() < 1e-3

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison.results import to_rows
 from benchmarker.core import stats
 from benchmarker.core.errors import ResultsError
-from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from tests.records import (
     cell,
@@ -279,8 +280,9 @@ def test_comparing_needs_no_torch(tmp_path):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        assert name.partition('.')[0] not in ('torch', 'transformers'), name + ' is imported'\n"
         "sys.meta_path.insert(0, Blocked())\n"
-        "import json; from benchmarker.report.compare import compare, to_markdown, to_rows\n"
-        "import benchmarker.report.gate_markdown\n"
+        "import json; from benchmarker.report.compare import compare, to_markdown\n"
+        "from benchmarker.comparison.results import to_rows\n"
+        "import benchmarker.comparison.gate\n"
         "from benchmarker.report.verify import verify\n"
         f"comparison = compare([{str(tmp_path)!r}]); assert '| int8' in to_markdown(comparison)\n"
         f"assert verify([{str(tmp_path)!r}]).is_right\n"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import benchmarker
+from benchmarker.core import tables
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.markdown import summary
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.environment import Conditions
+from benchmarker.report.run_summary import run_blocks
+from benchmarker.schema.model import EngineFacts
+from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationCell
 from tests.records import (
@@ -121,7 +122,7 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
         runtime="compile",
         load=load(weight_bytes=2_666_000_000, quantized_fraction=0.903, notes=("the checkpoint's own config won",)),
     )
-    assert summary(one) == (
+    assert tables.to_markdown(run_blocks(one)) == (
         """\
 - variant: gptq, engine compile
 - model: Qwen/Qwen3-4B (float16)
@@ -147,7 +148,7 @@ Values are medians over the timed runs of one process, ± their sample standard 
 
 
 def test_a_run_that_failed_before_measuring_still_ends_in_words():
-    text = summary(failed_record("bnb4", "bitsandbytes is not installed"))
+    text = tables.to_markdown(run_blocks(failed_record("bnb4", "bitsandbytes is not installed")))
     assert text.startswith("- variant: bnb4, engine eager\n")
     assert "bitsandbytes is not installed" in text
     assert "|" not in text
@@ -273,7 +274,7 @@ def test_a_notebook_shows_the_tables(tmp_path):
     (path, *_) = sorted(tmp_path.glob("*.json"))
     shown = benchmarker.read_record(path)
     assert shown.model_dump() == read_record(path).model_dump()
-    assert shown._repr_markdown_() == summary(read_record(path))
+    assert shown._repr_markdown_() == tables.to_markdown(run_blocks(read_record(path)))
 
 
 def _tables(text: str) -> list[str]:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from benchmarker.comparison.recommend import recommend
+from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import Results
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.evaluation_text import read_text
 from benchmarker.quantization import base
 from benchmarker.report.answer import recommendation_blocks
-from benchmarker.report.compare import compare_records, to_rows
+from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
-from benchmarker.report.markdown import to_markdown
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import generation_quality as judging
 from benchmarker.workloads.generation.reading.baseline import tokens_in_common

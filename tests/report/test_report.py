@@ -21,15 +21,12 @@ from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
-from benchmarker.report.compare import Comparison, compare
+from benchmarker.report.compare import Comparison, brief, compare, sheets
 from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.report.html.page import html, to_html
 from benchmarker.report.html.write import write_plots, write_report
-from benchmarker.report.markdown import brief, sheets
-from benchmarker.schema.engine_facts import EngineFacts, KernelUse
-from benchmarker.schema.environment import Conditions
-from benchmarker.schema.profile import Kernel
-from benchmarker.schema.record import Memory
+from benchmarker.schema.model import EngineFacts, KernelUse
+from benchmarker.schema.record import Conditions, Kernel, Memory
 from tests.explained import FP16, explained, run, split_profile
 from tests.records import cell, environment, failed_cell, load, missing, profile, record, rounds, sample, save
 

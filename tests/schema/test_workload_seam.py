@@ -17,10 +17,10 @@ from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.options import option_names
 from benchmarker.schema.record import CellBase, RunRecord
+from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide

@@ -15,9 +15,8 @@ from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.schema.environment import DeviceFacts
-from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
-from benchmarker.schema.run_order import read_order
+from benchmarker.schema.record import DeviceFacts
+from benchmarker.schema.record_io import UNFINISHED, read_order, read_record, write_record
 from benchmarker.sweep.folder import LOCK, OWNER, locked
 from benchmarker.sweep.request import chosen, rounds_of
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up

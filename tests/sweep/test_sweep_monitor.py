@@ -14,7 +14,7 @@ import pytest
 from benchmarker.hardware.gpu import GpuState
 from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, together, why_invalid
 from benchmarker.hardware.nvidia import NvidiaGpu
-from benchmarker.schema.environment import Conditions
+from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record, write_record
 from tests import records
 from tests.fakes import FakeGpu

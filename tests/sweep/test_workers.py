@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
-from benchmarker.schema.run_order import read_order
+from benchmarker.schema.record_io import read_order
 from benchmarker.sweep.folder import locked
 from benchmarker.sweep.sweep_plan import local_numbers
 from benchmarker.sweep.workers.base import share_of

@@ -14,9 +14,8 @@ import pytest
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import find_config
-from benchmarker.schema.run_order import read_order
+from benchmarker.schema.record_io import collect, read_order
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.workers.ray_pool import RayPool, cores_each, workers_of
 from benchmarker.sweep.workers.ray_task import measure

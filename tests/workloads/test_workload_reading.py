@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from benchmarker.comparison.gate import check
+from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
 from benchmarker.comparison.recommend import recommend
+from benchmarker.comparison.results import to_rows
 from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 from benchmarker.report.charts.all import charts_of
-from benchmarker.report.compare import compare, read_record, to_markdown, to_rows
-from benchmarker.report.gate_markdown import gate_blocks, gate_to_rows
+from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.html.page import to_html
-from benchmarker.report.markdown import summary
+from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry
 from benchmarker.schema.record import Demand, Limits, Memory, RunRecord, VariantFacts
@@ -34,7 +34,7 @@ SOURCE = '''
 
 from typing import Literal
 
-from benchmarker.schema.experiment import ExperimentBase
+from benchmarker.schema.job import ExperimentBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.metric import Axis, Metric
@@ -172,7 +172,7 @@ def test_its_tables_say_its_units_and_no_tokens(tmp_path):
 
 
 def test_the_end_of_a_run_shows_its_cells(tmp_path):
-    text = summary(read_record(sweep(tmp_path / "a") / "bed-0.json"))
+    text = tables.to_markdown(run_blocks(read_record(sweep(tmp_path / "a") / "bed-0.json")))
     assert "| naps | mode |" in text
     assert "variant: bed" in text
 

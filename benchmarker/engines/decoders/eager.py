@@ -3,32 +3,52 @@
 `generate` copies every token to the host and hands it to a streamer, so that a clock reading in the streamer is the
 moment at which the token is known. `generate` waits for the device once per token anyway, to check whether it is done;
 the streamer adds one copy of a few bytes.
+
+The option `kv_cache` selects a quantized KV cache of transformers. These caches grow, so that only this engine has the
+option. Every step unpacks the whole cache before attention, which saves memory in a long context and costs time.
+Importing this file needs no torch.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarker.engines.base import TokenIds, UnsupportedError
-from benchmarker.engines.decoders.kv_cache import KVForm, quantized_cache, stored_words, value_bytes
-from benchmarker.engines.decoders.linear_kernels import linear_kernels
-from benchmarker.engines.decoders.prefill_decode import CHUNK
-from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchScorer
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.core.errors import install_hint, installed_version
+from benchmarker.engines.base import Form, TokenIds, UnsupportedError
+from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder, TorchEngine, linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
-from benchmarker.schema.engine_facts import EngineFacts
+from benchmarker.quantization.base import Options
+from benchmarker.schema.model import EngineFacts
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import Cache, DynamicCache, PreTrainedModel
+    from transformers import Cache, DynamicCache, PreTrainedModel, QuantizedCache
+
+KVForm = Literal["fp8", "int8", "int4"]
+BITS: dict[KVForm, int] = {"fp8": 8, "int8": 8, "int4": 4}
+GROUP = 64
+"""Values that share a scale and a zero point in HQQ's caches."""
+UNPACKED = 127
+"""Maximum number of newest tokens that HQQ's caches leave unpacked."""
+
+
+class EagerOptions(Options):
+    """Options of the engine `eager`."""
+
+    kv_cache: KVForm | None = None
+    """Quantization of keys and values; null keeps the activations' type. fp8: one scale per layer, fixed by the prompt.
+    int8, int4: HQQ's, in groups of 64, with up to 127 of the newest tokens unpacked; need the library hqq. Every step
+    unpacks the whole cache: the option saves memory in a long context, and no time."""
 
 
 class EagerDecoder(TorchDecoder):
-    """`model.generate` with a KV cache that grows."""
-
     def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
         super().__init__(model, device)
         self.kv_cache: KVForm | None = kv_cache
@@ -40,10 +60,6 @@ class EagerDecoder(TorchDecoder):
         self._cached_context: Tensor | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
 
-    @property
-    def scorer(self) -> EagerScorer:
-        return EagerScorer(self)
-
     def generate(
         self,
         prompt_ids: Sequence[TokenIds] | Tensor,
@@ -54,7 +70,7 @@ class EagerDecoder(TorchDecoder):
         import torch
 
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
-        arguments, ids = greedy(new_tokens) | self.cache_argument(context), prompt
+        arguments, ids = greedy(new_tokens) | self._cache_argument(context), prompt
         if context is not None:
             ids = torch.cat([context, prompt], dim=1)
         mask = torch.ones_like(ids)
@@ -72,7 +88,7 @@ class EagerDecoder(TorchDecoder):
         import torch
 
         streamer = TokenQueue()
-        arguments = greedy(new_tokens) | self.cache_argument() | {"eos_token_id": sorted(stop) or None}
+        arguments = greedy(new_tokens) | self._cache_argument() | {"eos_token_id": sorted(stop) or None}
 
         def run() -> None:
             try:
@@ -97,8 +113,25 @@ class EagerDecoder(TorchDecoder):
             streamer.abandoned = True
             thread.join()
 
-    def cache_argument(self, context: Tensor | None = None) -> dict[str, Any]:
-        """The cache as an argument of `generate`, filled with the context; empty if `generate` makes its own."""
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Let `generate` take the text's own tokens."""
+        import torch
+
+        forced = ForcedTokens(ids[0])
+        self.model.generate(  # type: ignore[operator]
+            ids[:, :prompt_tokens],
+            attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
+            logits_processor=[forced],
+            **greedy(ids.shape[1] - prompt_tokens + 1),
+            **self._cache_argument(),
+        )
+        return torch.stack(forced.log_probabilities)
+
+    @property
+    def is_library_step(self) -> bool:
+        return self.kv_cache is None and not self.has_own_kernels
+
+    def _cache_argument(self, context: Tensor | None = None) -> dict[str, Any]:
         if self.kv_cache is not None:
             cache = quantized_cache(self.model, self.kv_cache)
             if context is not None:
@@ -151,41 +184,12 @@ class EagerDecoder(TorchDecoder):
         )
 
 
-class EagerScorer(TorchScorer):
-    """Predictions of `generate`, forced to take the tokens of a given text."""
-
-    def __init__(self, decoder: EagerDecoder) -> None:
-        super().__init__(decoder)
-        self._eager = decoder
-
-    @property
-    def is_library_step(self) -> bool:
-        return self._eager.kv_cache is None and not self.has_own_kernels
-
-    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        import torch
-
-        forced = ForcedTokens(ids[0])
-        self._eager.model.generate(  # type: ignore[operator]
-            ids[:, :prompt_tokens],
-            attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
-            logits_processor=[forced],
-            **greedy(ids.shape[1] - prompt_tokens + 1),
-            **self._eager.cache_argument(),
-        )
-        return torch.stack(forced.log_probabilities)
-
-
 class ForcedTokens:
-    """A logits processor that keeps the log-probabilities of each position and selects the given token."""
+    """A logits processor that selects the tokens of a text, and keeps the log-probabilities of each position."""
 
     def __init__(self, ids: Tensor) -> None:
-        """Args:
-        ids: [positions].
-        """
         self._ids = ids
         self.log_probabilities: list[Tensor] = []
-        """float32, [vocabulary] each, on the CPU."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         import torch
@@ -196,16 +200,14 @@ class ForcedTokens:
 
 
 class TokenQueue:
-    """A streamer that passes each token to another thread."""
+    """Streamer that passes each token to another thread."""
 
     def __init__(self) -> None:
         self.items: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
         self.abandoned = False
-        """True once nobody reads tokens any more."""
         self._is_prompt = True
 
     def put(self, value: Tensor) -> None:
-        """Receive the prompt first, then each token."""
         if not self._is_prompt:
             self.items.put(value.flatten().tolist())
         self._is_prompt = False
@@ -213,11 +215,10 @@ class TokenQueue:
     def end(self) -> None: ...
 
     def is_abandoned(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002
-        """Stopping criterion of `generate`, [batch] of booleans."""
+        """Stop `generate` by a boolean for each sequence."""
         return input_ids.new_full((len(input_ids),), self.abandoned).bool()
 
     def pieces(self, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Yield new tokens as `generate` passes them on, without stop tokens. An error of `generate` is raised here."""
         while (item := self.items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
@@ -229,8 +230,7 @@ class TokenQueue:
 def greedy(new_tokens: int) -> dict[str, Any]:
     """Return arguments of `generate` for exactly that many greedy tokens.
 
-    Qwen3's own generation config samples (temperature 0.6, top-k 20): a sort of 151,936 logits per token, and lengths
-    that differ from run to run. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
+    Qwen3's own generation config samples. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
     GenerationConfig it would fall back to the model's own.
     """
     return {
@@ -246,3 +246,72 @@ def greedy(new_tokens: int) -> dict[str, Any]:
         # A static cache would make transformers compile the model; this engine is eager.
         "disable_compile": True,
     }
+
+
+def missing_library(kv_form: KVForm | None) -> str | None:
+    if kv_form in ("int8", "int4") and installed_version("hqq") is None:
+        return f"kv_cache={kv_form}: the library 'hqq' is not installed; {install_hint('kv-cache')}"
+    if kv_form == "fp8":
+        from transformers import cache_utils
+
+        if not hasattr(cache_utils, "Fp8QuantizedLayer"):
+            return f"kv_cache=fp8: transformers {installed_version('transformers')} does not have it; 5.23 does"
+    return None
+
+
+def static_cache_refusal(engine: str, options: Iterable[str]) -> str | None:
+    """Return why an engine with a fixed cache has no option `kv_cache`; None if the option is not set."""
+    if engine == "eager" or "kv_cache" not in options:
+        return None
+    return (
+        f"kv_cache: the quantized KV caches of transformers grow, and the {engine} engine's lies at fixed addresses; "
+        "use --engine eager"
+    )
+
+
+def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
+    """Return an empty cache; raise UnsupportedError if the model cannot have it."""
+    from transformers.cache_utils import QuantizedCache
+
+    config = model.config.get_text_config(decoder=True)
+    others = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
+    if others:
+        raise UnsupportedError(f"kv_cache={kv_form}: transformers packs full attention alone, not {min(others)}")
+    heads, numbers = key_heads(config), head_dim(config)
+    if kv_form != "fp8" and heads * numbers % GROUP:
+        raise UnsupportedError(
+            f"kv_cache={kv_form}: groups of {GROUP} do not divide {heads} key heads of {numbers}; use kv_cache=fp8"
+        )
+    if kv_form == "fp8":
+        return QuantizedCache("fp8", config=model.config)
+    return QuantizedCache("hqq", config=model.config, nbits=BITS[kv_form], q_group_size=GROUP)
+
+
+def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
+    """Return the bytes of a stored value, with its share of scale and zero point. HQQ's unpacked tokens take more."""
+    scales = 0.0 if kv_form == "fp8" else 2 * element_bytes / GROUP
+    return BITS[kv_form] / 8 + scales
+
+
+def stored_words(kv_form: KVForm) -> str:
+    if kv_form == "fp8":
+        return "fp8 by transformers, a scale a layer, fixed by the prompt; every step unpacks all of it"
+    return (
+        f"{kv_form} by HQQ in groups of {GROUP}, up to {UNPACKED} of the newest tokens as they are; every step unpacks "
+        "all of it"
+    )
+
+
+@dataclass(frozen=True)
+class EagerEngine(TorchEngine):
+    def splits(self, form: Form) -> str | None:
+        if _kv_form(form):
+            return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
+        return super().splits(form)
+
+    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        return super().takes(form, checkpoint) or missing_library(_kv_form(form))
+
+
+def _kv_form(form: Form) -> KVForm | None:
+    return form.engine_options.kv_cache if isinstance(form.engine_options, EagerOptions) else None

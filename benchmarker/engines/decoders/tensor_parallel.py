@@ -13,18 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.distributed.ranks import Ranks, open_ranks
-from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Form, Scores, TokenIds, TokenSource
 from benchmarker.engines.decoders.torch_engine import TorchDecoder, TorchEngine
 from benchmarker.hardware.device import Device, devices_from
 from benchmarker.measure.clock import Generation
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.model import LoadFacts
-
-SERVE = f"{__name__}:serve"
+from benchmarker.schema.model import EngineFacts, LoadFacts
 
 
 class DividedSource(TokenSource):
@@ -38,14 +37,9 @@ class DividedSource(TokenSource):
         self._ranks = ranks
         self._per_gpu_bytes: tuple[int, ...] = ()
 
-    @property
-    def scorer(self) -> Scorer:
-        return DividedScorer(self, self._own.scorer, self._ranks)
-
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """See TokenSource.generate. Raises RankError or WrongResultError."""
         depth = len(context[0]) if context else 0
         (own, peak_bytes), answers = self._ranks.together(
             {"do": "generate", "prompt_ids": prompt_ids, "new_tokens": new_tokens, "context": context},
@@ -59,7 +53,6 @@ class DividedSource(TokenSource):
         return own
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """Count the kernels of this rank."""
         return self._ranks.together({"do": "count"}, lambda: self._own.kernels_per_token(count), kind="count")[0]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
@@ -74,17 +67,8 @@ class DividedSource(TokenSource):
     def check(self) -> None:
         self._own.check()
 
-
-class DividedScorer(Scorer):
-    """Predictions that all ranks compute together."""
-
-    def __init__(self, source: DividedSource, own: Scorer, ranks: Ranks) -> None:
-        self._source = source
-        self._own = own
-        self._ranks = ranks
-
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self._source.generate([ids], new_tokens).tokens[0]
+        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
@@ -99,11 +83,8 @@ class DividedScorer(Scorer):
 def generated(
     decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
 ) -> tuple[Generation, int]:
-    """Run one rank's part of a generation, once all ranks are ready.
-
-    Returns:
-        The generation, and the peak of live tensors on this rank's GPU; on a CPU, the growth of its process.
-    """
+    """Run one rank's part of a generation, once all are ready, and return it with the peak of live tensors on this
+    rank's GPU; on a CPU, with the growth of its process."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
     peak = decoder.device.peak()
@@ -115,12 +96,21 @@ def open_divided(
     engine: TorchEngine, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
 ) -> Iterator[DividedSource]:
     """Start the other ranks and load a part of the model in each. Raises SpecError or DeviceError or RankError."""
-    _check_heads(checkpoint, form.gpus)
+    _check(checkpoint, device, form.gpus)
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
-    _check_accelerator(device)
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
-    arguments = {"engine": engine.name, "checkpoint": _as_json(checkpoint), "form": _form_json(form)}
-    with open_ranks(SERVE, arguments, devices=devices, device=device) as ranks:
+    arguments = {
+        "engine": engine.name,
+        "checkpoint": {**asdict(checkpoint), "folder": str(checkpoint.folder.resolve())},
+        "form": {
+            "quant": form.quant,
+            "options": form.options.model_dump(mode="json"),
+            "dtype": form.dtype,
+            "engine_options": form.engine_options.model_dump(mode="json"),
+            "gpus": form.gpus,
+        },
+    }
+    with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
             {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
         )
@@ -128,7 +118,7 @@ def open_divided(
         yield DividedSource(own, ranks, _together(own.loaded, others))
 
 
-def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
+def _check(checkpoint: Checkpoint, device: Device, gpus: int) -> None:
     config: dict[str, Any] = checkpoint.config.get("text_config") or checkpoint.config
     heads = config.get("num_attention_heads", gpus)
     groups = config.get("num_key_value_heads") or heads
@@ -138,11 +128,6 @@ def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
                 f"--gpus {gpus}: {checkpoint.model_id} has {count} {name}, which {gpus} GPUs cannot share equally; "
                 "choose a number that divides them, or --split layers"
             )
-
-
-def _check_accelerator(device: Device) -> None:
-    import torch
-
     if device.kind == "cpu" and torch.cuda.is_available():
         raise DeviceError(
             "--device cpu with several processes: transformers divides a model over the GPUs that torch sees; "
@@ -164,20 +149,6 @@ def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
     )
 
 
-def _as_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {**asdict(checkpoint), "folder": str(checkpoint.folder.resolve())}
-
-
-def _form_json(form: Form) -> dict[str, Any]:
-    return {
-        "quant": form.quant,
-        "options": form.options.model_dump(mode="json"),
-        "dtype": form.dtype,
-        "engine_options": form.engine_options.model_dump(mode="json"),
-        "gpus": form.gpus,
-    }
-
-
 def serve(rank: Rank, arguments: dict[str, Any]) -> None:
     """Run a rank other than 0: carry out rank 0's messages with a part of the model."""
     rank.serve(OtherRank(rank.device, arguments).answer)
@@ -193,7 +164,7 @@ class OtherRank:
         self._context: list[list[int]] | None = None
 
     def answer(self, message: dict[str, Any]) -> Any:
-        """Carry out one message of DividedSource or DividedScorer."""
+        """Carry out one message of DividedSource."""
         if message["do"] == "load":
             return self._load()
         decoder = self._decoder
@@ -202,9 +173,9 @@ class OtherRank:
             case "generate":
                 return self._generate(decoder, message)
             case "score":
-                decoder.scorer.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
+                decoder.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
             case "forward":
-                decoder.scorer.forward_scores(message["ids"])
+                decoder.forward_scores(message["ids"])
             case "count":
                 decoder.kernels_per_token(_uncounted)
         return None
@@ -213,17 +184,14 @@ class OtherRank:
         from benchmarker.engines.registry import torch_engine
         from benchmarker.quantization.registry import LOADERS
 
-        engine, stored = torch_engine(self._arguments["engine"]), dict(self._arguments["form"])
-        form = Form(
-            **stored
-            | {
-                "options": LOADERS[stored["quant"]].options.model_validate(stored["options"]),
-                "engine_options": engine.options.model_validate(stored["engine_options"]),
-            }
-        )
-        described = self._arguments["checkpoint"]
-        checkpoint = Checkpoint(**described | {"folder": Path(described["folder"])})
-        self._decoder = engine.load(checkpoint, form, self._device, Silent())
+        engine, form = torch_engine(self._arguments["engine"]), self._arguments["form"]
+        form |= {
+            "options": LOADERS[form["quant"]].options.model_validate(form["options"]),
+            "engine_options": engine.options.model_validate(form["engine_options"]),
+        }
+        checkpoint = self._arguments["checkpoint"]
+        checkpoint |= {"folder": Path(checkpoint["folder"])}
+        self._decoder = engine.load(Checkpoint(**checkpoint), Form(**form), self._device, Silent())
         facts = self._decoder.loaded
         assert facts is not None
         return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}

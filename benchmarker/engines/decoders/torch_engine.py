@@ -6,25 +6,28 @@ Importing this file needs no torch.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
-from benchmarker.engines.base import Form, Scorer, Scores, TokenIds, TokenSource
-from benchmarker.engines.decoders.kv_cache import missing_library, selected_form
+from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevices, Device, torch_device
 from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.quantization.load import file_refusal
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_form
 from benchmarker.quantization.registry import LOADERS
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import KernelUse, LoadFacts
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
+
+CHUNK = 4096
+"""Tokens that are put into the cache at once: activations of more would be larger than the cache itself."""
 
 
 class TorchDecoder(TokenSource):
@@ -38,16 +41,14 @@ class TorchDecoder(TokenSource):
         self._context: tuple[Sequence[TokenIds] | Tensor, Tensor] | None = None
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Yield greedy tokens of one sequence, in pieces as they are made.
+        """Yield greedy tokens of one sequence, [1, prompt_tokens], in pieces, until a token is in `stop`."""
+        raise NotImplementedError
 
-        Args:
-            prompt: [1, prompt_tokens].
-            stop: The generation ends before the first of these tokens.
-        """
+    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
+        """Do the work of `step_scores`: return [rows, vocabulary], float32, on the CPU."""
         raise NotImplementedError
 
     def tensor(self, ids: Sequence[TokenIds] | Tensor) -> Tensor:
-        """Token ids on the model's device, [batch, tokens]."""
         import torch
 
         if isinstance(ids, torch.Tensor):
@@ -55,8 +56,10 @@ class TorchDecoder(TokenSource):
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
     def context_tensor(self, context: Sequence[TokenIds] | Tensor | None) -> Tensor | None:
-        """The context on the model's device. The same object gives the same tensor, by which a decoder recognizes that
-        its KV cache holds the context already."""
+        """Return the context on the model's device.
+
+        The same object gives the same tensor, by which a decoder recognizes that its KV cache holds the context.
+        """
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:
@@ -66,33 +69,18 @@ class TorchDecoder(TokenSource):
     def per_gpu_bytes(self) -> tuple[int, ...]:
         return self.device.peaks() if isinstance(self.device, CudaDevices) else ()
 
-
-class TorchScorer(Scorer):
-    """Predictions of a loaded transformers model. A subclass gives those of the decoder's own step."""
-
-    def __init__(self, decoder: TorchDecoder) -> None:
-        self._decoder = decoder
-
-    def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text by the decode step that is timed; see `Scorer.step_scores`.
-
-        Returns:
-            [rows, vocabulary], float32, on the CPU.
-        """
-        raise NotImplementedError
-
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        pieces = self._decoder.stream(self._decoder.tensor([ids]), new_tokens, frozenset())
+        pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())
         return tuple(token for piece in pieces for token in piece)
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        return Scores(self.log_probabilities(self._decoder.tensor([ids]), prompt_tokens=prompt_tokens).numpy())
+        return Scores(self.log_probabilities(self.tensor([ids]), prompt_tokens=prompt_tokens).numpy())
 
     def forward_scores(self, ids: TokenIds) -> Scores | None:
         import torch
 
         with torch.no_grad():
-            logits = self._decoder.model(input_ids=self._decoder.tensor([ids]), use_cache=False).logits
+            logits = self.model(input_ids=self.tensor([ids]), use_cache=False).logits
         return Scores(logits[0].float().log_softmax(dim=-1).cpu().numpy())
 
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
@@ -100,19 +88,16 @@ class TorchScorer(Scorer):
 
         if self.is_library_step or self.has_own_kernels:
             return None
-        eager = EagerDecoder(self._decoder.model, self._decoder.device)
-        return eager.scorer.step_scores(ids, prompt_tokens=prompt_tokens)
+        return EagerDecoder(self.model, self.device).step_scores(ids, prompt_tokens=prompt_tokens)
 
     @property
     def has_own_kernels(self) -> bool:
-        """True if this program's kernels have replaced the libraries' in the model itself."""
-        return any(use.origin == "benchmarker" for use in self._decoder.facts().kernels_used)
+        """True if this program's kernels have replaced the libraries'."""
+        return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
 
 
 @dataclass(frozen=True)
-class TorchEngine:
-    """An engine whose model is a transformers model in this process."""
-
+class TorchEngine(Engine):
     name: str
     summary: str
     decoder: Callable[..., TorchDecoder]
@@ -123,15 +108,9 @@ class TorchEngine:
     whole_only: str | None = None
     """Why several GPUs cannot share its model; None if they can."""
 
-    def installed(self) -> str | None:
-        """Return None: torch and transformers are installed with this program, and each loader checks its library."""
-        return None
-
     def splits(self, form: Form) -> str | None:
         if self.whole_only:
             return f"{self.whole_only}; use --engine eager"
-        if selected_form(form.engine_options):
-            return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
         if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_int8_head(form.options)):
             return None
         if form.split == "tensors":
@@ -141,7 +120,7 @@ class TorchEngine:
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        return file_refusal(form.quant, checkpoint) or missing_library(form.engine_options)
+        return file_refusal(form.quant, checkpoint)
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[TokenSource]:
@@ -154,7 +133,6 @@ class TorchEngine:
             yield self.load(checkpoint, form, device, progress)
 
     def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        """Load a model and return its decoder."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
         decoder = self.decoder(model, device, **form.engine_options.model_dump())
         decoder.loaded = facts
@@ -167,9 +145,6 @@ def load(
     """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
     Raises BenchmarkerError.
     """
-    from benchmarker.quantization.inspect import load_facts
-    from benchmarker.quantization.load import load_form
-
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
     import_libraries(*loader.packages, *packages)
@@ -191,3 +166,23 @@ def load(
         file_types=loaded.file_types,
     )
     return loaded.model, facts
+
+
+def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
+    """Count the libraries' linears by class; inductor writes the kernels of class `Linear` if `compiled`."""
+    linears = [module for module in model.modules() if is_linear(module)]
+    return kernels_by_class(linears, total=len(linears), compiled=compiled)
+
+
+def kernels_by_class(linears: Sequence[Any], *, total: int, compiled: bool) -> tuple[KernelUse, ...]:
+    counts = Counter(type(linear).__name__ for linear in linears)
+    return tuple(
+        KernelUse(
+            purpose="linear",
+            origin="inductor" if compiled and name == "Linear" else "library",
+            name=name,
+            covered=count,
+            total=total,
+        )
+        for name, count in sorted(counts.items())
+    )

@@ -11,7 +11,7 @@ one:
     close                                         {}
 
 The answer {"error": "one line"} means that the driver cannot do it. The driver reads its own monotonic clock around the
-engine's work, so that no time includes the pipe. Its standard error is shown only if it fails.
+engine's work, so that no time includes the pipe.
 """
 
 from __future__ import annotations
@@ -27,46 +27,26 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any
 
-from benchmarker.core.errors import BenchmarkerError, UnsupportedError
+from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError
 
 CLOSE_S = 5.0
-"""Seconds that a driver has to end by itself after `close`."""
 READ_BYTES = 1 << 16
 OUT_OF_MEMORY = "out of memory"
-"""First words of a driver's error if memory ran out, whatever the engine's own message is."""
+"""First words of a driver's error if memory ran out."""
 
 
 class DriverError(BenchmarkerError):
-    """The driver of an engine could not be started, died, hung, or gave an answer that makes no sense."""
+    """The driver could not be started, or gave an invalid answer.
 
+    A sweep tries once more in a fresh process if it died ("crash") or hung ("timeout").
+    """
 
-class DriverCrashError(DriverError):
-    """The driver's process ended during a request. A sweep tries once more in a fresh process."""
-
-    kind = "crash"
-
-
-class DriverTimeoutError(DriverError):
-    """The driver did not answer in time and was killed. A sweep tries once more in a fresh process."""
-
-    kind = "timeout"
-
-
-class HostMemoryError(DriverError):
-    """An engine ran out of the machine's memory."""
-
-    kind = "oom_host"
-
-
-class GpuMemoryError(DriverError):
-    """An engine ran out of the GPU's memory."""
-
-    kind = "oom_gpu"
+    def __init__(self, text: str, kind: ErrorKind = "other") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Driver:
-    """A running driver program, in a process group of its own."""
-
     def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
         self._name = name
         self._on_gpu = on_gpu
@@ -87,8 +67,7 @@ class Driver:
             raise DriverError(f"{name}: its driver cannot be started: {command[0]}: {reason}") from error
 
     def request(self, call: str, *, limit_s: float, **arguments: Any) -> dict[str, Any]:
-        """Send a request and wait for its answer. Raises UnsupportedError or GpuMemoryError, HostMemoryError or
-        DriverCrashError or DriverTimeoutError or DriverError."""
+        """Send a request and wait for its answer. Raises UnsupportedError or DriverError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": call, **arguments}).encode() + b"\n")
@@ -103,14 +82,11 @@ class Driver:
         if not isinstance(answer, dict):
             raise DriverError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
         if "error" in answer:
-            raise self._refused(_shown(str(answer["error"]).encode()))
+            reason = _shown(str(answer["error"]).encode())
+            if not reason.startswith(OUT_OF_MEMORY):
+                raise UnsupportedError(f"{self._name}: {reason}")
+            raise DriverError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
         return answer
-
-    def _refused(self, error: str) -> BenchmarkerError:
-        message = f"{self._name}: {error}"
-        if not error.startswith(OUT_OF_MEMORY):
-            return UnsupportedError(message)
-        return GpuMemoryError(message) if self._on_gpu else HostMemoryError(message)
 
     def _line(self, call: str, limit_s: float) -> bytes:
         assert self._process.stdout is not None
@@ -120,8 +96,8 @@ class Driver:
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, deadline_s - time.monotonic())):
                     self.kill()
-                    raise DriverTimeoutError(
-                        f"{self._name}: no answer to '{call}' within {limit_s:g} s; its driver was ended"
+                    raise DriverError(
+                        f"{self._name}: no answer to '{call}' within {limit_s:g} s; its driver was ended", "timeout"
                     )
                 chunk = os.read(self._process.stdout.fileno(), READ_BYTES)
                 if not chunk:
@@ -130,16 +106,16 @@ class Driver:
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _died(self, call: str) -> DriverCrashError:
+    def _died(self, call: str) -> DriverError:
         self.kill()
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
         reason = _shown(lines[-1].encode()) if lines else "it printed nothing"
         code = self._process.returncode
-        return DriverCrashError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}")
+        return DriverError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
     def close(self) -> None:
-        """Let the driver end by itself, then end its whole process group."""
+        """Let the driver end by itself, then end every process of its group."""
         if self._process.poll() is None:
             with contextlib.suppress(BenchmarkerError):
                 self.request("close", limit_s=CLOSE_S)
@@ -149,7 +125,6 @@ class Driver:
         self._errors.close()
 
     def kill(self) -> None:
-        """End the driver and every process that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -30,9 +30,8 @@ from benchmarker.engines.external.environments import (
 )
 
 IMPORT_S = 300.0
-"""Longest time of an engine's first import: vLLM compiles its Python files, half a minute on a slow disk."""
+"""Longest time of an engine's first import."""
 PYTHON_S = 20.0
-"""Longest time in which an interpreter prints its version."""
 PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
 PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")
 """Folders in which pyenv and uv keep interpreters, which may not be on the PATH."""
@@ -40,10 +39,8 @@ PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/
 FIXED_GCC = {11: 5, 12: 4, 13: 3}
 """First minor version without GCC bug 114098, by major version. GCC 10 has no AMX, and GCC 14 has no bug.
 
-The function `_tile_loadconfig` in GCC's header for Intel's AMX declared 8 of the 64 bytes that it reads, so that an
-optimized program loads a configuration that it never wrote, and crashes with a segmentation fault. llama.cpp's GEMMs
-with quantized weights call it on processors with AMX: Q8_0 and Q4_0 of `qwen3-small`, built by GCC 12.2, crashed at
-their first prompt.
+`_tile_loadconfig` in GCC's header for Intel's AMX declared 8 of the 64 bytes that it reads. llama.cpp's GEMMs with
+quantized weights call it, and crash with a segmentation fault.
 """
 FAULT = (
     "AMX is left out: with this compiler's header for it programs crash (GCC bug 114098; 12.4, 13.3 and 14 are right)"
@@ -53,16 +50,12 @@ WITHOUT_AMX = "-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8"
 
 @dataclass(frozen=True)
 class Plan:
-    """How an environment will be made."""
-
     spec: EnvironmentSpec
     folder: Path
     python: Path
-    """Interpreter that makes it."""
     commands: tuple[tuple[str, ...], ...]
 
     def lines(self) -> list[str]:
-        """Return the plan for the terminal, with commands in the shell's syntax."""
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.spec.variables.items())
         return [
             f"{self.spec.name}: {self.spec.summary}; {self.spec.was_run}",
@@ -73,13 +66,12 @@ class Plan:
 
 
 def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index: str | None = None) -> Plan:
-    """Plan the commands that make an environment. Raises EngineError."""
     try:
         base = find_python(spec.pythons, python)
     except EngineError as error:
         raise EngineError(f"{spec.name}: {error}") from error
-    if spec.engine == "llama-cpp" and (more_arguments := cmake_arguments()):
-        spec = replace(spec, variables={**spec.variables, CMAKE: f"{spec.variables[CMAKE]} {more_arguments}"})
+    if spec.engine == "llama-cpp" and "amx_int8" in _cpu_flags() and has_fault(_compiler_version()):
+        spec = replace(spec, variables={**spec.variables, CMAKE: f"{spec.variables[CMAKE]} {WITHOUT_AMX}"})
     folder = environments_folder() / spec.name
     pip = (str(folder / "bin" / "python"), "-m", "pip", "install", *spec.pip_options)
     more = ("--extra-index-url", index) if index else ()
@@ -91,10 +83,7 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
 
 
 def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentState:
-    """Run a plan's commands, import the engine once, and mark the environment as complete. Raises EngineError.
-
-    An environment with the same name is removed first. Output of the commands goes to a log next to the folder.
-    """
+    """Replace an environment: run a plan's commands, and import the engine once. Raises EngineError."""
     log = plan.folder.with_suffix(".log")
     with _alone(plan.folder):
         free_bytes = shutil.disk_usage(plan.folder.parent).free
@@ -113,7 +102,7 @@ def make_environment(plan: Plan, note: Callable[[str], None]) -> EnvironmentStat
 
 
 def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path | None = None) -> EnvironmentState:
-    """Use an interpreter of the user's own for an engine, after importing the engine in it once. Raises EngineError."""
+    """Use an interpreter of the user's own, after importing the engine in it once. Raises EngineError."""
     if library is not None and not any(library.glob("libllama.*")):
         raise EngineError(f"{library}: no libllama in it; give the folder that holds llama.cpp's shared libraries")
     if python_version(python) is None:
@@ -126,9 +115,8 @@ def register_environment(spec: EnvironmentSpec, *, python: Path, library: Path |
     return environment_state(spec)
 
 
-def remove_environment(spec: EnvironmentSpec) -> EnvironmentState:
-    """Delete an environment, complete or not. Of an interpreter of the user's own, only the marker is deleted. Raises
-    EngineError."""
+def remove_environment(spec: EnvironmentSpec) -> None:
+    """Delete an environment, or the marker of an interpreter of the user's own. Raises EngineError."""
     state = environment_state(spec)
     if not state.folder.exists():
         raise EngineError(f"the environment {spec.name} is not installed; 'benchmarker engine list' shows what is")
@@ -140,7 +128,6 @@ def remove_environment(spec: EnvironmentSpec) -> EnvironmentState:
         except OSError as error:
             raise EngineError(f"{state.folder}: not removed: {error.strerror}") from error
     state.folder.with_suffix(".log").unlink(missing_ok=True)
-    return state
 
 
 def _run(spec: EnvironmentSpec, command: tuple[str, ...], log: Path) -> None:
@@ -228,7 +215,7 @@ def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
 
 
 def python_version(path: Path) -> str | None:
-    """Return `3.12`; None if the file is no interpreter that runs, such as pyenv's shim of an unselected version."""
+    """Return `3.12`; None if the file is no interpreter that runs."""
     try:
         process = subprocess.run(
             [str(path), "-I", "-c", PRINT_VERSION], capture_output=True, text=True, timeout=PYTHON_S, check=False
@@ -249,12 +236,6 @@ def _candidates(version: str) -> Iterator[Path]:
         folder_pattern = Path(pattern.format(version=version)).expanduser()
         anchor = folder_pattern.anchor
         yield from sorted(Path(anchor).glob(str(folder_pattern / f"python{version}").removeprefix(anchor)))
-
-
-def cmake_arguments() -> str:
-    """Return further arguments that CMake needs on this machine; empty if none."""
-    is_faulty = "amx_int8" in _cpu_flags() and has_fault(_compiler_version())
-    return WITHOUT_AMX if is_faulty else ""
 
 
 def has_fault(version_text: str) -> bool:

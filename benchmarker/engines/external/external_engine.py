@@ -1,17 +1,21 @@
-"""Base of the engines whose programs run in an environment of their own.
+"""Base of the engines whose programs run in an environment of their own, and their token source.
 
 An engine is a subclass here, a driver in external/drivers, an entry in `ENVIRONMENTS` and a file of pins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.engines.base import Form
-from benchmarker.engines.external.driver_process import Driver
+from benchmarker.core.errors import WrongTokenCountError
+from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource
+from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
     EngineError,
@@ -19,27 +23,26 @@ from benchmarker.engines.external.environments import (
     environment_states,
     ready_environment,
 )
-from benchmarker.engines.external.external_source import ExternalSource
-from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.measure.clock import Generation
+from benchmarker.quantization.base import has_int8_head
+from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
+FACTS_S = 60.0
+AS_STORED = ("fp16", "gptq", "awq")
+"""Quantizations whose checkpoints vLLM and SGLang load unchanged."""
 
-class ExternalEngine:
-    """An engine with a driver and an environment. A subclass gives names, arguments and checks."""
 
-    name: str
-    summary: str
-    options: type[Options] = Options
+class ExternalEngine(Engine):
+    """An engine with a driver and an environment."""
+
     limit_s = 1800.0
     """Longest time of one request. The first start of vLLM on a new machine compiles for minutes."""
 
     def installed(self) -> str | None:
-        """Return None if an environment is ready, for any device."""
         states = [state for state in environment_states() if state.spec.engine == self.name]
         if any(state.problem is None for state in states):
             return None
@@ -50,16 +53,10 @@ class ExternalEngine:
     def splits(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Return None, or why this engine cannot open this checkpoint in this form."""
-        raise NotImplementedError
-
     def marker(self, device: str) -> Marker:
-        """Return the ready environment for a kind of device. Raises EngineError."""
-        return ready_environment(self.name, device).interpreter
+        return ready_environment(self.name, device)
 
     def command(self, marker: Marker) -> list[str]:
-        """Return interpreter, driver program and arguments."""
         driver = DRIVERS / f"{self.name.replace('-', '_')}_driver.py"
         # Isolated: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
         return [marker.python, "-I", str(DRIVERS / "driver_loop.py"), str(driver)]
@@ -74,19 +71,19 @@ class ExternalEngine:
         """Check that the open model is what the row's label claims. Raises UnsupportedError."""
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
-        """Return cost and result of loading; None if the engine does not report enough."""
         return None
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
-        """See Engine.open."""
         if device.kind == "rocm":
             raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
         marker = self.marker(device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
-        growth_bytes = growth_of(device)
-        driver = Driver(self.name, self.command(marker), on_gpu=device.kind != "cpu")
+        memory = DeviceMemory(device) if device.kind != "cpu" else None
+        if memory and memory.before_bytes is None:
+            raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
+        driver = Driver(self.name, self.command(marker), on_gpu=memory is not None)
         try:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
@@ -95,7 +92,7 @@ class ExternalEngine:
                 limit_s=self.limit_s,
                 environment=marker.name,
                 fields=fields,
-                growth_bytes=growth_bytes,
+                growth_bytes=memory.growth_bytes if memory else None,
             )
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
@@ -111,17 +108,176 @@ def head_refusal(form: Form) -> str | None:
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
-def growth_of(device: Device) -> Callable[[], int | None] | None:
-    """Return a function that measures the growth of a GPU's memory from now on; None on the CPU. Raises EngineError."""
-    if device.kind == "cpu":
-        return None
-    gpu = find_gpu(device)
-    before_bytes = gpu.used_bytes() if gpu else None
-    if gpu is None or before_bytes is None:
-        raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
+class ExternalSource(TokenSource):
+    """A driver that has opened a model."""
 
-    def growth_bytes() -> int | None:
-        used_bytes = gpu.used_bytes()
-        return None if used_bytes is None else used_bytes - before_bytes
+    is_elsewhere = True
 
-    return growth_bytes
+    def __init__(
+        self,
+        name: str,
+        driver: Driver,
+        *,
+        limit_s: float,
+        environment: str,
+        fields: dict[str, Any] | None = None,
+        growth_bytes: Callable[[], int | None] | None = None,
+    ) -> None:
+        """Wrap a driver.
+
+        Args:
+            fields: Fields of ExternalFacts that the driver cannot report.
+            growth_bytes: Returns the growth of the GPU's memory since before the driver started; None for a CPU.
+        """
+        self._name = name
+        self._driver = driver
+        self._limit_s = limit_s
+        self._environment = environment
+        self._fields = fields or {}
+        self._growth_bytes = growth_bytes
+        self._choosing_share: float | None = None
+        self._step_s: float | None = None
+        self._disagreements: list[tuple[float, float]] = []
+
+    def generate(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
+    ) -> Generation:
+        answer = self._driver.request(
+            "generate",
+            limit_s=self._limit_s,
+            prompt_ids=[list(row) for row in prompt_ids],
+            new_tokens=new_tokens,
+            context=None if context is None else [list(row) for row in context],
+        )
+        generation = _generation_from(self._name, answer)
+        counts = [len(row) for row in generation.tokens]
+        if counts != [new_tokens] * len(prompt_ids):
+            raise WrongTokenCountError(
+                f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
+                "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
+            )
+        decode_ns = generation.last_ns - generation.first_ns
+        if "choosing_ns" in answer and decode_ns:
+            self._choosing_share = answer["choosing_ns"] / decode_ns
+        if answer.get("step_ns"):
+            self._step_s = answer["step_ns"] / 1e9
+        differences = disagreement(generation, answer.get("engine_times") or [])
+        if differences is not None:
+            self._disagreements.append(differences)
+        return generation
+
+    def facts(self) -> EngineFacts:
+        answer = self._facts()
+        return EngineFacts(
+            name=self._name,
+            tokens_read="each",
+            kv_cache=answer["kv_cache"],
+            engine_version=answer["version"],
+            external=self._external_facts(answer),
+        )
+
+    def external_facts(self) -> ExternalFacts:
+        return self._external_facts(self._facts())
+
+    def peak_bytes(self) -> int | None:
+        """Return the growth of the process on a CPU, and of the whole GPU without the reserved KV cache."""
+        answer = self._facts()
+        if self._growth_bytes is None:
+            return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
+        growth_bytes = self._growth_bytes()
+        return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
+
+    def _facts(self) -> dict[str, Any]:
+        return self._driver.request("facts", limit_s=FACTS_S)
+
+    def _external_facts(self, answer: dict[str, Any]) -> ExternalFacts:
+        fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
+        ttfts, tpots = zip(*self._disagreements, strict=True) if self._disagreements else ((), ())
+        return ExternalFacts.model_validate(
+            {
+                **fields,
+                **self._fields,
+                "environment": self._environment,
+                "attention": tuple(answer.get("attention", ())),
+                "choosing_share": self._choosing_share,
+                "step_s": self._step_s,
+                "disagreement": median(max(pair) for pair in self._disagreements) if ttfts else None,
+                "ttft_disagreement": median(ttfts) if ttfts else None,
+                "tpot_disagreement": median(tpots) if tpots else None,
+            }
+        )
+
+    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
+        return self.generate([ids], new_tokens).tokens[0]
+
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
+        scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
+        return scores if isinstance(scores, Scores) else None
+
+    def forward_scores(self, ids: TokenIds) -> Scores | None:
+        scores = self._scores(ids, together=len(ids), rows_from=0)
+        return scores if isinstance(scores, Scores) else None
+
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+        scores = self._scores(ids, together=1, rows_from=0)
+        return scores if isinstance(scores, PrefillScores) else None
+
+    def _scores(self, ids: TokenIds, *, together: int, rows_from: int) -> Scores | PrefillScores:
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder, "log_probabilities.f32")
+            answer = self._driver.request(
+                "score",
+                limit_s=self._limit_s,
+                ids=list(ids),
+                output=str(output),
+                together=together,
+                rows_from=rows_from,
+            )
+            if answer["path"] == "decode":
+                return _decode_scores(self._name, output, len(ids) - rows_from, answer["vocabulary"])
+        return _prefill_scores(answer["rows"])
+
+
+def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
+    try:
+        times = [int(answer[key]) for key in ("start_ns", "first_ns", "last_ns", "end_ns")]
+        tokens = tuple(tuple(int(token) for token in row) for row in answer["tokens"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
+    if times != sorted(times) or times[0] == times[-1]:
+        raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
+    return Generation(tokens, *times)
+
+
+def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:
+    """Return the largest relative differences of an engine's own TTFT and TPOT from our clock's; None without times."""
+    ours = generation.sample(len(generation.tokens[0]))
+    reported = [times for times in engine_times if times is not None]
+
+    def largest(name: str, our_s: float | None) -> float | None:
+        engine_s = [times[name] for times in reported if times[name] is not None]
+        return max((abs(value - our_s) / our_s for value in engine_s), default=None) if our_s else None
+
+    ttft, tpot = largest("ttft_s", ours.ttft_s), largest("tpot_s", ours.tpot_s)
+    return None if ttft is None and tpot is None else (ttft or 0.0, tpot or 0.0)
+
+
+def _decode_scores(name: str, path: Path, positions: int, vocabulary: int) -> Scores:
+    import numpy
+
+    values = numpy.fromfile(path, dtype=numpy.float32)
+    if len(values) != positions * vocabulary:
+        raise DriverError(f"{name}: its driver scored {len(values)} values where {positions} x {vocabulary} are due")
+    return Scores(values.reshape(positions, vocabulary))
+
+
+def _prefill_scores(rows: Sequence[dict[str, Any]]) -> PrefillScores:
+    import numpy
+
+    width = max(len(row["ids"]) for row in rows)
+    ids = numpy.full((len(rows), width), -1, dtype=numpy.int64)
+    values = numpy.full((len(rows), width), -numpy.inf, dtype=numpy.float32)
+    for index, row in enumerate(rows):
+        ids[index, : len(row["ids"])] = row["ids"]
+        values[index, : len(row["ids"])] = row["log_probabilities"]
+    return PrefillScores(ids, values)

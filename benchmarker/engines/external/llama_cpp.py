@@ -16,16 +16,14 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
-from benchmarker.engines.external.external_source import ExternalSource
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 ALL_LAYERS = 999
-"""More layers than any model has: all of them go to the GPU."""
+"""More layers than any model has."""
 FILE = "model.gguf"
 GgufForm = Literal["F16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"]
 
@@ -43,14 +41,11 @@ class LlamaCppOptions(Options):
 
 
 class LlamaCppEngine(ExternalEngine):
-    """llama.cpp through llama-cpp-python's low-level calls."""
-
     name = "llama-cpp"
     summary = "llama.cpp, in an environment of its own: GGUF forms"
     options = LlamaCppOptions
 
     def installed(self) -> str | None:
-        """Return None if an environment is ready and the GGUF library is installed here."""
         try:
             require_gguf()
         except MissingLibraryError as error:
@@ -75,7 +70,6 @@ class LlamaCppEngine(ExternalEngine):
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Make the GGUF file if needed."""
         options = form.engine_options
         assert isinstance(options, LlamaCppOptions)
         threads = options.threads or physical_cores()
@@ -99,7 +93,6 @@ class LlamaCppEngine(ExternalEngine):
         }
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """Read the facts from the file's own table of tensors."""
         del checkpoint
         if not facts.parameters or facts.weight_bytes is None:
             return None
@@ -118,7 +111,6 @@ class LlamaCppEngine(ExternalEngine):
     def gguf_path(
         self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress
     ) -> Path:
-        """Return the GGUF file, from the cache if it was made before."""
         if checkpoint.is_gguf:
             return checkpoint.folder
         require_gguf()
@@ -145,9 +137,6 @@ class LlamaCppEngine(ExternalEngine):
 
         parts = {"model": model, "gguf": gguf, "version": marker.version, "library": marker.library}
         return _cached(checkpoint, gguf, parts, quantize)
-
-    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
-        """Check nothing: the file's tensor types are in the record, and llama.cpp never changes them."""
 
 
 def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
@@ -180,7 +169,6 @@ def gpu_layers(options: LlamaCppOptions, device: str) -> int:
 
 
 def physical_cores() -> int:
-    """Return the physical cores that this process may use."""
     import psutil
 
     logical = len(psutil.Process().cpu_affinity())

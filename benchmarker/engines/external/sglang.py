@@ -9,14 +9,11 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
+from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, head_refusal
 from benchmarker.quantization.base import Options
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
-
-AS_STORED = ("fp16", "gptq", "awq")
-"""Quantizations whose checkpoints SGLang loads unchanged."""
 
 
 class SglangOptions(Options):
@@ -29,8 +26,6 @@ class SglangOptions(Options):
 
 
 class SglangEngine(ExternalEngine):
-    """SGLang's offline `Engine`."""
-
     name = "sglang"
     summary = "SGLang, in an environment of its own; not run by benchmarker's authors"
     options = SglangOptions
@@ -46,12 +41,10 @@ class SglangEngine(ExternalEngine):
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         del marker, progress, device
-        options = form.engine_options
-        assert isinstance(options, SglangOptions)
         arguments = {
             "model_path": str(checkpoint.folder.resolve()),
             "dtype": form.dtype,
             "trust_remote_code": checkpoint.trust_remote_code,
-            **options.model_dump(exclude_none=True),
+            **form.engine_options.model_dump(exclude_none=True),
         }
         return arguments, {}

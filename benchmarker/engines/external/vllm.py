@@ -11,28 +11,18 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
-from benchmarker.engines.external.external_source import ExternalSource
+from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, ExternalSource, head_refusal
 from benchmarker.quantization.base import Options
-from benchmarker.schema.engine_facts import ExternalFacts
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
-AS_STORED = {
-    "fp16": None,
-    "gptq": "gptq",
-    "awq": "awq",
-}
-"""Quantizations whose checkpoints vLLM loads unchanged, each with its `quant_method`."""
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
-"""Online quantizations of vLLM for experts only: a dense model would run in 16 bit under an int8 label
-(vllm/config/quantization.py, 0.33)."""
+"""Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""
 UNQUANTIZED = "Unquantized"
 """Prefix of vLLM's class names for layers of 16 bit."""
 ONE_BYTE = re.compile(r"int8|float8")
-"""Types of weights with one byte per parameter."""
 
 
 class VllmOptions(Options):
@@ -51,8 +41,6 @@ class VllmOptions(Options):
 
 
 class VllmEngine(ExternalEngine):
-    """vLLM's offline `LLM`."""
-
     name = "vllm"
     summary = "vLLM, in an environment of its own"
     options = VllmOptions
@@ -89,12 +77,9 @@ class VllmEngine(ExternalEngine):
         arguments = {
             "model": str(checkpoint.folder.resolve()),
             "dtype": form.dtype,
-            "quantization": options.quantization,
-            "max_model_len": options.max_model_len,
-            "max_num_seqs": options.max_num_seqs,
-            "gpu_memory_utilization": options.gpu_memory_utilization,
             "trust_remote_code": checkpoint.trust_remote_code,
             "tensor_parallel_size": form.gpus,
+            **options.model_dump(),
             "cpu_kv_cache_gib": options.cpu_kv_cache_gib if device.kind == "cpu" else None,
         }
         return arguments, {}
@@ -104,12 +89,12 @@ class VllmEngine(ExternalEngine):
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
-        problem = contradiction(label, source.external_facts(), weights_bytes(checkpoint))
+        plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+        problem = contradiction(label, source.external_facts(), plain_bytes)
         if problem:
             raise UnsupportedError(f"vllm: {problem}")
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        """Return None for a quantized checkpoint, whose files do not contain the number of parameters."""
         parameters = parameters_of(checkpoint)
         if parameters is None or facts.weight_bytes is None:
             return None
@@ -146,8 +131,7 @@ def parameters_of(checkpoint: Checkpoint) -> int | None:
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
     """Return the contradiction between a model and its label; None if there is none.
 
-    Args:
-        plain_bytes: Size of the checkpoint's files. Online quantization must take clearly less.
+    Online quantization must take clearly less than the checkpoint's files, `plain_bytes`.
     """
     quantized = {name: count for name, count in facts.linear_methods.items() if not name.startswith(UNQUANTIZED)}
     layers = {name: count for name, count in quantized.items() if "KVCache" not in name and "Embedding" not in name}
@@ -161,8 +145,3 @@ def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> 
             f"{label}"
         )
     return None
-
-
-def weights_bytes(checkpoint: Checkpoint) -> int:
-    """Return the bytes of the checkpoint's weight files."""
-    return sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))

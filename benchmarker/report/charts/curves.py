@@ -72,16 +72,12 @@ def curve_chart(
     """
     shape, series = _series(rows, cell, axis, value_of)
     places = sorted({place for points in series.values() for place in points})
-    if len(places) < 2:
+    if shape is None or len(places) < 2:
         return None
     baseline = next((row.variant for row in rows if row.is_baseline), None)
     base = series.get(baseline or "", {})
-    crossed = [
-        point
-        for variant, points in series.items()
-        if variant != baseline
-        for point in crossings(base, points, is_logarithmic=is_logarithmic)
-    ]
+    others = [points for variant, points in series.items() if variant != baseline]
+    crossed = [point for points in others for point in crossings(base, points, is_logarithmic=is_logarithmic)]
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(2.9 + 0.17 * ((len(series) + 1) // 2))
@@ -116,9 +112,13 @@ def curve_chart(
         drawn.legend(loc="outside lower left", ncols=2, columnspacing=1)
         return drawn
 
-    return Chart(
-        name or axis, f"{title}, {shape.words if shape else ''}", _note(crossed, baseline, is_logarithmic), draw
-    )
+    note = "One mark a measured cell."
+    if crossed:
+        note = f"One mark a measured cell; a ring is where a variant's line crosses that of {label(baseline or '')}."
+    elif baseline is not None:
+        note = f"{note} No variant's line crosses that of {label(baseline)}."
+    scales = "Both scales are logarithmic. " if is_logarithmic else ""
+    return Chart(name or axis, f"{title}, {shape.words}", f"{scales}{note}", draw)
 
 
 def _set_logarithmic(axes: Axes) -> None:
@@ -135,7 +135,7 @@ def _series(
 ) -> tuple[CellKey | None, dict[str, Points]]:
     """Return the cell without the drawn axis, and the points of each variant.
 
-    Of several such cells the one with most points is drawn; of equals, that of the first table.
+    Of several such cells, the one with most points is chosen; of equals, that of the first table.
     """
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
@@ -150,15 +150,10 @@ def _series(
 
 
 def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
-    """Return position and value of each crossing of a variant's line and the baseline's.
-
-    Args:
-        is_logarithmic: True if both scales are logarithmic and lines are straight on them.
-    """
+    """Return position and value of each crossing of a variant's line and the baseline's on the scales of the chart."""
     scale, back = (math.log, math.exp) if is_logarithmic else (float, float)
-    common = sorted(base.keys() & points.keys())
     crossed = []
-    for start, end in pairwise(common):
+    for start, end in pairwise(sorted(base.keys() & points.keys())):
         before, after = (scale(points[place]) - scale(base[place]) for place in (start, end))
         if before * after < 0:
             share = before / (before - after)
@@ -172,21 +167,11 @@ def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
     """Return the positions whose labels do not touch. The first and last come before the others."""
     scale = math.log if is_logarithmic else float
     pt_per_unit = AXIS_PT / (scale(places[-1]) - scale(places[0]))
-    labelled: list[float] = []
+    labelled: set[float] = set()
     for place in (places[0], places[-1], *places[1:-1]):
         if all(
             pt_per_unit * abs(scale(place) - scale(neighbour)) > DIGIT_PT * (len(f"{place:,}{neighbour:,}") / 2 + 1)
             for neighbour in labelled
         ):
-            labelled.append(place)
-    return set(labelled)
-
-
-def _note(crossed: Sequence[tuple[float, float]], baseline: str | None, is_logarithmic: bool) -> str:
-    opening = ["Both scales are logarithmic."] if is_logarithmic else []
-    if baseline is None:
-        return " ".join([*opening, "One mark a measured cell."])
-    base = label(baseline)
-    if not crossed:
-        return " ".join([*opening, f"One mark a measured cell. No variant's line crosses that of {base}."])
-    return " ".join([*opening, f"One mark a measured cell; a ring is where a variant's line crosses that of {base}."])
+            labelled.add(place)
+    return labelled

@@ -16,22 +16,22 @@ from benchmarker.core.tables import unmarked
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
 from benchmarker.schema.registry import workload_of
 
-INTERVAL_NOTE = "The thin line is the 95 % interval over the rounds."
-DEVIATION_NOTE = "The thin line is ± the sample standard deviation of the timed runs."
+WIDEST_SPREAD = 1.5
+"""Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
+LETTER_PT = 5.0
+"""Width of an average letter in points."""
+AXES_SHARE = 0.87
+"""Share of the figure for the axes in each direction."""
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top in points."""
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return bars from zero, the fastest first.
-
-    Args:
-        rows: Rows of the first table's cell.
-    """
-    able = sorted((row for row in rows if rate_of(row)), key=lambda row: -row.speed)
+    """Return bars of the first table's cell from zero, the fastest first."""
+    able = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
     if not able or able[0].cell is None:
         return None
-    cell, words = able[0].cell, rate_words(able[0])
     rates = {row.variant: rate for row in able if (rate := rate_of(row))}
-    names = {row.variant: label(row.label) for row in able}
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(0.55 + 0.34 * len(rates))
@@ -41,32 +41,25 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
             axes.plot([low, high], [place, place], color=ink.text, linewidth=1.2)
             beside = axes.get_yaxis_transform()
             axes.text(1.02, place, decimal(rate.value), transform=beside, va="center", fontsize=8)
-        axes.set_yticks(range(len(rates)), [names[name] for name in rates])
+        axes.set_yticks(range(len(rates)), [label(row.label) for row in able])
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.set_xlim(0, 1.03 * top_of(list(rates.values())))
-        axes.set_xlabel(words)
+        axes.set_xlabel(rate_words(able[0]))
         return drawn
 
-    marked = " ".join(
-        f"* {mark}." for mark in dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
-    )
-    note = f"The number beside a bar is the bar's length. {spread_note(list(rates.values()))} {marked}".strip()
-    return Chart("speed", f"Speed at {cell_words(cell)}", note, draw)
+    marked = dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
+    notes = ["The number beside a bar is the bar's length.", spread_note(able), *(f"* {mark}." for mark in marked)]
+    return Chart("speed", f"Speed at {cell_words(able[0].cell)}", " ".join(notes), draw)
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
-    """Return one line per cell with one mark per variant, if there are several cells.
-
-    Args:
-        shape: Names of the axes, for the labels of the lines.
-    """
+    """Return one line per cell with one mark per variant, if there are several cells; `shape` names the axes."""
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.pace) if cell]
     if len(cells) < 2:
         return None
     rates = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
-    words = rate_words(rows[0])
     variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
 
     def draw(ink: Ink) -> Figure:
@@ -78,7 +71,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
         axes.set_ylim(len(cells) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.set_ylabel(shape)
-        axes.set_xlabel(words)
+        axes.set_xlabel(rate_words(rows[0]))
         drawn.legend(loc="outside lower left", ncols=2, handletextpad=0.1, columnspacing=1)
         return drawn
 
@@ -89,7 +82,6 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
 def marks(
     axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, *, name: str, hollow: bool = False
 ) -> None:
-    """Draw one variant's marks, hollow or filled."""
     colour = look.colour(ink)
     axes.plot(
         [x for x, _ in points],
@@ -114,23 +106,22 @@ def bounds(estimate: Estimate) -> tuple[float, float]:
     return max(0.0, estimate.value - spread), estimate.value + spread
 
 
-WIDEST_SPREAD = 1.5
-"""Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
-
-
 def top_of(rates: Sequence[Estimate]) -> float:
     return min(max(bounds(rate)[1] for rate in rates), WIDEST_SPREAD * max(rate.value for rate in rates))
 
 
-def spread_note(estimates: Sequence[Estimate]) -> str:
+def spread_note(rows: Sequence[Row]) -> str:
     """Return the meaning of the thin lines."""
+    estimates = [row.pace for row in rows if row.pace]
+    interval = "The thin line is the 95 % interval over the rounds."
     kinds = {estimate.low is not None for estimate in estimates}
     if kinds == {True}:
-        return INTERVAL_NOTE
-    if kinds == {False}:
-        has_deviation = any(estimate.deviation for estimate in estimates)
-        return DEVIATION_NOTE if has_deviation else "One timed run each: no spread is known."
-    return f"{INTERVAL_NOTE} Where there are fewer than three rounds it is ± the standard deviation."
+        return interval
+    if kinds == {True, False}:
+        return f"{interval} Where there are fewer than three rounds it is ± the standard deviation."
+    if any(estimate.deviation for estimate in estimates):
+        return "The thin line is ± the sample standard deviation of the timed runs."
+    return "One timed run each: no spread is known."
 
 
 def rate_of(row: Row) -> Estimate | None:
@@ -148,24 +139,11 @@ def rate_words(row: Row) -> str:
 
 
 def speed_words(row: Row) -> str:
-    """Return the name of the ranking metric with its unit."""
     return workload_of(row.workload).speed_axis or row.ranking.heading
 
 
-LETTER_PT = 5.0
-"""Width of an average letter in points."""
-AXES_SHARE = 0.87
-"""Share of the figure for the axes in each direction."""
-Box = tuple[float, float, float, float]
-"""Left, bottom, right and top in points."""
-
-
 def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over peak memory.
-
-    Args:
-        rows: Rows of the first table's cell.
-    """
+    """Return speed over peak memory in the first table's cell."""
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None
@@ -173,8 +151,8 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     unit, size = ("MiB", MIB) if is_small else ("GiB", GIB)
     return Chart(
         "speed-memory",
-        f"Speed against memory at {_where(able)}",
-        f"{front_note(rows, able)} {spread_note([rate for row in able if (rate := rate_of(row))])}",
+        f"Speed against memory at {cell_words(able[0].cell)}",
+        f"{front_note(rows, able)} {spread_note(able)}",
         draw_against(
             able, looks, lambda row: (row.peak_memory_bytes or 0) / size, f"peak memory, {unit}, lower is better"
         ),
@@ -184,12 +162,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 def draw_against(
     rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Return a drawing of speed over a cost.
-
-    Args:
-        cost_of: Returns a row's cost in the unit of `horizontal`.
-        horizontal: Label of the cost with its unit.
-    """
+    """Return a drawing of speed over a cost, which `cost_of` returns in the unit of the label `horizontal`."""
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 
@@ -199,14 +172,8 @@ def draw_against(
         for row in beaten_first:
             place, rate = cost_of(row), rates[row.variant]
             axes.plot([place] * 2, bounds(rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
-            marks(
-                axes,
-                [(place, rate.value)],
-                looks[row.variant],
-                ink,
-                name=row.variant,
-                hollow=row.variant not in best,
-            )
+            is_beaten = row.variant not in best
+            marks(axes, [(place, rate.value)], looks[row.variant], ink, name=row.variant, hollow=is_beaten)
         axes.set_xlim(0, 1.08 * max(map(cost_of, rows)) or 1)
         axes.set_ylim(0, 1.1 * top_of(list(rates.values())))
         lines = [(cost_of(row), *bounds(rates[row.variant])) for row in rows]
@@ -219,10 +186,7 @@ def draw_against(
 
 
 def _label(
-    drawn: Figure,
-    axes: Axes,
-    points: Sequence[tuple[str, float, float]],
-    lines: Sequence[tuple[float, float, float]],
+    drawn: Figure, axes: Axes, points: Sequence[tuple[str, float, float]], lines: Sequence[tuple[float, float, float]]
 ) -> None:
     """Write each name beside its mark, without covering other marks, names or lines if possible."""
     width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
@@ -252,11 +216,7 @@ def _label(
 
 
 def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> Box:
-    """Return the box that a name of `length_pt` covers beside its mark at (x_pt, y_pt).
-
-    Args:
-        place: 1 for the right side of the mark or -1 for the left, and points above it.
-    """
+    """Return the box of a name whose place is the side of its mark, 1 for right or -1 for left, and points above it."""
     side, up = place
     near, far = sorted((x_pt + 6 * side, x_pt + side * (7 + length_pt)))
     return near, y_pt + up - 5, far, y_pt + up + 5
@@ -278,7 +238,3 @@ def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
         f"something, to within {percent(SAME_WITHIN, places=0)} of speed and memory. "
         f"Hollow marks are beaten by another.{left_out}"
     )
-
-
-def _where(rows: Sequence[Row]) -> str:
-    return cell_words(rows[0].cell)

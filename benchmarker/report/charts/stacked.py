@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,8 +14,7 @@ from benchmarker.explain.values import Explanation, NotExplained, part_names
 from benchmarker.explain.waterfall import GAPS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Profile, RunRecord
 
 Parts = Mapping[str, float]
 """Milliseconds by name."""
@@ -54,15 +53,13 @@ def stacked(
         names: All parts in the order of stack and legend.
         columns: Columns of the legend.
         nothing: Part in which nothing runs; it is hatched.
-        totals: Milliseconds beside each bar. Bars are sorted by them, in several panels if they differ by more than
-        ten times.
+        totals: Milliseconds beside each bar, by which bars are sorted and distributed to panels.
     """
     panels = panels_of(totals) if totals else [list(bars)]
-    legend_in = 0.17 * (-(-len(names) // columns))
+    legend_in = 0.17 * math.ceil(len(names) / columns)
     drawn = Figure(figsize=(WIDTH_IN, 0.35 + 0.4 * len(panels) + 0.36 * len(bars) + legend_in))
-    all_axes = drawn.subplots(
-        len(panels), 1, squeeze=False, gridspec_kw={"height_ratios": [len(panel) + 0.4 for panel in panels]}
-    )[:, 0]
+    heights = {"height_ratios": [len(panel) + 0.4 for panel in panels]}
+    all_axes = drawn.subplots(len(panels), 1, squeeze=False, gridspec_kw=heights)[:, 0]
     for index, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
         _panel(axes, {name: bars[name] for name in panel}, names, ink, nothing=nothing, is_labelled=index == 0)
         for place, name in enumerate(panel if totals else ()):
@@ -84,11 +81,7 @@ def panels_of(totals: Parts) -> list[list[str]]:
 
 
 def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
-    """Return colour and hatching of each part. Unknown parts get unused ones.
-
-    Args:
-        colours: Number of available colours.
-    """
+    """Return colour and hatching of each part. Parts without a look get unused ones of so many colours."""
     looks = {name: LOOKS[name] for name in names if name in LOOKS}
     free = [(colour, hatch) for hatch in range(len(HATCHES)) for colour in range(colours)]
     for name in names:
@@ -108,7 +101,7 @@ def _panel(
             [parts.get(name, 0.0) for parts in bars.values()],
             left=list(starts.values()),
             height=0.62,
-            color=ink.faint if name == nothing else ink.part(colour),
+            color=ink.faint if name == nothing else ink.parts[colour],
             edgecolor=ink.paper,
             linewidth=0.25,  # a part of a hundredth is as thin as a wider edge, which would paint it over
             hatch="xxxx" if name == nothing else HATCHES[hatch],
@@ -126,61 +119,41 @@ def profile_of(records: Sequence[RunRecord]) -> Profile | None:
     return next((record.profile for record in records if record.profile), None)
 
 
-def once(profile: Any) -> int:  # noqa: ARG001
-    return 1
-
-
-def profiled_call(profiles: Sequence[Any]) -> str:  # noqa: ARG001
-    return "From one profiled call of each variant, outside the timed runs."
-
-
 def kernels_chart(
     members: Mapping[str, Sequence[RunRecord]],
     *,
-    count: Callable[[Any], int] = once,
     per: str = "ms per call",
-    origin: Callable[[Sequence[Any]], str] = profiled_call,
+    units: Mapping[str, int] | None = None,
+    subject: str = "call of each variant",
 ) -> Chart | None:
     """Return stacked bars of kernel categories, one per variant.
 
     Args:
-        members: Records of each variant.
-        count: Returns the number of units of a profile, such as tokens.
         per: Unit of the horizontal axis.
-        origin: Sentence on the subject of the profiles.
+        units: Number of these units in the profile of each variant, such as tokens. Default: one.
+        subject: Profiled unit, in the note.
     """
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None
-    spent = {name: _milliseconds(profile, count(profile)) for name, profile in profiles.items()}
-    missing = [label(name) for name in members if name not in profiles]
+    spent = {}
+    for name, profile in profiles.items():
+        seconds = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
+        spent[name] = {category: 1e3 * spent_s / (units or {}).get(name, 1) for category, spent_s in seconds.items()}
     used = [category for category in CATEGORIES if any(parts.get(category) for parts in spent.values())]
+    sources = {profile.by for profile in profiles.values()}
+    missing = [label(name) for name in members if name not in profiles]
+    notes = [
+        f"From one profiled {subject}, outside the timed runs.",
+        *(["Time in which no kernel ran is not in the bars."] if "device" in sources else []),
+        *([f"Without a profile: {', '.join(missing)}."] if missing else []),
+    ]
 
     def draw(ink: Ink) -> Figure:
-        what = _what(list(profiles.values()))
-        return stacked(spent, used, ink, horizontal=f"{what}, {per}")
+        time = "operator time" if sources == {"cpu"} else "kernel time"
+        return stacked(spent, used, ink, horizontal=f"{time}, {per}")
 
-    return Chart(
-        "kernels",
-        "What the time is spent on",
-        " ".join([origin(list(profiles.values())), *_gaps(list(profiles.values()))])
-        + (f" Without a profile: {', '.join(missing)}." if missing else ""),
-        draw,
-    )
-
-
-def _milliseconds(profile: Profile, count: int) -> dict[str, float]:
-    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
-    return {category: 1e3 * spent_s / count for category, spent_s in spent.items()}
-
-
-def _what(profiles: Sequence[Profile]) -> str:
-    return "operator time" if all(profile.by == "cpu" for profile in profiles) else "kernel time"
-
-
-def _gaps(profiles: Sequence[Profile]) -> list[str]:
-    on_device = any(profile.by == "device" for profile in profiles)
-    return ["Time in which no kernel ran is not in the bars."] if on_device else []
+    return Chart("kernels", "What the time is spent on", " ".join(notes), draw)
 
 
 GAPS_ARE = {"cpu": "Python, and the time between operators", "device": "time in which the device waits for the host"}
@@ -205,25 +178,12 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart
 
     cells = {explanation.cell for explanation in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
-    return Chart(
-        "waterfall",
-        f"Why a token takes as long as it does{where}",
-        " ".join(
-            [
-                "A bar, and the number beside it, is the token as measured without the profiler. Its gaps are "
-                f"{_gap_shares(explained)}; its other parts are those of the profiled generation.",
-                *_missing(explanations),
-            ]
-        ),
-        draw,
+    sources = {explanation.phase.by for explanation in explained}
+    gaps = " or ".join(meaning for source, meaning in GAPS_ARE.items() if source in sources)
+    unexplained = [label(explanation.variant) for explanation in explanations if isinstance(explanation, NotExplained)]
+    note = (
+        f"A bar, and the number beside it, is the token as measured without the profiler. Its gaps are {gaps}; its "
+        "other parts are those of the profiled generation."
     )
-
-
-def _gap_shares(explained: Sequence[Explanation]) -> str:
-    kinds = {explanation.phase.by for explanation in explained}
-    return " or ".join(words for by, words in GAPS_ARE.items() if by in kinds)
-
-
-def _missing(explanations: Sequence[Explanation | NotExplained]) -> list[str]:
-    names = [label(explanation.variant) for explanation in explanations if isinstance(explanation, NotExplained)]
-    return [f"Not explained: {', '.join(names)}."] if names else []
+    missing = f" Not explained: {', '.join(unexplained)}." if unexplained else ""
+    return Chart("waterfall", f"Why a token takes as long as it does{where}", note + missing, draw)

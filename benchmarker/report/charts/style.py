@@ -40,11 +40,12 @@ class Ink:
     parts: tuple[str, ...]
     """Colours of the parts of a time only."""
 
-    def part(self, index: int) -> str:
-        return self.parts[index % len(self.parts)]
-
-    def colour(self, index: int) -> str:
-        return self.series[index % len(self.series)]
+    @property
+    def variables(self) -> dict[str, str]:
+        """Colours by the names of the page's CSS variables."""
+        series = {f"series-{index}": colour for index, colour in enumerate(self.series)}
+        parts = {f"part-{index}": colour for index, colour in enumerate(self.parts)}
+        return {"text": self.text, "faint": self.faint, "paper": self.paper, **series, **parts}
 
 
 # Okabe and Ito's palette ("Color universal design", 2008) without its yellow, which white paper swallows, and without
@@ -72,14 +73,6 @@ _MARKS = Ink(
     tuple(f"#0102{index:02x}" for index in range(len(LIGHT.series))),
     tuple(f"#0103{index:02x}" for index in range(len(LIGHT.parts))),
 )
-NAMES = (
-    "text",
-    "faint",
-    "paper",
-    *(f"series-{index}" for index in range(len(LIGHT.series))),
-    *(f"part-{index}" for index in range(len(LIGHT.parts))),
-)
-"""Names of the CSS variables."""
 
 _SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a name may hold two dollar signs
@@ -122,7 +115,7 @@ class Series:
     mark: int
 
     def colour(self, ink: Ink) -> str:
-        return ink.colour(self.hue)
+        return ink.series[self.hue % len(ink.series)]
 
     @property
     def marker(self) -> str:
@@ -130,13 +123,9 @@ class Series:
 
 
 def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
-    """Return each variant's look.
+    """Return the look of each variant, given its family, such as a quantization.
 
-    Each has a colour of its own if there are enough; otherwise the colour of its family, such as a quantization, with
-    a marker of its own.
-
-    Args:
-        variants: Family of each variant.
+    Each has a colour of its own if there are enough; otherwise the colour of its family with a marker of its own.
     """
     together: dict[str, list[str]] = {}
     for name, family in variants.items():
@@ -149,21 +138,20 @@ def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
 
 
 def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with one column of axes that share their horizontal axis."""
+    """Return an empty figure with one column of axes that share the horizontal axis."""
     drawn = Figure(figsize=(WIDTH_IN, height_in))
     return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def label(text: str, longest: int = 28) -> str:
-    """Return a name shortened for a chart."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def to_svg(chart: Chart) -> str:
     """Return the drawing as an SVG element for a page that defines CSS variables such as `--text` and `--series-0`."""
+    buffer = io.StringIO()
     with _drawing(_MARKS, salt=chart.name):
-        buffer = io.StringIO()
-        nothing = {"Creator": None, "Date": None, "Format": None, "Type": None}
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         chart.draw(_MARKS).savefig(buffer, format="svg", transparent=True, metadata=nothing)
     return _for_page(buffer.getvalue(), chart.name)
 
@@ -191,8 +179,6 @@ def _for_page(svg: str, name: str) -> str:
     element = re.sub(r"<defs>\s*<style[^>]*>.*?</style>\s*</defs>", "", element, count=1, flags=re.DOTALL)
     element = re.sub(r'\bid="', f'id="{name}-', element)
     element = element.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')
-    for mark, variable in zip(
-        (_MARKS.text, _MARKS.faint, _MARKS.paper, *_MARKS.series, *_MARKS.parts), NAMES, strict=True
-    ):
+    for variable, mark in _MARKS.variables.items():
         element = element.replace(mark, f"var(--{variable})")
     return re.sub(r"font: ([\d.]+)px[^;\"]*", r"font-size: \1px", element)

@@ -15,11 +15,10 @@ from typing import Protocol
 
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.job_file import cell_keys, changed_files
-from benchmarker.hardware.host_load import HostGauge
-from benchmarker.hardware.monitor import Monitor, find_monitor
+from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor
 from benchmarker.schema.base import changed_fields
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import StoppedError
 from benchmarker.sweep.judge_quality import Judgement, judge

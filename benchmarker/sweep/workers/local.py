@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarker.core.errors import DeviceError
 from benchmarker.execution.job_file import write_job
-from benchmarker.schema.environment import Environment
+from benchmarker.schema.record import Environment
 from benchmarker.sweep.child import Stop
 from benchmarker.sweep.folder import card_of
 from benchmarker.sweep.prepare_host import prepare_host

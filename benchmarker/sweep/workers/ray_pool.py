@@ -17,11 +17,9 @@ from typing import Any
 
 import yaml
 
-from benchmarker.core.errors import DeviceError, MissingLibraryError, SpecError
-from benchmarker.core.packages import install_hint
-from benchmarker.schema.environment import Environment
-from benchmarker.schema.record_io import write_atomically
-from benchmarker.schema.run_order import RUN_ORDER, append_lines
+from benchmarker.core.errors import DeviceError, MissingLibraryError, SpecError, install_hint
+from benchmarker.schema.record import Environment
+from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomically
 from benchmarker.sweep.folder import read_new_records
 from benchmarker.sweep.judge_quality import Judgement
 from benchmarker.sweep.request import SweepRequest

@@ -15,8 +15,8 @@ import benchmarker
 from benchmarker.core.errors import BenchmarkerError
 from benchmarker.engines.external.environments import EnvironmentState, environment_states
 from benchmarker.execution.job_file import is_job_file, write_job
-from benchmarker.schema.environment import Environment
 from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
 from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.live_table import LiveTable
 from benchmarker.sweep.prepare_host import prepare_host

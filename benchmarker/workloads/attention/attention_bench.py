@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.attention_flops import demand_of
-from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
-from benchmarker.workloads.attention.attention_reference import check, wrong
+from benchmarker.workloads.attention.attention_reference import check, input_bytes, inputs_sha256, make_inputs, wrong
+from benchmarker.workloads.attention.attention_variants import implementation_of, source_sha256, variants_with_kernel
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
@@ -18,15 +18,13 @@ from benchmarker.workloads.attention.spec import (
     AttentionVariant,
     shape_of,
 )
-from benchmarker.workloads.attention.variants.registry import implementation_of, variants_with_kernel
-from benchmarker.workloads.attention.variants.user_function import source_sha256
-from benchmarker.workloads.operation.call_inputs import CallInputs, copies_needed, fresh_results
 from benchmarker.workloads.operation.operation_bench import (
     MatmulPrecision,
     OperationBench,
     ReadyCall,
     measured_limits,
 )
+from benchmarker.workloads.operation.operation_call import CallInputs, copies_needed, fresh_results
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session

@@ -15,8 +15,6 @@ from __future__ import annotations
 from benchmarker.workloads.attention.record import AttentionDemand
 from benchmarker.workloads.attention.spec import AttentionShape
 
-NAIVE = "naive"
-"""Variant that writes its scores to memory."""
 BACKWARD_FLOPS = 2.5
 LSE_BYTES = 4
 """Bytes of one row's log-sum-exp (float32), which the forward pass keeps for the backward pass."""

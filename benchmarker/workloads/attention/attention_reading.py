@@ -8,7 +8,7 @@ The bytes are those of inputs and outputs; for `naive` also those of the scores,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
@@ -18,11 +18,11 @@ from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import plain_line
 from benchmarker.explain.case import ADVICE, Case, Timed
-from benchmarker.explain.values import Floor, NotExplained, Phase
-from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.explain.values import Floor, NotExplained
+from benchmarker.profiling.categories import Category, seconds_by_category
 from benchmarker.schema.record import Limits
-from benchmarker.workloads.attention.attention_flops import NAIVE, scores_passes
-from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
+from benchmarker.workloads.attention.attention_flops import scores_passes
+from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
 from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
@@ -32,7 +32,6 @@ from benchmarker.workloads.operation.operation_reading import (
     kernels_note,
     largest_call,
     length_series,
-    phase_of_call,
     timed_call,
 )
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -41,7 +40,7 @@ IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
 
 
-def timed_attention(name: str, records: Sequence[AttentionRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
     """Return the largest measured call, with the kernels of its proof."""
     call = largest_call(name, records)
     if call is None:
@@ -52,11 +51,12 @@ def timed_attention(name: str, records: Sequence[AttentionRecord], *, form: Mapp
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
         rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
+    categories, busy_s = _kernel_times(call)
     return timed_call(
         call,
-        _phase(call),
+        categories,
         floor=floor_of(record, cell),
-        form=form,
+        busy_s=busy_s,
         notes=notes,
         advice={**CALL_ADVICE, "bandwidth": _fewer_bytes},
     )
@@ -87,20 +87,19 @@ def _writes_scores(record: AttentionRecord) -> bool:
     return record.variant.variant == NAIVE
 
 
-def _phase(call: LargestCall) -> Phase:
-    """Return the kernels of the profiled call.
+def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
+    """Return the seconds of each category of kernels, and those in which a kernel ran.
 
     On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
     its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
     """
     if call.on_cpu:
-        return phase_of_call(call, seconds_by_category([("attention", call.latency_s)]))
+        return {"attention": call.latency_s}, call.latency_s
     times = seconds_by_category([(kernel.name, kernel.total_s) for kernel in call.cell.kernels])
     busy_s = sum(times.values())
     is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
     stretch = call.latency_s / busy_s if is_slowed else 1.0
-    stretched = {category: stretch * time_s for category, time_s in times.items()}
-    return phase_of_call(call, stretched, busy_s=stretch * busy_s)
+    return {category: stretch * time_s for category, time_s in times.items()}, stretch * busy_s
 
 
 def _fewer_bytes(case: Case) -> str:

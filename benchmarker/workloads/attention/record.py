@@ -10,6 +10,9 @@ from benchmarker.workloads.attention.spec import AttentionSubject
 from benchmarker.workloads.operation.record import LengthCell, OperationChecked, OperationDemand, TensorError
 from benchmarker.workloads.operation.spec import OperationDType, PassMode
 
+NAIVE = "naive"
+"""Variant that writes its scores to memory."""
+
 
 class AttentionDemand(OperationDemand):
     """Work of one call of attention, by formula."""
@@ -65,3 +68,11 @@ class AttentionRecord(RunRecord):
     built: AttentionFacts | None = None
     """None if no cell was begun."""
     cells: tuple[AttentionCell, ...] = ()
+
+    @property
+    def form(self) -> dict[str, str]:
+        return {"implementation": self.variant.variant, "dtype": self.variant.dtype}
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        return (self.variant.variant == NAIVE,)

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import (
     ELEMENT_BYTES,
     LengthGrid,
@@ -79,6 +78,18 @@ class AttentionJob(Job):
     @property
     def dtype(self) -> OperationDType:
         return self.variant.dtype or self.subject.dtype
+
+    @property
+    def title(self) -> str:
+        subject = self.subject
+        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+        mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
+        return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
+
+    @property
+    def matmul_dtype(self) -> str:
+        # TF32 is a setting of float32 products.
+        return "float32" if self.dtype == "tf32" else self.dtype
 
 
 class AttentionShape(NamedTuple):

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.option import Option
-from benchmarker.workloads.attention.attention_flops import NAIVE
+from benchmarker.schema.options import Option
+from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.attention.variants.registry import VARIANTS, implementation_of
-from benchmarker.workloads.attention.variants.user_function import source_sha256
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,
@@ -78,7 +76,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
-    plain_variant = NAIVE
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
@@ -97,16 +94,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         super().check(job, typed)
         if job.variant.variant not in VARIANTS and not job.subject.trust_code:
             raise SpecError(f"variant {job.variant.variant}: is code of your own, which is run; add --trust-code")
-
-    def title(self, job: AttentionJob) -> str:
-        subject = job.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
-        mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
-        return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
-
-    def matmul_dtype(self, job: AttentionJob) -> str:
-        # TF32 is a setting of float32 products.
-        return "float32" if job.dtype == "tf32" else job.dtype
 
     def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.attention.attention_bench import open_bench
@@ -136,9 +123,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         source = source_sha256(job.variant.variant)
         return {f"source of {job.variant.variant}": source} if source else {}
 
-    def form(self, record: AttentionRecord) -> dict[str, str]:
-        return {"implementation": record.variant.variant, "dtype": record.variant.dtype}
-
     def layer_values(self, record: AttentionRecord) -> dict[str, Any]:
         # A variant may replace the dtype.
         return record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
@@ -146,7 +130,7 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.attention.attention_reading import timed_attention
 
-        return timed_attention(name, records, form=self.form(records[0]))
+        return timed_attention(name, records)
 
     def remarks(self, rows: Sequence[Row], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.attention.attention_reading import length_remarks

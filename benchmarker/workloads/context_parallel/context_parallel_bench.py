@@ -18,35 +18,32 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
-from benchmarker.workloads.attention.attention_inputs import inputs_sha256
-from benchmarker.workloads.context_parallel.communication_volume import demand_of
+from benchmarker.workloads.attention.attention_reference import inputs_sha256
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
-    ContextParallelChecked,
     ContextParallelFacts,
     ContextParallelSample,
     RankTrace,
 )
 from benchmarker.workloads.context_parallel.shards import refuse_wrong
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
-from benchmarker.workloads.context_parallel.variants.registry import (
+from benchmarker.workloads.context_parallel.splittings import (
     check_devices,
+    demand_of,
     devices_of,
     gpus_of,
     splitting_of,
     unsupported,
     wrong_shape,
 )
-from benchmarker.workloads.operation.call_timing import split_passes
-from benchmarker.workloads.operation.operation_bench import measured_limits
+from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.context_parallel.rank_work import RankWork
+    from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind
 
-RANK_TARGET = "benchmarker.workloads.context_parallel.rank_work:serve_rank_0"
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""
 LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
@@ -79,11 +76,13 @@ class RanksStep:
             rank_peak_bytes=() if None in peaks else tuple(peaks),
         )
 
-    def timed(self, work: str, method: str = "times") -> list[dict[str, Any]]:
+    def timed(self, work: str, kind: TimedKind = "together") -> list[dict[str, Any]]:
         """Return each rank's times of as many calls in a row as take 20 ms."""
         if work not in self._calls:
-            self._calls[work] = calls_needed(lambda calls: slowest(self._call("times", calls=calls, work=work)) * calls)
-        return self._call(method, calls=self._calls[work], work=work)
+            self._calls[work] = calls_needed(
+                lambda calls: slowest(self._call("times", calls=calls, work=work, kind="together")) * calls
+            )
+        return self._call("times", calls=self._calls[work], work=work, kind=kind)
 
 
 def slowest(answers: list[dict[str, Any]]) -> float:
@@ -103,21 +102,21 @@ class ContextParallelBench(Nothing):
         self._own: RankWork | None = None
         """Work of rank 0. None while no ranks are running."""
         self._point: ContextParallelPoint | None = None
-        self._device_names: tuple[str, ...] = ()
-        self._devices: tuple[str, ...] = ()
+        self._prepared: list[dict[str, Any]] = []
+        """Each rank's answer to `RankWork.prepare`."""
         self._count = 0
 
     def facts(self) -> Mapping[str, Any]:
         on_cpu = self._device.kind == "cpu"
-        count = max(1, len(self._device_names))
+        devices = tuple(answer["device"] for answer in self._prepared)
         return {
             "built": ContextParallelFacts(
                 backend="gloo" if on_cpu else "nccl",
                 collectives=None if on_cpu else _nccl_version(),
-                devices=self._devices or devices_of(self._device.torch_name, count),
+                devices=devices or devices_of(self._device.torch_name, 1),
                 hosts=hosts(),
-                device_names=self._device_names,
-                peer_access=None if on_cpu or count < 2 else _peer_access(self._device.torch_name),
+                device_names=tuple(answer["device_name"] for answer in self._prepared),
+                peer_access=None if on_cpu or len(devices) < 2 else _peer_access(self._device.torch_name),
                 variables=read_variables(os.environ),
             )
         }
@@ -138,16 +137,10 @@ class ContextParallelBench(Nothing):
         or RankError if a rank died, failed or hangs."""
         self._refuse(point)
         self._point = point
-        prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
-        self._device_names = tuple(answer["device_name"] for answer in prepared)
-        self._devices = tuple(answer["device"] for answer in prepared)
-        checked = ContextParallelChecked.model_validate(self._call("correct")[0], strict=False)
+        self._prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
+        checked = self._call("correct")[0]
         refuse_wrong(checked, self._job.subject.dtype)
-        return {
-            "checked": checked,
-            "input_copies": prepared[0]["input_copies"],
-            "sent_bytes": prepared[0]["sent_bytes"],
-        }
+        return {"checked": checked, **{name: self._prepared[0][name] for name in ("input_copies", "sent_bytes")}}
 
     def step(self, point: ContextParallelPoint) -> RanksStep:
         return RanksStep(self._call, is_backward=point.mode == "forward_backward")
@@ -162,21 +155,18 @@ class ContextParallelBench(Nothing):
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
             fields |= self._without_exchange(cell, step)
-            fields["single_s"] = median(slowest(step.timed(cell.mode, "times_single")) for _ in range(REPEATS))
+            fields["single_s"] = median(slowest(step.timed(cell.mode, "single")) for _ in range(REPEATS))
         if cell.gpus > 1:
             size = LINK_BYTES[self._device.kind]
             fields |= {"link_bytes": size, "link_bytes_per_s": size / max(self._call("link", message_bytes=size))}
         profiled = self._call("profile", work=cell.mode)
-        traces = [answer["trace"] for answer in profiled if answer["trace"]]
-        return {
-            **fields,
-            "kernels": tuple(SeenKernel(**kernel) for kernel in profiled[0]["kernels"]),
-            "traces": tuple(RankTrace.model_validate(trace, strict=False) for trace in traces),
-        }
+        kernels = tuple(SeenKernel(**kernel) for kernel in profiled[0]["kernels"])
+        traces = tuple(RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"])
+        return {**fields, "kernels": kernels, "traces": traces}
 
     def _without_exchange(self, cell: ContextParallelCell, step: RanksStep) -> dict[str, Any]:
         try:
-            repeats = [step.timed(cell.mode, "times_alone") for _ in range(REPEATS)]
+            repeats = [step.timed(cell.mode, "alone") for _ in range(REPEATS)]
         except UnsupportedError as error:
             return {"no_alone": str(error)}
         by_rank = zip(*([answer["host_s"] for answer in answers] for answers in repeats), strict=True)
@@ -185,13 +175,14 @@ class ContextParallelBench(Nothing):
     def _refuse(self, point: ContextParallelPoint) -> None:
         """Raise UnsupportedError if the point cannot run here."""
         job, variant = self._job, self._job.variant
-        problem = wrong_shape(variant.variant, variant.kernel, job.subject, point) or unsupported(
-            variant.variant, variant.kernel, self._device.kind, job.subject.dtype
+        name, kernel, subject = variant.variant, variant.kernel, job.subject
+        problem = wrong_shape(name, kernel, subject, point) or unsupported(
+            name, kernel, self._device.kind, subject.dtype
         )
         if problem:
             raise UnsupportedError(problem)
         try:
-            check_devices(job.device, gpus_of(variant.variant, point.ranks))
+            check_devices(job.device, gpus_of(name, point.ranks))
         except DeviceError as error:
             raise UnsupportedError(str(error)) from error
 
@@ -209,7 +200,7 @@ class ContextParallelBench(Nothing):
             if self._ranks is None:
                 return [getattr(own, name)(**arguments)]
             # Calls of one kind take equally long; a much longer call hangs.
-            kind = f"{name} {point} {arguments.get('work')} {arguments.get('calls')}"
+            kind = f"{name} {point} {arguments.get('kind')} {arguments.get('work')} {arguments.get('calls')}"
             answer, answers = self._ranks.together(
                 {"do": name, "with": arguments}, lambda: getattr(own, name)(**arguments), kind=kind
             )
@@ -222,7 +213,7 @@ class ContextParallelBench(Nothing):
 
     def _open(self, count: int) -> None:
         """Start that many ranks."""
-        from benchmarker.workloads.context_parallel.rank_work import RankWork
+        from benchmarker.workloads.context_parallel.rank_work import RankWork, serve_rank_0
 
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
@@ -230,7 +221,7 @@ class ContextParallelBench(Nothing):
         self._count = count
         self._stack.enter_context(_restored_threads())
         if count > 1:
-            ranks = open_ranks(RANK_TARGET, options, devices=devices, device=self._device, stuck=self._save_cell)
+            ranks = open_ranks(serve_rank_0, options, devices=devices, device=self._device, stuck=self._save_cell)
             self._ranks = self._stack.enter_context(ranks)
         self._own = RankWork(0, count, devices[0], **options)
 

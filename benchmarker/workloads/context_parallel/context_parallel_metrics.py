@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import mean
-from typing import Literal
 
 from benchmarker.core.formatting import MIB
 from benchmarker.schema.metric import Metric
@@ -13,6 +11,7 @@ from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,
     error_metric,
+    fact_metric,
     flops_per_s,
     median_latency_s,
     tflops_metric,
@@ -90,30 +89,6 @@ def error_ratio(cell: ContextParallelCell) -> float | None:
     return max(ratios, default=None)
 
 
-def _fact(
-    name: str,
-    heading: str,
-    of_cell: Callable[[ContextParallelCell], float | None],
-    formula: str,
-    *,
-    better: Literal["higher", "lower"] = "lower",
-    unit: str = "",
-    scale: float = 1.0,
-    combine: Literal["median", "max"] = "median",
-) -> Metric:
-    """Return a metric that is a fact of a cell."""
-    return Metric(
-        name=name,
-        heading=heading,
-        unit=unit,
-        scale=scale,
-        better=better,
-        formula=formula,
-        of_cell=lambda record, cell: of_cell(cell),
-        combine=combine,
-    )
-
-
 METRICS = (
     tflops_metric(
         "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the seconds "
@@ -141,14 +116,14 @@ METRICS = (
         "same process",
         of_latency=scaling,
     ),
-    _fact(
+    fact_metric(
         "exposed",
         "exposed %",
         exposed_by_difference,
         "exposed communication: share of the time that leaving the exchange out saves",
         scale=100.0,
     ),
-    _fact(
+    fact_metric(
         "exposed_trace",
         "traced %",
         exposed_by_trace,
@@ -156,7 +131,7 @@ METRICS = (
         "CPU, in which it waited for an exchange",
         scale=100.0,
     ),
-    _fact(
+    fact_metric(
         "hidden",
         "hidden %",
         hidden,
@@ -165,13 +140,13 @@ METRICS = (
         better="higher",
         scale=100.0,
     ),
-    _fact(
+    fact_metric(
         "imbalance",
         "imbalance",
         imbalance,
         "the slowest rank's time relative to the mean of all ranks, both without exchange",
     ),
-    _fact(
+    fact_metric(
         "sent",
         "sent MiB",
         lambda cell: cell.sent_bytes,
@@ -179,7 +154,7 @@ METRICS = (
         unit="B",
         scale=1 / MIB,
     ),
-    _fact(
+    fact_metric(
         "needed_link",
         "needed GB/s",
         needed_bytes_per_s,
@@ -187,7 +162,7 @@ METRICS = (
         unit="B/s",
         scale=1e-9,
     ),
-    _fact(
+    fact_metric(
         "measured_link",
         "link GB/s",
         lambda cell: cell.link_bytes_per_s,
@@ -196,7 +171,7 @@ METRICS = (
         unit="B/s",
         scale=1e-9,
     ),
-    _fact(
+    fact_metric(
         "rank_peak",
         "rank peak MiB",
         rank_peak,
@@ -206,7 +181,7 @@ METRICS = (
         combine="max",
     ),
     error_metric(is_quality=True),
-    _fact(
+    fact_metric(
         "error_ratio",
         "of single's",
         error_ratio,

@@ -9,27 +9,21 @@ Communication counts only while nothing else runs: hidden communication costs no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, percent
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.explain.case import Case, Timed, always, floor_of
-from benchmarker.explain.values import NotExplained, Phase, ms
+from benchmarker.explain.case import Timed, always, floor_of
+from benchmarker.explain.values import NotExplained, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
-from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal
+from benchmarker.workloads.context_parallel.splittings import most_of_ideal
 from benchmarker.workloads.operation.operation_metrics import mode_text
-from benchmarker.workloads.operation.operation_reading import (
-    CALL_ADVICE,
-    LargestCall,
-    largest_call,
-    phase_of_call,
-    timed_call,
-)
+from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, timed_call
 
 COMPUTE_CATEGORIES = tuple(
     category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")
@@ -37,9 +31,11 @@ COMPUTE_CATEGORIES = tuple(
 """Kernel categories counted as compute, to which the floor applies."""
 UNEVEN = 1.1
 """Imbalance above which the order of the sequence costs more than a better kernel could save."""
+UNEVEN_ADVICE = f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
+BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is faster."
 
 
-def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
     """Return the largest measured call that has a trace."""
     call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
     if call is None:
@@ -48,11 +44,18 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Map
         return NotExplained(name, "no cell of it has a trace: a single rank has no exchange to explain")
     trace = critical_trace(call.cell)
     assert trace is not None
+    # On a CPU the traced call is scaled to the time of the timed calls.
+    scale = call.latency_s / trace.span_s if call.on_cpu else 1.0
+    categories = {
+        cast("Category", work.kind): scale * (work.alone_s if work.kind == "communication" else work.busy_s)
+        for work in trace.kinds
+    }
+    uneven = imbalance(call.cell) or 0.0
     return timed_call(
         call,
-        _phase(call, trace),
+        categories,
         floor=floor_of(call.cell.demand, call.record.limits),
-        form=form,
+        busy_s=scale * trace.busy_s,
         notes=_notes(call.row, trace),
         products=COMPUTE_CATEGORIES,
         advice={
@@ -61,19 +64,9 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord], *, form: Map
                 "A longer sequence gives more computation to hide it behind; fewer ranks or shared key and value heads "
                 "send less."
             ),
-            "slow products": lambda case: _slow_products(case, call),
+            "slow products": always(UNEVEN_ADVICE if uneven >= UNEVEN else BLOCKS_ADVICE),
         },
     )
-
-
-def _phase(call: LargestCall, trace: RankTrace) -> Phase:
-    """Return the traced call, on a CPU scaled to the time of the timed calls."""
-    scale = call.latency_s / trace.span_s if call.on_cpu else 1.0
-    categories = {
-        cast("Category", work.kind): scale * (work.alone_s if work.kind == "communication" else work.busy_s)
-        for work in trace.kinds
-    }
-    return phase_of_call(call, categories, busy_s=scale * trace.busy_s)
 
 
 def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
@@ -91,14 +84,6 @@ def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
     if needed is not None and link is not None:
         yield f"each step must send {needed / 1e9:.3g} GB/s to be hidden, and the link gives {link / 1e9:.3g}"
-
-
-def _slow_products(case: Case, call: LargestCall) -> str:  # noqa: ARG001
-    """Return the advice for ranks whose products take longer than with the work divided equally."""
-    uneven = imbalance(call.cell)
-    if uneven is not None and uneven >= UNEVEN:
-        return f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
-    return "Another kernel for the same blocks helps, if a row here is faster."
 
 
 HIDDEN_SHARE = 0.05

@@ -1,18 +1,50 @@
-"""Exchange of tensors between ranks, concurrent with computation."""
+"""Exchange of tensors between ranks, concurrent with computation, and Ulysses, which consists of two exchanges.
+
+Ulysses (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509): an all-to-all gives every rank the full sequence for a
+share of the heads, and another one reverses it. None of its four exchanges forward and four backward overlaps with
+computation.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarker.workloads.context_parallel.variants.registry import Plan
+from benchmarker.workloads.attention.attention_variants import Backend, open_sdpa
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.spec import KernelName
+from benchmarker.workloads.context_parallel.splittings import Order
+from benchmarker.workloads.operation.operation_call import Operation
+
+SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's share of one call."""
+
+    shape: AttentionShape
+    """Shape of the call over all ranks."""
+    rank: int
+    ranks: int
+    device: str
+    """Device of the rank, as torch names it."""
+    kernel: KernelName
+    order: Order
+    is_exchanging: bool = True
+    """False for the same work without exchange: each rank uses its own tensors, and the result is wrong."""
+
+
+def open_single(plan: Plan) -> Operation:
+    """Prepare one GPU's attention over the full sequence."""
+    return open_sdpa(SDPA_BACKENDS[plan.kernel])(plan.shape, plan.device)
 
 
 @dataclass
@@ -26,7 +58,6 @@ class ExchangeCount:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the context as a wait."""
         started_ns = time.perf_counter_ns()
         try:
             yield
@@ -53,22 +84,18 @@ class Pending(NamedTuple):
         return self.arriving
 
 
-class Exchange(Protocol):
-    """Exchange with the neighbours in a ring."""
+class RingExchange:
+    """Exchange with the neighbours in a ring. Without communication a rank receives its own tensors."""
+
+    def __init__(self, rank: int, ranks: int, *, is_exchanging: bool = True) -> None:
+        self._next, self._previous = (rank + 1) % ranks, (rank - 1) % ranks
+        self._is_exchanging = is_exchanging and ranks > 1
 
     def send(self, *tensors: Tensor) -> Pending:
         """Start sending tensors to the next rank, and receiving equal shapes and types from the previous rank."""
-
-
-class RingExchange:
-    """One send and one receive per tensor, in one group."""
-
-    def __init__(self, rank: int, ranks: int) -> None:
-        self._next = (rank + 1) % ranks
-        self._previous = (rank - 1) % ranks
-
-    def send(self, *tensors: Tensor) -> Pending:
         leaving = tuple(tensor.contiguous() for tensor in tensors)
+        if not self._is_exchanging:
+            return Pending((), leaving, leaving)
         arriving = tuple(torch.empty_like(tensor) for tensor in leaving)
         COUNT.sent_bytes += sum(tensor.nbytes for tensor in leaving)
         operations = []
@@ -78,24 +105,8 @@ class RingExchange:
         return Pending(dist.batch_isend_irecv(operations), arriving, leaving)
 
 
-class NoExchange:
-    """Replacement without communication: a rank uses its own tensors in place of the received ones."""
-
-    def send(self, *tensors: Tensor) -> Pending:
-        own = tuple(tensor.contiguous() for tensor in tensors)
-        return Pending((), own, own)
-
-
-def exchange_of(plan: Plan) -> Exchange:
-    return RingExchange(plan.rank, plan.ranks) if plan.is_exchanging and plan.ranks > 1 else NoExchange()
-
-
 def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
-    """Send slice i of the first dimension to rank i; return the received slices in rank order.
-
-    Args:
-        tensor: [ranks, ...], contiguous.
-    """
+    """Send slice i of the first dimension, [ranks, ...], to rank i; return the received slices in rank order."""
     if not plan.is_exchanging or plan.ranks == 1:
         return tensor
     received = torch.empty_like(tensor)
@@ -103,3 +114,43 @@ def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
     with COUNT.waiting():
         dist.all_to_all_single(received, tensor)
     return received
+
+
+def to_heads(tensor: Tensor, plan: Plan) -> Tensor:
+    """Exchange [batch, heads, length / ranks, head_dim] for [batch, heads / ranks, length, head_dim]."""
+    slices = tensor.unflatten(1, (plan.ranks, -1)).transpose(0, 1).contiguous()
+    return all_to_all(slices, plan).permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+
+def to_positions(tensor: Tensor, plan: Plan) -> Tensor:
+    """Reverse `to_heads`: exchange [batch, heads / ranks, length, head_dim] for [batch, heads, length / ranks, ..]."""
+    slices = tensor.unflatten(2, (plan.ranks, -1)).permute(2, 0, 1, 3, 4).contiguous()
+    return all_to_all(slices, plan).transpose(0, 1).flatten(1, 2)
+
+
+class Redistribution(torch.autograd.Function):
+    """`to_heads`, or `to_positions`; each is the other's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, plan: Plan, is_to_heads: bool) -> Tensor:
+        ctx.plan, ctx.is_to_heads = plan, is_to_heads
+        return to_heads(tensor, plan) if is_to_heads else to_positions(tensor, plan)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        reverse = to_positions if ctx.is_to_heads else to_heads
+        return reverse(gradients[0], ctx.plan), None, None
+
+
+def open_ulysses(plan: Plan) -> Operation:
+    """Prepare scaled_dot_product_attention over this rank's heads, between two exchanges."""
+    ranks = plan.ranks
+    shape = plan.shape._replace(heads=plan.shape.heads // ranks, kv_heads=plan.shape.kv_heads // ranks)
+    inner = open_single(replace(plan, shape=shape))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        tensors = [Redistribution.apply(tensor, plan, True) for tensor in (query, key, value)]
+        output: Tensor = Redistribution.apply(inner.call(*tensors), plan, False)
+        return output
+
+    return Operation(attend, inner.around)

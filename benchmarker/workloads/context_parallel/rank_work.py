@@ -1,13 +1,14 @@
 """Work of every rank, rank 0 included: make its shard of the inputs, compute, exchange, and read its own clock.
 
-Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. Answers are JSON.
+Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. The other ranks'
+answers are JSON.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -19,40 +20,46 @@ from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
-from benchmarker.workloads.attention.attention_inputs import input_bytes, make_inputs
+from benchmarker.workloads.attention.attention_reference import input_bytes, make_inputs
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.exchange import COUNT, RingExchange
+from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, RingExchange, open_single, open_ulysses
+from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, WorkKind
+from benchmarker.workloads.context_parallel.ring import open_ring
 from benchmarker.workloads.context_parallel.shards import (
     compare_with_references,
     gather,
     gather_results,
-    order_error,
     position_coded,
     shard,
 )
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
-from benchmarker.workloads.context_parallel.variants.registry import Plan, open_single, splitting_of
-from benchmarker.workloads.operation.call_inputs import copies_needed, fresh_results, results_of
-from benchmarker.workloads.operation.call_timing import CallStep
-from benchmarker.workloads.operation.implementation import Operation
-from benchmarker.workloads.operation.kernel_proof import (
+from benchmarker.workloads.context_parallel.splittings import splitting_of
+from benchmarker.workloads.context_parallel.torch_context_parallel import open_torch
+from benchmarker.workloads.operation.operation_bench import (
     RECORDED_KERNELS,
+    CallStep,
+    ReadyCall,
     kernels_of,
     missing_kernel_is_unsupported,
 )
-from benchmarker.workloads.operation.operation_bench import ReadyCall
+from benchmarker.workloads.operation.operation_call import Operation, copies_needed, fresh_results, results_of
 
+OPENERS: dict[str, Callable[[Plan], Operation]] = {
+    "zigzag": open_ring,
+    "ring": open_ring,
+    "ulysses": open_ulysses,
+    "allgather": partial(open_torch, rotation="allgather"),
+    "alltoall": partial(open_torch, rotation="alltoall"),
+    "single": open_single,
+}
+"""Functions that prepare each of `splittings.VARIANTS`."""
 LINK_REPEATS = 5
 TimedKind = Literal["together", "alone", "single"]
-"""`alone` is the same work without exchange; `single` is one GPU's over a rank's positions."""
+"""`alone` is the same work without exchange; `single` is one GPU's over a rank's positions, on all ranks at once."""
 
 
 def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
-    """Serve the commands of rank 0 on another rank.
-
-    Args:
-        options: Keyword arguments of `RankWork`.
-    """
+    """Serve the commands of rank 0 on another rank, given the keyword arguments of `RankWork`."""
     work = RankWork(rank.number, rank.count, rank.device.torch_name, **options)
     rank.serve(lambda message: getattr(work, message["do"])(**message["with"]))
 
@@ -85,7 +92,7 @@ class RankWork:
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
         count = copies_needed(input_bytes(self._local(shape)), cache_bytes, kind=self._device.kind)
         copies = [first, *(first.shifted(positions) for positions in range(1, count))]
-        self._plan, ready = plan, ReadyCall(shape, self._splitting.open(plan), copies)
+        self._plan, ready = plan, ReadyCall(shape, OPENERS[self._variant.variant](plan), copies)
         self._ready = ready
         self._device.release()
         before = COUNT.sent_bytes
@@ -95,9 +102,9 @@ class RankWork:
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
 
-    def correct(self) -> dict[str, Any]:
-        """Gather the result of all ranks. Return the fields of `ContextParallelChecked` on rank 0, {} on the others.
-        Raises WrongResultError if two calls return the same memory, or a number is not finite."""
+    def correct(self) -> ContextParallelChecked | None:
+        """Gather the result of all ranks, and compare it on rank 0. Raises WrongResultError if two calls return the
+        same memory, or a number is not finite."""
         plan, ready = self._prepared()
         first, operation = ready.copies[0], ready.operation
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
@@ -105,30 +112,28 @@ class RankWork:
         coded_inputs = position_coded(first, plan)
         with operation.around():
             coded = gather(operation.call(*coded_inputs.tensors), plan)
-        fields: dict[str, Any] = {}
+        checked = None
         if gathered is not None and coded is not None:
             single = None if self._splitting.is_alone else open_single(plan)
-            fields = compare_with_references(gathered, full, plan.shape, single)
-            fields["order_error"] = order_error(coded)
+            checked = compare_with_references(gathered, coded, full, plan.shape, single)
         del full, gathered
         self._device.release()
-        return fields
+        return checked
 
-    def times(self, *, work: str, calls: int) -> dict[str, Any]:
-        """Time that many calls in a row after a barrier.
+    def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:
+        """Time that many calls in a row after a barrier. Raises UnsupportedError if the exchange cannot be left out.
 
         Args:
             work: `forward` or `forward_backward`.
         """
-        return self._timed("together", work, calls)
-
-    def times_alone(self, *, work: str, calls: int) -> dict[str, Any]:
-        """Time the same work without exchange. Raises UnsupportedError if the exchange cannot be left out."""
-        return self._timed("alone", work, calls)
-
-    def times_single(self, *, work: str, calls: int) -> dict[str, Any]:
-        """Time one GPU's call over as many positions as a rank has, on all ranks at the same time."""
-        return self._timed("single", work, calls)
+        if kind not in self._steps:
+            operation = self._operation(kind)
+            after_barrier = Operation(operation.call, lambda: self._after_barrier(operation))
+            self._steps[kind] = CallStep(after_barrier, self._prepared()[1].copies, self._device)
+        step = self._steps[kind]
+        self._device.reset_peak()
+        times = step.times(getattr(step, work), calls)
+        return {**times._asdict(), "peak_bytes": self._device.peak().allocated_bytes}
 
     def profile(self, *, work: str) -> dict[str, Any]:
         """Profile one call for its kernels, and a second call for the overlap of communication and computation: by the
@@ -151,7 +156,7 @@ class RankWork:
             else:
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(call, self._device), device_index=index)
-        trace = None if overlap is None else _trace_fields(overlap)
+        trace = None if overlap is None else _trace_of(overlap).model_dump()
         return {"kernels": [kernel.model_dump() for kernel in kernels[:RECORDED_KERNELS]], "trace": trace}
 
     def link(self, *, message_bytes: int) -> float:
@@ -180,29 +185,15 @@ class RankWork:
         if kind == "together":
             return ready.operation
         if kind == "alone":
-            return self._splitting.open(replace(plan, is_exchanging=False))
+            return OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
         return open_single(replace(plan, shape=self._local(plan.shape)))
 
-    def _timed(self, kind: TimedKind, work: str, calls: int) -> dict[str, Any]:
-        if kind not in self._steps:
-            operation = self._operation(kind)
-            after_barrier = Operation(operation.call, self._after_barrier(operation))
-            self._steps[kind] = CallStep(after_barrier, self._prepared()[1].copies, self._device)
-        step = self._steps[kind]
-        self._device.reset_peak()
-        times = step.times(getattr(step, work), calls)
-        return {**times._asdict(), "peak_bytes": self._device.peak().allocated_bytes}
-
-    def _after_barrier(self, operation: Operation) -> Callable[[], AbstractContextManager[object]]:
-        """Return the operation's context, in which all ranks start at the same moment."""
-
-        @contextmanager
-        def around() -> Iterator[None]:
-            with operation.around():
-                self._barrier()
-                yield
-
-        return around
+    @contextmanager
+    def _after_barrier(self, operation: Operation) -> Iterator[None]:
+        """Open the operation's context, in which all ranks start at the same moment."""
+        with operation.around():
+            self._barrier()
+            yield
 
     def _barrier(self) -> None:
         if self._ranks > 1:
@@ -223,10 +214,7 @@ def _overlap_by_clock(call: Callable[[], object]) -> Overlap:
     return Overlap(span_s, span_s, kinds)
 
 
-def _trace_fields(overlap: Overlap) -> dict[str, Any]:
+def _trace_of(overlap: Overlap) -> RankTrace:
     kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-    return {
-        "span_s": overlap.span_s,
-        "busy_s": overlap.busy_s,
-        "kinds": [{"kind": kind, **kind_time._asdict()} for kind, kind_time in kinds],
-    }
+    works = tuple(WorkKind(kind=kind, **kind_time._asdict()) for kind, kind_time in kinds)
+    return RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)

@@ -138,3 +138,15 @@ class ContextParallelRecord(RunRecord):
     built: ContextParallelFacts | None = None
     """None if no cell was begun."""
     cells: tuple[ContextParallelCell, ...] = ()
+
+    @property
+    def form(self) -> dict[str, str]:
+        return {"split": self.variant.variant, "kernel": self.variant.kernel}
+
+    @property
+    def family(self) -> str:
+        return self.variant.variant
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        return (self.variant.variant == "single",)

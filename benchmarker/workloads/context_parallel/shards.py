@@ -7,8 +7,6 @@ returned to a wrong rank; and, for the order of rows, with the exact result of i
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -16,11 +14,10 @@ from torch import Tensor
 from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.attention_reference import check, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.record import ContextParallelChecked
-from benchmarker.workloads.context_parallel.sequence_split import spans_of
-from benchmarker.workloads.context_parallel.variants.registry import Plan
-from benchmarker.workloads.operation.call_inputs import CallInputs, Results, relative_error, results_of
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.context_parallel.exchange import Plan
+from benchmarker.workloads.context_parallel.record import ContextParallelChecked, TensorDistance
+from benchmarker.workloads.context_parallel.splittings import spans_of
+from benchmarker.workloads.operation.operation_call import CallInputs, Operation, Results, relative_error, results_of
 
 ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 """Largest relative error of a mean of positions."""
@@ -42,12 +39,8 @@ def shard(inputs: CallInputs, plan: Plan) -> CallInputs:
 
 def gather_results(results: Results, plan: Plan) -> Results | None:
     """Return the full tensors on rank 0 and None on the others. All ranks must call it at the same time."""
-    full: Results = {}
-    for name, result in results.items():
-        tensor = gather(result, plan)
-        if tensor is not None:
-            full[name] = tensor
-    return full or None
+    full = {name: gather(result, plan) for name, result in results.items()}
+    return {name: tensor for name, tensor in full.items() if tensor is not None} or None
 
 
 def gather(shard: Tensor, plan: Plan) -> Tensor | None:
@@ -81,42 +74,40 @@ def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
     length, value = plan.shape.seq_len, like.named["v"]
     codes = torch.arange(1, length + 1, dtype=torch.float64, device=value.device) / length
     own = _shard_of(codes.reshape(1, 1, length, 1), plan)
-    coded = own.to(value.dtype).expand(value.shape).contiguous()
-    return CallInputs(
-        {"q": torch.zeros_like(like.named["q"]), "k": torch.zeros_like(like.named["k"]), "v": coded}, None
-    )
+    zeros = {name: torch.zeros_like(like.named[name]) for name in ("q", "k")}
+    return CallInputs({**zeros, "v": own.to(value.dtype).expand(value.shape).contiguous()}, None)
 
 
-def order_error(output: Tensor) -> float:
+def _order_error(output: Tensor) -> float:
     """Return the largest relative distance of the gathered output of `position_coded` from the exact means."""
     length = output.shape[2]
     means = torch.arange(2, length + 2, dtype=torch.float64, device=output.device) / (2 * length)
-    difference = (output.double() - means.reshape(1, 1, length, 1)).abs() / means.reshape(1, 1, length, 1)
-    return float(difference.max())
+    means = means.reshape(1, 1, length, 1)
+    return float(((output.double() - means).abs() / means).max())
 
 
 def compare_with_references(
-    results: Results, inputs: CallInputs, shape: AttentionShape, single: Operation | None
-) -> dict[str, Any]:
-    """Return the fields of `ContextParallelChecked` except `order_error`.
+    results: Results, coded: Tensor, inputs: CallInputs, shape: AttentionShape, single: Operation | None
+) -> ContextParallelChecked:
+    """Compare the gathered results with their references.
 
     Args:
-        results: Gathered results.
+        coded: Gathered output of `position_coded`.
         single: One GPU's attention over the full sequence; None if the results are its own.
 
     Raises:
         WrongResultError: A result holds a number that is not finite.
     """
-    fields: dict[str, Any] = {**check(results, inputs, shape).model_dump(), "distances": ()}
-    if single is None:
-        return fields
-    expected = results_of(single, inputs)
-    errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
-    fields["distances"] = [
-        {"tensor": name, "distance": relative_error(result, expected[name]), "single_error": errors.get(name)}
-        for name, result in results.items()
-    ]
-    return fields
+    checked = check(results, inputs, shape)
+    distances: list[TensorDistance] = []
+    if single is not None:
+        expected = results_of(single, inputs)
+        errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
+        distances = [
+            TensorDistance(tensor=name, distance=relative_error(result, expected[name]), single_error=errors.get(name))
+            for name, result in results.items()
+        ]
+    return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=_order_error(coded))
 
 
 def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:

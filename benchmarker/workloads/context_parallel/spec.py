@@ -11,8 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.operation.spec import PassMode, check_shared_heads
 
@@ -88,9 +87,16 @@ class ContextParallelJob(Job):
     grid: ContextParallelGrid
 
     @property
+    def title(self) -> str:
+        subject = self.subject
+        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
+        ranks = " and ".join(str(ranks) for ranks in sorted(set(self.grid.ranks)))
+        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
+
+    @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.variants.registry import gpus_of
+        from benchmarker.workloads.context_parallel.splittings import gpus_of
 
         return gpus_of(self.variant.variant, max(self.grid.ranks))
 

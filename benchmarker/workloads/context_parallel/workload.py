@@ -15,7 +15,7 @@ from benchmarker.workloads.context_parallel.spec import (
     ContextParallelJob,
     ContextParallelPoint,
 )
-from benchmarker.workloads.context_parallel.variants.registry import check_devices, gpus_of, splitting_of, wrong_shape
+from benchmarker.workloads.context_parallel.splittings import check_devices, gpus_of, splitting_of, wrong_shape
 from benchmarker.workloads.operation.operation_metrics import MODE_AXIS, SEQ_LEN_AXIS
 from benchmarker.workloads.operation.operation_workload import OperationWorkload
 from benchmarker.workloads.session import Bench, Session
@@ -44,7 +44,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     example = "--variant zigzag --ranks 2 --seq-len 8192,65536"
     baseline_noun = "single rank"
     speed_axis = "TFLOP/s of all GPUs"
-    plain_variant = "single"
 
     def registered(self, name: str) -> object:
         return splitting_of(name)
@@ -54,12 +53,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
         for point in job.grid.points():
             if problem := wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
                 raise SpecError(problem)
-
-    def title(self, job: ContextParallelJob) -> str:
-        subject = job.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
-        ranks = " and ".join(str(ranks) for ranks in sorted(set(job.grid.ranks)))
-        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
 
     def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
@@ -90,12 +83,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     ) -> dict[str, Any]:
         return {**point._asdict(), "gpus": gpus_of(job.variant.variant, point.ranks)}
 
-    def form(self, record: ContextParallelRecord) -> dict[str, str]:
-        return {"split": record.variant.variant, "kernel": record.variant.kernel}
-
-    def family(self, record: ContextParallelRecord) -> str:
-        return record.variant.variant
-
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}
 
@@ -113,7 +100,7 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     def timed(self, name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.context_parallel.context_parallel_reading import timed_rank
 
-        return timed_rank(name, records, form=self.form(records[0]))
+        return timed_rank(name, records)
 
     def brief_columns(self, rows: Sequence[Row]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
         from benchmarker.report.columns import quality_columns

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.checkpoints.model_config import shapes_sha256
-from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, SpecError, WrongResultError, first_line
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form

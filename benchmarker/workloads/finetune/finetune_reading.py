@@ -25,8 +25,7 @@ from benchmarker.explain.phases import phase_of
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import is_float32, shares
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import Limits
+from benchmarker.schema.record import Limits, Profile
 from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneFacts, FinetuneRecord, Learned
 from benchmarker.workloads.training.record import RECOMPUTE
 

@@ -155,5 +155,26 @@ class FinetuneRecord(RunRecord):
     cells: tuple[FinetuneCell, ...] = Field(default=())
 
     @property
+    def form(self) -> dict[str, str]:
+        variant = self.variant
+        return {
+            "base": variant.base,
+            "train": variant.train,
+            "checkpointing": variant.checkpointing,
+            "prepare": variant.prepare,
+            "optimizer": variant.optimizer,
+            "attention": variant.attention,
+            "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none",
+        }
+
+    @property
+    def family(self) -> str:
+        return self.variant.variant
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        return (self.variant.variant == "lora",)
+
+    @property
     def knows_subject(self) -> bool:
         return self.load is not None

@@ -9,8 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from benchmarker.schema.base import DType, Plain
-from benchmarker.schema.experiment import ExperimentBase, GridBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.schema.model import ModelSpec, QuantSpec
 
 RecipeName = Literal["full", "lora", "qlora", "qlora-bf16", "qlora-nocheckpoint"]
@@ -141,6 +140,10 @@ class FinetuneExperiment(ExperimentBase):
     variants: Annotated[tuple[FinetuneVariant, ...], Field(min_length=1)]
 
 
+GUESSED_TOKENS_PER_S = 10_000
+"""Training speed of a 4B model on a fast GPU."""
+
+
 class FinetuneJob(Job):
     subject: FinetuneSubjectAsked
     variant: FinetuneVariant
@@ -157,3 +160,15 @@ class FinetuneJob(Job):
     @property
     def recipe(self) -> Recipe:
         return self.variant.recipe
+
+    @property
+    def title(self) -> str:
+        return f"fine-tuning {self.model.id}"
+
+    @property
+    def matmul_dtype(self) -> str:
+        return self.model.dtype
+
+    def repeat_s(self, point: FinetunePoint) -> float:
+        # A repeat is two steps.
+        return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S

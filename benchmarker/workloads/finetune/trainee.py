@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.inspect import is_linear, module_tensors, storage_bytes, weights_of
+from benchmarker.quantization.load import is_linear, module_tensors, storage_bytes, weights_of
 from benchmarker.schema.base import DType
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, Recipe
 from benchmarker.workloads.finetune.training_flops import ModelAttention

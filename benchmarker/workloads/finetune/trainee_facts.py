@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.packages import installed_version
+from benchmarker.core.errors import installed_version
 from benchmarker.workloads.finetune.record import DTypes, FinetuneFacts
 from benchmarker.workloads.finetune.trainee import Trainee
 

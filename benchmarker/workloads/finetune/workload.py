@@ -9,18 +9,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.files import shipped_shape
+from benchmarker.checkpoints.files import folder_fingerprint, shipped_shape
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import MissingLibraryError, SpecError
-from benchmarker.core.fingerprint import folder_fingerprint
+from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.formatting import GIB
-from benchmarker.core.packages import install_hint, installed_version
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
-from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob, FinetunePoint
+from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training.record import StepPart
 
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 """Endings of the files that are read from a model's folder."""
 OPTIMIZER_PACKAGES = {"adamw8bit": "bitsandbytes", "paged-adamw8bit": "bitsandbytes"}
-GUESSED_TOKENS_PER_S = 10_000
-"""Training speed of a 4B model on a fast GPU."""
 
 
 def _matmul_share(
@@ -207,16 +203,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
                 hint = install_hint("finetune")
                 raise MissingLibraryError(f"{name}: the library '{package}' is not installed; {hint}")
 
-    def title(self, job: FinetuneJob) -> str:
-        return f"fine-tuning {job.model.id}"
-
-    def repeat_s(self, point: FinetunePoint) -> float:
-        # A repeat is two steps.
-        return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S
-
-    def matmul_dtype(self, job: FinetuneJob) -> str:
-        return job.model.dtype
-
     def open(self, job: FinetuneJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.finetune.finetune_bench import open_bench
 
@@ -255,24 +241,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
 
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)
-
-    def form(self, record: FinetuneRecord) -> dict[str, str]:
-        variant = record.variant
-        return {
-            "base": variant.base,
-            "train": variant.train,
-            "checkpointing": variant.checkpointing,
-            "prepare": variant.prepare,
-            "optimizer": variant.optimizer,
-            "attention": variant.attention,
-            "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none",
-        }
-
-    def family(self, record: FinetuneRecord) -> str:
-        return record.variant.variant
-
-    def plainness(self, record: FinetuneRecord) -> tuple[bool, ...]:
-        return (record.variant.variant == "lora",)
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {

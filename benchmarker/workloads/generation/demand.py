@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.model_config import head_dim, key_heads
-from benchmarker.quantization.inspect import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
+from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.quantization.load import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.record import GenerationDemand
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, did_you_mean
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.kv_cache import static_cache_refusal
+from benchmarker.engines.decoders.eager import static_cache_refusal
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant

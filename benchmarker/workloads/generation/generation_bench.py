@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.model_config import shapes_sha256
-from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, UnsupportedError, first_line
 from benchmarker.core.formatting import gib, seconds

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.find_gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
-from benchmarker.measure.memory import DeviceMemory
 from benchmarker.measure.repeat import Measured
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.prompts import Prompts, check_fits, make_prompts

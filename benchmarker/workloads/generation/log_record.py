@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from benchmarker import __version__
 from benchmarker.engines.registry import ENGINES
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.environment import DeviceFacts, Environment
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.record import Imported, Memory
+from benchmarker.schema.record import DeviceFacts, Environment, Imported, Memory
 from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationRecord,

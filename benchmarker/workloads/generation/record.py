@@ -7,13 +7,12 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
-from benchmarker.schema.engine_facts import EngineFacts, StepFacts
-from benchmarker.schema.model import LoadFacts, ModelFacts
-from benchmarker.schema.profile import Profile
+from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult, wrong_step_words
-from benchmarker.schema.record import CellBase, Demand, Missing, RunRecord, VariantFacts
+from benchmarker.schema.record import CellBase, Demand, Missing, Profile, RunRecord, VariantFacts
 
 
 class GenerationDemand(Demand):
@@ -69,6 +68,13 @@ class GenerationCell(CellBase):
     demand: GenerationDemand | None = None
     """Least work of the cell. None in older records."""
 
+    @property
+    def note(self) -> str:
+        positions = self.depth + self.prompt_tokens + self.new_tokens
+        cache_bytes = self.demand.kv_bytes_per_token * self.batch_size * positions if self.demand else 0
+        prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
+        return f"{prompts}; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else prompts
+
 
 class GenerationProfile(Profile):
     """One generation under torch.profiler, with the sections `prefill` and `decode`."""
@@ -83,13 +89,9 @@ class GenerationProfile(Profile):
 
     @property
     def subject(self) -> str:
-        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch_words(self)}"
-
-
-def batch_words(shape: GenerationCell | GenerationProfile) -> str:
-    """Return `, batch of 4`, or `, batch of 4 distinct prompts`; empty for one sequence."""
-    batch = f", batch of {shape.batch_size}" if shape.batch_size > 1 else ""
-    return f"{batch} distinct prompts" if shape.distinct_prompts > 1 else batch
+        batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
+        prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
+        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}{prompts}"
 
 
 class GenerationVariant(VariantFacts):
@@ -104,6 +106,15 @@ class GenerationVariant(VariantFacts):
     """GPUs that shared the model; on a CPU, processes."""
     split: Split | None = None
     """Division of the model over GPUs. None for one."""
+
+
+LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
+"""Options that older records lack, with their values."""
+
+
+def is_unquantized(stored_as: str, quantized_fraction: float | None) -> bool:
+    """Return whether nothing is quantized, including output layer, KV cache and llama.cpp's formats."""
+    return stored_as == "fp16" and not quantized_fraction
 
 
 class GenerationRecord(RunRecord):
@@ -134,6 +145,42 @@ class GenerationRecord(RunRecord):
     @property
     def knows_subject(self) -> bool:
         return self.load is not None
+
+    @property
+    def subject_name(self) -> str:
+        return self.model.id
+
+    @property
+    def stored_as(self) -> str:
+        """Storage of weights, output layer and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
+        variant = self.variant
+        chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
+        return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
+
+    @property
+    def form(self) -> dict[str, str]:
+        variant = self.variant
+        both = {**variant.options, **variant.engine_options}
+        chosen = [f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS]
+        return {
+            "quant": variant.quant,
+            "engine": variant.engine,
+            "options": ", ".join(chosen) or "no options",
+            "dtype": self.model.dtype,
+            **({"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}),
+        }
+
+    @property
+    def family(self) -> str:
+        """Quantization; of llama.cpp the name of the GGUF format."""
+        gguf = self.variant.engine_options.get("gguf", "F16")
+        return self.variant.quant if gguf == "F16" else str(gguf)
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        """Rank of fp16, on the eager engine if possible."""
+        is_plain = is_unquantized(self.stored_as, self.load.quantized_fraction if self.load else None)
+        return is_plain, is_plain and self.variant.engine == "eager"
 
     @property
     def family_place(self) -> int:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (
@@ -19,14 +19,12 @@ from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Results
+    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.logs.log_import import Log
-    from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -133,9 +131,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         check_typed(job, typed)
         check_split(job)
 
-    def title(self, job: GenerationJob) -> str:
-        return job.model.id
-
     def point_text(self, point: Point) -> str:
         return declared.point_words(point)
 
@@ -179,11 +174,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         prepare_checkpoint(job.model, job.variant, device, progress)
 
-    def processes(self, job: GenerationJob) -> int:
-        from benchmarker.workloads.generation.generation_job import processes
-
-        return processes(job)
-
     def cell_fields(
         self, job: GenerationJob, point: Point, records: Sequence[GenerationRecord]
     ) -> dict[str, Any] | None:
@@ -191,27 +181,13 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return cell_fields(job, point, records)
 
-    def cell_text(self, cell: GenerationCell) -> str:
-        return declared.cell_words(cell)
-
     def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
         return declared.sample_words(cell, sample)
-
-    def repeat_s(self, point: Point) -> float:
-        return declared.guess_s(point)
-
-    def matmul_dtype(self, job: GenerationJob) -> str:
-        return job.model.dtype
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging
 
         return GenerationJudging()
-
-    def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
-        from benchmarker.workloads.generation.log_record import to_record
-
-        return to_record(run, log, last_line=last_line, earlier=earlier)
 
     # Comparing records
 
@@ -219,21 +195,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         from benchmarker.workloads.generation.reading.baseline import keys
 
         return keys(record)
-
-    def form(self, record: GenerationRecord) -> dict[str, str]:
-        from benchmarker.workloads.generation.reading.baseline import form
-
-        return form(record)
-
-    def family(self, record: GenerationRecord) -> str:
-        """The quantization; of llama.cpp the name of the GGUF format."""
-        gguf = record.variant.engine_options.get("gguf", "F16")
-        return record.variant.quant if gguf == "F16" else str(gguf)
-
-    def plainness(self, record: GenerationRecord) -> tuple[bool, ...]:
-        from benchmarker.workloads.generation.reading.baseline import plainness
-
-        return plainness(record)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
         from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions
@@ -277,11 +238,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         from benchmarker.workloads.generation.reading.token_time import timed_token
 
         return timed_token(name, records)
-
-    def name_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.names(rows)
 
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
         from benchmarker.workloads.generation.reading import generation_tables
@@ -337,11 +293,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
             return header(records)
         return variant_line(records[0]), *header(records), *load_words(records[0])
 
-    def caption(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import caption
-
-        return caption(results)
-
     def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
 
@@ -360,11 +311,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         from benchmarker.workloads.generation.reading.generation_charts import charts_of
 
         return charts_of(comparison)
-
-    def page_title(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import title
-
-        return title(results)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
         from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings

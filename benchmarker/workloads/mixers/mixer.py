@@ -1,19 +1,32 @@
-"""Mixers by their recurrence, and the registry entry of an implementation. Imports no torch."""
+"""Mixers by their recurrence, with FLOPs, bytes and state of one call. Imports no torch.
+
+A linear mixer keeps a matrix of head_dim x value_dim for each head. A token writes into it (2 FLOPs per number) and
+reads from it (2 more); the delta rule first reads the value stored for the key (another 2):
+
+    linear attention, retention   4 * head_dim * value_dim   per token and head
+    gated delta rule              6 * head_dim * value_dim
+
+The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
+`workloads/attention/attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
+Kernels that work on chunks multiply more; the additional products do not count.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from benchmarker.workloads.operation.implementation import Implementation
-
-if TYPE_CHECKING:
-    from benchmarker.workloads.mixers.record import MixerName
-    from benchmarker.workloads.mixers.spec import MixerShape
+from benchmarker.workloads.attention.attention_flops import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.mixers.record import MixerName, MixersDemand
+from benchmarker.workloads.mixers.spec import MixerShape
+from benchmarker.workloads.operation.operation_call import Implementation
 
 Layout = Literal["heads first", "length first"]
 """[batch, heads, length, width] or [batch, length, heads, width]. Each implementation gets its inputs in the layout
 that it prefers, so that no copy is timed."""
+GATE_BYTES = 4
+"""Bytes of one log decay, which is float32 in every type."""
 
 
 @dataclass(frozen=True)
@@ -78,3 +91,60 @@ class MixerImplementation(Implementation):
         if shape.is_backward and not self.has_backward:
             return "has no backward pass"
         return None
+
+
+def softmax_shape(shape: MixerShape) -> AttentionShape:
+    """Return the shape of the same call for an implementation of attention."""
+    return AttentionShape(
+        batch_size=shape.batch_size,
+        seq_len=shape.seq_len,
+        heads=shape.heads,
+        kv_heads=shape.heads,
+        head_dim=shape.head_dim,
+        causal=True,
+        window=None,
+        dtype=shape.dtype,
+        mode="forward_backward" if shape.is_backward else "forward",
+    )
+
+
+def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
+    rows = shape.batch_size * shape.heads
+    if mixer.state_products is None:
+        forward = 2 * rows * allowed_pairs(softmax_shape(shape)) * (shape.head_dim + shape.value_dim)
+        backward = round(BACKWARD_FLOPS * forward)
+    else:
+        forward = 2 * mixer.state_products * rows * shape.seq_len * shape.head_dim * shape.value_dim
+        backward = 2 * forward
+    return MixersDemand(
+        forward_flops=forward,
+        flops=forward + backward * shape.is_backward,
+        bytes=_bytes(mixer, shape),
+        state_floats=_state_floats(mixer, shape),
+    )
+
+
+def _state_floats(mixer: Mixer, shape: MixerShape) -> int:
+    """Return the numbers that a decode step after the last token would read."""
+    if mixer.state_products is None:
+        return shape.heads * (shape.head_dim + shape.value_dim) * shape.seq_len
+    return shape.heads * shape.head_dim * shape.value_dim
+
+
+def _bytes(mixer: Mixer, shape: MixerShape) -> int:
+    """Forward: read inputs, write output. Backward: read inputs and the output's gradient, write gradients; softmax
+    also reads its output again and the log-sum-exp of each row."""
+    rows = shape.tokens * shape.heads
+    gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated else 0
+    inputs = rows * (2 * shape.head_dim + shape.value_dim) * shape.element_bytes + gates
+    output = rows * shape.value_dim * shape.element_bytes
+    if not shape.is_backward:
+        return inputs + output
+    reread = output + 2 * LSE_BYTES * rows if mixer.state_products is None else 0
+    return 3 * inputs + 2 * output + reread
+
+
+def least_bytes(mixer: Mixer, shape: MixerShape, *, writes_scores: bool) -> int:
+    """Return a lower bound of the memory: inputs, output, and the scores of an implementation that writes them."""
+    scores = shape.batch_size * shape.heads * shape.seq_len**2 * shape.element_bytes if writes_scores else 0
+    return _bytes(mixer, shape._replace(mode="forward")) + scores

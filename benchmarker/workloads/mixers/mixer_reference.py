@@ -1,4 +1,9 @@
-"""Mixers in float64, and the errors of one call's output and gradients relative to them.
+"""Random inputs of mixers, mixers in float64, and the errors of one call's output and gradients relative to them.
+
+Queries, keys, values, gates and the output's gradient are normal: the same numbers for every mixer before its own
+scaling. Linear attention applies its feature map to queries and keys. The delta rule scales them to length 1; its decay
+is sigmoid(x + 4), so that half of the tokens keep more than 98 % of the state, and its strength is sigmoid(x). All of
+this happens before timing.
 
 The reference is the recurrence of a mixer's paper, one token after the other, up to 512 positions. A longer sequence is
 compared with chunks in float64, whose first 512 positions must equal the recurrence. Heads are independent, so only the
@@ -12,23 +17,25 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarker.workloads.attention.attention_reference import check as check_attention
-from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer
-from benchmarker.workloads.mixers.mixer_flops import softmax_shape
+from benchmarker.workloads.mixers.chunked import EPSILON, chunked, head_decay
+from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, softmax_shape
 from benchmarker.workloads.mixers.record import MixersTensorError
 from benchmarker.workloads.mixers.spec import MixerShape
-from benchmarker.workloads.mixers.variants.chunked import EPSILON, chunked, head_decay
-from benchmarker.workloads.operation.call_inputs import (
+from benchmarker.workloads.operation.operation_call import (
     GRADIENT_NAMES,
     CallInputs,
     Results,
     check_finite,
+    hash_inputs,
     relative_error,
 )
 from benchmarker.workloads.operation.record import TensorName
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+GATE_OFFSET = 4.0
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 GATE_FACTOR = 3.0
 """Factor of the tolerance for decays and strengths: their gradients are sums in which large numbers cancel."""
@@ -36,6 +43,55 @@ RECURRENCE_LENGTH = 512
 REFERENCE_DISTANCE = 1e-9
 """Largest distance between the recurrence and the chunks."""
 COMPARED_HEADS = 2
+
+
+def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
+    numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
+    gate = 4 + shape.element_bytes if mixer.is_gated else 0
+    return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
+
+
+def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layout: Layout) -> CallInputs:
+    import torch
+    from torch.nn.functional import logsigmoid
+
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    query, key, value, gate, strength, *gradients = _random(shape, device, seed)
+    named = {"q": scaled(query, mixer, shape), "k": scaled(key, mixer, shape), "v": value}
+    named = {name: tensor.to(dtype) for name, tensor in named.items()}
+    if mixer.is_gated:
+        named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
+    if layout == "heads first":
+        named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
+        gradients = [tensor.transpose(1, 2).contiguous() for tensor in gradients]
+    for tensor in named.values():
+        tensor.requires_grad_(shape.is_backward)
+    return CallInputs(named, gradients[0].to(dtype) if gradients else None)
+
+
+def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
+    """Return the SHA-256 of shape, seed and first random numbers: the same for every mixer and type."""
+    return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
+
+
+def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
+    """Return queries or keys as the mixer takes them: of length 1, or after the feature map."""
+    from torch.nn.functional import elu, normalize
+
+    if mixer.has_unit_keys:
+        return normalize(tensor.float(), dim=-1)
+    return elu(tensor) + 1 if mixer is LINEAR and shape.feature_map == "elu" else tensor
+
+
+def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
+    """Return query, key, value, gate, strength, and the output's gradient if there is a backward pass; length first."""
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    rows = shape.batch_size, shape.seq_len, shape.heads
+    keys, values = (*rows, shape.head_dim), (*rows, shape.value_dim)
+    sizes = [keys, keys, values, rows, rows, *[values] * shape.is_backward]
+    return [torch.randn(size, generator=generator, device=device) for size in sizes]
 
 
 def tolerance_of(tensor: TensorName, dtype: str) -> float:

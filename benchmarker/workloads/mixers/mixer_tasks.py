@@ -21,6 +21,7 @@ from torch.nn import functional
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers.mixer import MixerImplementation
+from benchmarker.workloads.mixers.mixer_variants import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import make_model
 from benchmarker.workloads.mixers.spec import (
@@ -31,7 +32,6 @@ from benchmarker.workloads.mixers.spec import (
     shipped_bytes,
     training_bytes,
 )
-from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.training.training_step import TrainingStep, autocast
 

@@ -16,9 +16,16 @@ from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_reference import rows_of
-from benchmarker.workloads.mixers.mixer_flops import demand_of, least_bytes
-from benchmarker.workloads.mixers.mixer_inputs import copies_needed, inputs_sha256, make_inputs
-from benchmarker.workloads.mixers.mixer_reference import COMPARED_HEADS, TOLERANCES, errors_of
+from benchmarker.workloads.mixers.mixer import demand_of, least_bytes
+from benchmarker.workloads.mixers.mixer_reference import (
+    COMPARED_HEADS,
+    TOLERANCES,
+    errors_of,
+    input_bytes,
+    inputs_sha256,
+    make_inputs,
+)
+from benchmarker.workloads.mixers.mixer_variants import implementation_of, refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,
@@ -28,16 +35,15 @@ from benchmarker.workloads.mixers.record import (
 )
 from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, training_demand
 from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
-from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
-from benchmarker.workloads.mixers.variants.registry import implementation_of
-from benchmarker.workloads.operation.call_inputs import (
+from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.operation.operation_call import (
     CallInputs,
     Results,
+    copies_needed,
     fresh_results,
     relative_error,
     results_of,
 )
-from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
@@ -48,6 +54,9 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 TRAINING = "training_step"
+MAX_COPIES = 64
+"""Maximum number of input copies. Inputs that still fit in the cache with this many copies would be cached in a real
+model as well."""
 CHUNK_ENDS = (63, 64, 65, 127)
 """Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks."""
 
@@ -108,9 +117,9 @@ class MixersBench(OperationBench):
 
     def copies(self, point: LengthPoint) -> list[CallInputs]:
         shape = self.shape(point)
-        count = copies_needed(self._mixer, shape, self.cache_bytes, kind=self.device.kind)
         # A model's own tensors fill the cache: its mixer is checked on one copy and not timed by itself.
-        count = 1 if point.mode == TRAINING else count
+        most = 1 if point.mode == TRAINING else MAX_COPIES
+        count = min(most, copies_needed(input_bytes(self._mixer, shape), self.cache_bytes, kind=self.device.kind))
         return [self._inputs(shape, self._subject.seed + number) for number in range(count)]
 
     def library_refusals(self) -> AbstractContextManager[None]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
 from benchmarker.comparison.results import by_round
-from benchmarker.comparison.rows import CellKey, Row
+from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import decimal, gib, percent
 from benchmarker.core.stats import Ratio, paired_ratio
 from benchmarker.core.tables import plain_line
@@ -29,10 +29,8 @@ from benchmarker.workloads.operation.operation_reading import (
     kernels_note,
     largest_call,
     length_series,
-    phase_of_call,
     timed_call,
 )
-from benchmarker.workloads.operation.spec import LengthPoint
 
 if TYPE_CHECKING:
     from benchmarker.schema.record import Moment
@@ -44,8 +42,8 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 class MixersRow(Row):
     """One variant in one cell."""
 
-    misfits: dict[LengthPoint, MixersCell] = field(default_factory=dict)
-    """Cells of the variant that ran out of memory."""
+    misfit: MixersCell | None = None
+    """The cell if it ran out of memory."""
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
     """Seconds of all kernels of one profiled call, by round. Empty on a CPU, and for a training step, whose record has
     only the kernels of its mixer."""
@@ -58,16 +56,6 @@ class MixersRow(Row):
     def is_softmax(self) -> bool:
         return self.form["mixer"] == SOFTMAX.name
 
-    @property
-    def misfit(self) -> MixersCell | None:
-        if self.cell is None or self.status not in OUT_OF_MEMORY:
-            return None
-        return self.misfits.get(LengthPoint(self.cell.seq_len, self.cell.batch_size, self.cell.mode))
-
-    @property
-    def tokens(self) -> int:
-        return self.cell.seq_len * self.cell.batch_size if self.cell else 0
-
 
 def make_mixers_row(
     fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]
@@ -77,17 +65,14 @@ def make_mixers_row(
     has_kernels = all(
         record.environment.device.kind != "cpu" and not cell.block and cell.kernels for record, cell in good
     )
+    cells = [cast("MixersCell | None", cell_of(record, fields["cell"])) for record in records]
+    misfits = [cell for cell in cells if cell and cell.status in OUT_OF_MEMORY and cell.least_bytes is not None]
     return MixersRow(
         **fields,
         kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cast("MixersCell", cell))) if has_kernels else {},
         tasks=next((record.tasks for record in newest if record.tasks), ()),
         mixer_share=demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
-        misfits={
-            LengthPoint(cell.seq_len, cell.batch_size, cell.mode): cell
-            for record in records
-            for cell in record.cells
-            if cell.status in OUT_OF_MEMORY and cell.least_bytes is not None
-        },
+        misfit=misfits[-1] if misfits and fields["status"] in OUT_OF_MEMORY else None,
     )
 
 
@@ -95,7 +80,7 @@ def _kernels_s(cell: MixersCell) -> float:
     return float(sum(kernel.total_s for kernel in cell.kernels))
 
 
-def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str, str]) -> Timed | NotExplained:
+def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
     """Return the largest measured call of the mixer alone, with the kernels of its proof."""
     call = largest_call(name, records, explains=lambda cell: cell.block is None)
     if call is None:
@@ -103,21 +88,15 @@ def timed_mixer(name: str, records: Sequence[MixersRecord], *, form: Mapping[str
     if call.on_cpu:
         return NotExplained(name, "on a CPU the operators of a mixer cannot be identified")
     categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)
-    return timed_call(
-        call,
-        phase_of_call(call, categories),
-        floor=floor_of(call.cell.demand, call.record.limits),
-        form=form,
-        notes=kernels_note(call.cell.kernels),
-    )
+    floor = floor_of(call.cell.demand, call.record.limits)
+    return timed_call(call, categories, floor=floor, notes=kernels_note(call.cell.kernels))
 
 
 SLOPE_LENGTHS = 3
-"""Lengths that a line needs at least: it fits any two."""
+"""Minimum number of lengths for a line, because it fits any two."""
 
 
-@dataclass(frozen=True)
-class SoftmaxRatio:
+class SoftmaxRatio(NamedTuple):
     """Speed of a mixer relative to the fastest softmax at one length."""
 
     seq_len: int
@@ -126,8 +105,7 @@ class SoftmaxRatio:
     """Name of that softmax."""
 
 
-@dataclass(frozen=True)
-class Slope:
+class Slope(NamedTuple):
     """Least-squares line bytes = fixed_bytes + per_token_bytes * tokens."""
 
     fixed_bytes: float
@@ -138,7 +116,7 @@ class Slope:
 
 def remarks(rows: Sequence[MixersRow]) -> list[str]:
     """Return the crossings of each mixer and mode, then memory, then the cells that did not fit."""
-    return [*crossing_remarks(rows), *_shares(rows), *_slopes(rows), *_misfits(rows)]
+    return [*crossing_remarks(rows), *_mixer_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
@@ -229,7 +207,7 @@ def _times(ratio: Ratio) -> str:
     return f"{decimal(ratio.value, digits=3)}x"
 
 
-def _shares(rows: Sequence[MixersRow]) -> Iterator[str]:
+def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
     """Yield a sentence per cell on the share of the best softmax in the FLOPs of a training step."""
     cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
     for row in rows:
@@ -250,7 +228,7 @@ def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
     for row in rows:
         fact = "kept" if row.cell and row.cell.mode != "forward" else "peak"
         if row.cell and fact in row.facts:
-            sizes[row.variant, fact][row.tokens] = round(row.facts[fact])
+            sizes[row.variant, fact][row.cell.seq_len * row.cell.batch_size] = round(row.facts[fact])
     for (variant, fact), measured in sizes.items():
         if line := slope(sorted(measured.items())):
             verb = "keeps for the backward pass" if fact == "kept" else "has at its forward peak"

@@ -16,7 +16,7 @@ class MixersDemand(OperationDemand):
     """Work of one call of a mixer, by formula."""
 
     flops: Positive
-    """FLOPs of the call: see `mixer_flops.py`."""
+    """FLOPs of the call: see `mixer.py`."""
     forward_flops: Positive
     """FLOPs of the forward pass."""
     state_floats: Positive
@@ -114,3 +114,15 @@ class MixersRecord(RunRecord):
     tasks: tuple[TaskScore, ...] = ()
     no_tasks: Missing | None = None
     """Reason for missing tasks that were requested."""
+
+    @property
+    def form(self) -> dict[str, str]:
+        return {"mixer": self.variant.mixer, "implementation": self.variant.implementation}
+
+    @property
+    def family(self) -> str:
+        return self.variant.mixer
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        return (self.variant.mixer == "softmax",)

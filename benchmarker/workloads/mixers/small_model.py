@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarker.workloads.mixers.mixer import SOFTMAX, Mixer, MixerImplementation
-from benchmarker.workloads.mixers.mixer_flops import demand_of
-from benchmarker.workloads.mixers.mixer_inputs import GATE_OFFSET, scaled
+from benchmarker.workloads.mixers.mixer import SOFTMAX, Mixer, MixerImplementation, demand_of
+from benchmarker.workloads.mixers.mixer_reference import GATE_OFFSET, scaled
 from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand
 from benchmarker.workloads.mixers.spec import MixerShape, MixersSubject, shape_of
 from benchmarker.workloads.operation.record import OperationSample, PassMemory

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from benchmarker.checkpoints.files import shipped_text
 from benchmarker.schema.base import DType, Plain
-from benchmarker.schema.experiment import ExperimentBase, Positive, VariantBase
-from benchmarker.schema.job import Job
+from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import ELEMENT_BYTES, LengthGrid, LengthPoint
 
 MixerMode = Literal["forward", "forward_backward", "training_step"]
@@ -128,6 +127,12 @@ class MixersJob(Job):
     subject: MixersSubject
     variant: MixersVariant
     grid: MixersGrid
+
+    @property
+    def title(self) -> str:
+        subject = self.subject
+        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
+        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
 
     @property
     def is_judged(self) -> bool:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.metric import Metric
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.mixers.mixer import SOFTMAX
+from benchmarker.workloads.mixers.mixer_variants import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
-from benchmarker.workloads.mixers.variants.registry import implementation_of
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
     FORWARD,
@@ -88,7 +87,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     imports = ("benchmarker.workloads.mixers.mixers_bench",)
     example = "--variant gdn-fla-chunk --seq-len 1024,4096 --head-dim 128"
     speed_axis = "million tokens per second"
-    plain_variant = SOFTMAX.name
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
@@ -125,11 +123,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 f"{held_out_bytes() - 1:,} or less"
             )
 
-    def title(self, job: MixersJob) -> str:
-        subject = job.subject
-        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
-        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
-
     def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.mixers.mixers_bench import open_bench
 
@@ -151,15 +144,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     def judging(self) -> Judging[MixersJob, MixersRecord]:
         return MixersJudging()
 
-    def form(self, record: MixersRecord) -> dict[str, str]:
-        return {"mixer": record.variant.mixer, "implementation": record.variant.implementation}
-
-    def family(self, record: MixersRecord) -> str:
-        return record.variant.mixer
-
-    def plain_name(self, record: MixersRecord) -> str:
-        return record.variant.mixer
-
     def row(self, fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[Any]) -> MixersRow:
         from benchmarker.workloads.mixers.mixers_reading import make_mixers_row
 
@@ -168,7 +152,7 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     def timed(self, name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 
-        return timed_mixer(name, records, form=self.form(records[0]))
+        return timed_mixer(name, records)
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
         from benchmarker.workloads.mixers.tasks_reading import task_sheets

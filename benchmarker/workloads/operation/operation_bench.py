@@ -1,7 +1,9 @@
 """Measurement of one implementation of an operation.
 
 Order for each cell: one call, whose kernels a short profile names; output and gradients against float64; memory of
-both passes; then the clock.
+both passes; then the clock. A call of 50 us would be lost in the host's launch and in the wait for the device. Each
+repeat therefore runs as many calls as take 20 ms together, over copies of the inputs in turn, and reports the mean of
+one call. Two device events around the same calls give a second measurement.
 
 cuBLAS and inductor both read `torch.set_float32_matmul_precision` in torch 2.8 to 2.13. Setting only the newer
 `torch.backends.cuda.matmul.fp32_precision` makes older readers inside torch fail, so it serves only as the proof.
@@ -9,30 +11,192 @@ cuBLAS and inductor both read `torch.set_float32_matmul_precision` in torch 2.8 
 
 from __future__ import annotations
 
+import re
+import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benchmarker.core.errors import UnsupportedError
-from benchmarker.measure.repeat import Step
-from benchmarker.workloads.operation.call_inputs import CallInputs, results_of
-from benchmarker.workloads.operation.call_timing import CallStep, memory_of_passes
-from benchmarker.workloads.operation.implementation import Implementation, Operation
-from benchmarker.workloads.operation.kernel_proof import (
-    RECORDED_KERNELS,
-    kernels_of,
-    missing_kernel_is_unsupported,
-)
-from benchmarker.workloads.operation.record import OperationChecked, OperationSample, SeenKernel
+from benchmarker.measure.repeat import Step, calls_needed
+from benchmarker.workloads.operation.operation_call import CallInputs, Implementation, Operation, results_of
+from benchmarker.workloads.operation.record import OperationChecked, OperationSample, PassMemory, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
+    import torch
+
     from benchmarker.hardware.device import Device
 
 MatmulPrecision = Literal["ieee", "tf32"]
+Work = Callable[[CallInputs], object]
+RECORDED_KERNELS = 20
+"""Kernels that a record keeps."""
+NO_BACKEND = (
+    "no available kernel",
+    "no viable backend",
+    "no valid engine configs",
+    "no valid execution plans",
+    "no valid triton configs",
+    "not implemented for",
+    "does not support",
+    "does not require grad",
+    "forward unsupported",
+    "backward unsupported",
+)
+"""Parts of torch's messages (lower case) if an operator has no kernel for a shape, type, device or backward pass."""
+GENERIC_WARNINGS = ("not used because", "runtime disabled")
+"""Parts of torch's warnings that give no reason."""
+_FORWARD_ATTENTION = re.compile(r"(?i)^(?!autograd::)(?!.*Backward0$).*(attention|softmax|flex|CompiledFxGraph)")
+"""Operators that count on a CPU."""
+
+
+def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, ...]:
+    """Run the work once under the profiler; return the kernels on the device, longest first.
+
+    On a CPU, return the operators of attention with the time of their callees.
+    """
+    from torch._C._autograd import DeviceType
+
+    on_cpu = device.kind == "cpu"
+    device.synchronize()
+    with _profiler(on_cpu=on_cpu) as profiler:
+        work()
+        device.synchronize()
+    calls: dict[str, int] = defaultdict(int)
+    total_us: dict[str, float] = defaultdict(float)
+    device_type = DeviceType.CPU if on_cpu else DeviceType.CUDA
+    for event in (profiler.function_events if on_cpu else profiler.events()) or ():
+        if event.device_type == device_type and (not on_cpu or _FORWARD_ATTENTION.search(event.name)):
+            calls[event.name] += 1
+            total_us[event.name] += event.time_range.elapsed_us()
+    names = sorted(calls, key=lambda name: -total_us[name])
+    return tuple(SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in names)
+
+
+def _profiler(*, on_cpu: bool) -> Any:
+    """Return a profiler. On a CPU the older one: the newer one imports torch's compiler, a third of a short run."""
+    if on_cpu:
+        from torch.autograd.profiler import profile as host_profile
+
+        return host_profile()
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+
+
+@contextmanager
+def missing_kernel_is_unsupported() -> Iterator[None]:
+    """Turn torch's refusal into UnsupportedError, in one line with the reason that torch only warns about."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            yield
+        except (RuntimeError, NotImplementedError) as error:
+            text = str(error)
+            if not any(phrase in text.lower() for phrase in NO_BACKEND):
+                raise
+            reasons = [str(warning.message).split(" (Triggered")[0] for warning in caught]
+            reason = next((line for line in reasons if not any(part in line for part in GENERIC_WARNINGS)), None)
+            raise UnsupportedError(f"torch: {(reason or text).strip().splitlines()[0][:300]}") from error
+
+
+class CallTimes(NamedTuple):
+    host_s: float
+    event_s: float | None
+    """None on CPU, which has no device events."""
+
+
+class CallStep:
+    """Timed repeat of one cell."""
+
+    def __init__(self, operation: Operation, copies: Sequence[CallInputs], device: Device) -> None:
+        self._operation = operation
+        self._device = device
+        self._copies = cycle(copies)
+        self._is_backward = copies[0].gradient is not None
+        self._calls: dict[Work, int] = {}
+
+    def __call__(self) -> OperationSample:
+        work = self.work()
+        times = self._timed(work)
+        parts_s = split_passes(times.host_s, self._timed(self.forward).host_s) if self._is_backward else {}
+        return OperationSample(latency_s=times.host_s, calls=self._calls[work], parts_s=parts_s, event_s=times.event_s)
+
+    def forward(self, inputs: CallInputs) -> object:
+        """Run one forward pass. It keeps the tensors of the backward pass if the inputs require a gradient."""
+        return self._operation.call(*inputs.tensors)
+
+    def forward_backward(self, inputs: CallInputs) -> object:
+        import torch
+
+        output = self._operation.call(*inputs.tensors)
+        return torch.autograd.grad(output, inputs.tensors, inputs.gradient)
+
+    def work(self) -> Work:
+        return self.forward_backward if self._is_backward else self.forward
+
+    def times(self, work: Work, calls: int) -> CallTimes:
+        """Run that many calls in a row and read both clocks."""
+        with self._operation.around():
+            self._device.synchronize()
+            started_ns = time.perf_counter_ns()
+            first = self._recorded_event()
+            for _ in range(calls):
+                work(next(self._copies))
+            last = self._recorded_event()
+            self._device.synchronize()
+            host_s = (time.perf_counter_ns() - started_ns) / 1e9
+        event_s = first.elapsed_time(last) / 1e3 / calls if first and last else None
+        return CallTimes(host_s / calls, event_s)
+
+    def _timed(self, work: Work) -> CallTimes:
+        if work not in self._calls:
+            self._calls[work] = calls_needed(lambda calls: self.times(work, calls).host_s * calls)
+        return self.times(work, self._calls[work])
+
+    def _recorded_event(self) -> torch.cuda.Event | None:
+        import torch
+
+        if self._device.kind == "cpu":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device.torch_name))
+        return event
+
+
+def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
+    """Return the seconds of each pass; empty if noise makes the forward pass seem the longer one."""
+    backward_s = both_s - forward_s
+    return {"forward": forward_s, "backward": backward_s} if backward_s > 0 else {}
+
+
+def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -> PassMemory:
+    """Run one call, and read the allocator's peaks after each pass."""
+    import torch
+
+    if device.kind == "cpu":
+        return PassMemory()
+    with operation.around():
+        device.synchronize()
+        before = torch.cuda.memory_allocated(device.torch_name)
+        device.reset_peak()
+        output = operation.call(*inputs.tensors)
+        forward_peak = (device.peak().allocated_bytes or before) - before
+        if inputs.gradient is None:
+            return PassMemory(forward_peak_bytes=forward_peak)
+        kept_bytes = torch.cuda.memory_allocated(device.torch_name) - before
+        device.reset_peak()
+        gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
+        backward_peak = (device.peak().allocated_bytes or before) - before
+        del output, gradients
+    return PassMemory(forward_peak_bytes=forward_peak, kept_bytes=kept_bytes, backward_peak_bytes=backward_peak)
 
 
 @contextmanager

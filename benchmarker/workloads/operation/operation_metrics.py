@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from benchmarker.core.formatting import MIB
 from benchmarker.schema.metric import Axis, Metric
-from benchmarker.workloads.operation.record import OperationCell, OperationSample, PassMemory
+from benchmarker.workloads.operation.record import LengthCell, OperationCell, OperationSample
 
 
 def mode_text(mode: str) -> str:
@@ -26,29 +26,13 @@ def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
     return cell.demand.flops / latency_s if cell.demand else None
 
 
-def forward_s(cell: OperationCell, sample: OperationSample) -> float | None:
-    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
-
-
-def median_latency_s(cell: Any) -> float | None:
+def median_latency_s(cell: OperationCell) -> float | None:
     """Return the median of the process's repeats; None for a cell without times."""
     return median(sample.latency_s for sample in cell.samples) if cell.samples else None
 
 
-def _of_passes(read: Callable[[PassMemory], int | None]) -> Callable[[Any, Any], float | None]:
-    return lambda record, cell: read(cell.passes) if cell.passes else None
-
-
-def _peak(memory: PassMemory) -> int | None:
-    return max((size for size in (memory.forward_peak_bytes, memory.backward_peak_bytes) if size), default=None)
-
-
 def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | None] = flops_per_s) -> Metric:
-    """Return the metric of FLOPs per second.
-
-    Args:
-        formula: How the FLOPs of one call are counted.
-    """
+    """Return the metric of FLOPs per second, given how the FLOPs of one call are counted."""
     return Metric(
         name="tflops",
         heading="TFLOP/s",
@@ -60,6 +44,42 @@ def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | No
     )
 
 
+def fact_metric(
+    name: str,
+    heading: str,
+    of_cell: Callable[[Any], float | None],
+    formula: str,
+    *,
+    better: Literal["higher", "lower"] = "lower",
+    unit: str = "",
+    scale: float = 1.0,
+    combine: Literal["median", "max"] = "median",
+    is_quality: bool = False,
+) -> Metric:
+    """Return a metric that is a fact of a cell."""
+    return Metric(
+        name=name,
+        heading=heading,
+        unit=unit,
+        scale=scale,
+        better=better,
+        formula=formula,
+        of_cell=lambda record, cell: of_cell(cell),
+        combine=combine,
+        is_quality=is_quality,
+    )
+
+
+def _forward_s(cell: OperationCell, sample: OperationSample) -> float | None:
+    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
+
+
+def _peak_bytes(cell: LengthCell) -> int | None:
+    memory = cell.passes
+    peaks = (memory.forward_peak_bytes, memory.backward_peak_bytes) if memory else ()
+    return max((peak for peak in peaks if peak), default=None)
+
+
 FORWARD = Metric(
     name="forward",
     heading="forward ms",
@@ -67,7 +87,7 @@ FORWARD = Metric(
     scale=1e3,
     better="lower",
     formula="seconds of one forward pass, the mean of calls in a row",
-    of_sample=forward_s,
+    of_sample=_forward_s,
 )
 BACKWARD = Metric(
     name="backward",
@@ -78,42 +98,34 @@ BACKWARD = Metric(
     formula="seconds by which forward and backward take longer than forward alone",
     of_sample=lambda cell, sample: sample.parts_s.get("backward"),
 )
-PEAK = Metric(
-    name="peak",
-    heading="call's peak MiB",
+PEAK = fact_metric(
+    "peak",
+    "call's peak MiB",
+    _peak_bytes,
+    "peak of live tensors in one untimed call, without the inputs",
     unit="B",
     scale=1 / MIB,
-    better="lower",
-    formula="peak of live tensors in one untimed call, without the inputs",
-    of_cell=_of_passes(_peak),
     combine="max",
 )
-KEPT = Metric(
-    name="kept",
-    heading="kept MiB",
+KEPT = fact_metric(
+    "kept",
+    "kept MiB",
+    lambda cell: cell.passes.kept_bytes if cell.passes else None,
+    "bytes that the forward pass keeps for the backward pass, its output included",
     unit="B",
     scale=1 / MIB,
-    better="lower",
-    formula="bytes that the forward pass keeps for the backward pass, its output included",
-    of_cell=_of_passes(lambda memory: memory.kept_bytes),
     combine="max",
 )
 
 
 def error_metric(*, is_quality: bool) -> Metric:
-    """Return the metric of the largest error relative to float64.
-
-    Args:
-        is_quality: Show it in the first table.
-    """
-    return Metric(
-        name="error",
-        heading="error ppm",
-        unit="",
+    """Return the metric of the largest error relative to float64. The first table shows it if `is_quality`."""
+    return fact_metric(
+        "error",
+        "error ppm",
+        lambda cell: cell.checked.error if cell.checked else None,
+        "largest distance of a result from float64, by Frobenius norms, relative to its size",
         scale=1e6,
-        better="lower",
-        is_quality=is_quality,
-        formula="largest distance of a result from float64, by Frobenius norms, relative to its size",
-        of_cell=lambda record, cell: cell.checked.error if cell.checked else None,
         combine="max",
+        is_quality=is_quality,
     )

@@ -13,8 +13,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.profiling.categories import CATEGORIES, Category
-from benchmarker.schema.profile import Kernel
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3
@@ -47,11 +46,7 @@ class LargestCall:
 def largest_call(
     name: str, records: Sequence[RunRecord], *, explains: Callable[[Any], bool] = lambda cell: True
 ) -> LargestCall | None:
-    """Return the call of the largest measured cell.
-
-    Args:
-        explains: Returns whether a cell can be explained.
-    """
+    """Return the call of the largest measured cell that can be explained."""
     measured = [
         (key, record, cell)
         for record in records
@@ -64,31 +59,12 @@ def largest_call(
     return LargestCall(record, cell, key, make_row(name, key, records))
 
 
-def phase_of_call(call: LargestCall, categories: dict[Category, float], *, busy_s: float | None = None) -> Phase:
-    """Return the kernels of the profiled call.
-
-    Args:
-        categories: Seconds by category of kernels.
-        busy_s: Seconds in which a kernel ran; by default the sum of the categories.
-    """
-    kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
-    return Phase(
-        by="cpu" if call.on_cpu else "device",
-        is_decode=False,
-        tokens=1,
-        busy_s=sum(categories.values()) if busy_s is None else busy_s,
-        categories=categories,
-        kernels=tuple(Kernel(name=kernel.name, calls=kernel.calls, total_s=kernel.total_s) for kernel in kernels),
-        profiled_s=None,
-    )
-
-
 def timed_call(
     call: LargestCall,
-    phase: Phase,
+    categories: dict[Category, float],
     *,
     floor: Floor | None,
-    form: Mapping[str, str],
+    busy_s: float | None = None,
     notes: Iterable[str] = (),
     products: tuple[Category, ...] = CATEGORIES,
     advice: Mapping[Bound, Callable[[Case], str]] = CALL_ADVICE,
@@ -96,8 +72,20 @@ def timed_call(
     """Return the call for an explanation.
 
     Args:
+        categories: Seconds of the profiled call by category of kernels.
+        busy_s: Seconds in which a kernel ran; by default the sum of the categories.
         products: Categories of kernels to which the floor applies.
     """
+    kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
+    phase = Phase(
+        by="cpu" if call.on_cpu else "device",
+        is_decode=False,
+        tokens=1,
+        busy_s=sum(categories.values()) if busy_s is None else busy_s,
+        categories=categories,
+        kernels=tuple(Kernel(**dict(kernel)) for kernel in kernels),
+        profiled_s=None,
+    )
     return Timed(
         record=call.record,
         phase=phase,
@@ -105,7 +93,7 @@ def timed_call(
         cell=call.key,
         floor=floor,
         notes=tuple(notes),
-        form=form,
+        form=call.record.form,
         floors=FLOORS,
         products=products,
         advice=advice,

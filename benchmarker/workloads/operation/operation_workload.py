@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.schema.option import Option
+from benchmarker.schema.options import Option
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
     unit = "call"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
-    plain_variant: str
-    """Value of `plain_name` of the baseline."""
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
@@ -50,14 +48,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
             raise SpecError("--profile-tokens: a call has no tokens to profile; leave it out")
         if job.procedure.energy:
             raise SpecError(f"--energy: is not counted for {self.name}; leave it out")
-
-    def plain_name(self, record: RecordT) -> str:
-        """Return the name by which the baseline is chosen."""
-        name: str = getattr(record.variant, "variant")  # noqa: B009
-        return name
-
-    def plainness(self, record: RecordT) -> tuple[bool, ...]:
-        return (self.plain_name(record) == self.plain_variant,)
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.schema.experiment import GridBase, Positive
+from benchmarker.schema.job import GridBase, Positive
 
 OperationDType = Literal["float32", "tf32", "bfloat16", "float16"]
 """`tf32` stores float32 and multiplies with 10 bits of fraction; `float32` multiplies in IEEE single precision."""

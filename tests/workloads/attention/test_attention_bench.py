@@ -10,15 +10,19 @@ import torch
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention.attention_inputs import input_bytes, inputs_sha256, make_inputs
-from benchmarker.workloads.attention.attention_reference import check, rows_of, wrong
+from benchmarker.workloads.attention.attention_reference import (
+    check,
+    input_bytes,
+    inputs_sha256,
+    make_inputs,
+    rows_of,
+    wrong,
+)
+from benchmarker.workloads.attention.attention_variants import VARIANTS, open_flash_library
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant, shape_of
-from benchmarker.workloads.attention.variants.registry import VARIANTS
-from benchmarker.workloads.attention.variants.torch_attention import open_flash_library
-from benchmarker.workloads.operation import call_timing
-from benchmarker.workloads.operation.call_inputs import copies_needed, relative_error, results_of
-from benchmarker.workloads.operation.call_timing import CallStep
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation import operation_bench
+from benchmarker.workloads.operation.operation_bench import CallStep
+from benchmarker.workloads.operation.operation_call import Operation, copies_needed, relative_error, results_of
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.workloads.attention.opened import open_attention
 
@@ -194,7 +198,7 @@ class TickingDevice(CpuDevice):
 
 def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count(monkeypatch):
     now = SimpleNamespace(ns=0)
-    monkeypatch.setattr(call_timing.time, "perf_counter_ns", lambda: now.ns)
+    monkeypatch.setattr(operation_bench.time, "perf_counter_ns", lambda: now.ns)
     shape = shape_of(subject(), AttentionVariant(variant="naive"), LengthPoint(128, 1, "forward"))
     copies = [make_inputs(shape, "cpu", seed=seed) for seed in range(3)]
     calls: list[int] = []
@@ -220,7 +224,7 @@ def test_short_calls_are_repeated_over_all_copies_until_the_clock_does_not_count
 @pytest.mark.parametrize(("backward_ns", "parts_s"), [(2_000_000, {"forward": 0.001, "backward": 0.002}), (0, {})])
 def test_backward_is_the_difference_of_both_passes_and_forward(monkeypatch, backward_ns, parts_s):
     now = SimpleNamespace(ns=0)
-    monkeypatch.setattr(call_timing.time, "perf_counter_ns", lambda: now.ns)
+    monkeypatch.setattr(operation_bench.time, "perf_counter_ns", lambda: now.ns)
 
     class Step(CallStep):
         def forward(self, inputs):

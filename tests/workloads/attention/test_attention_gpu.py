@@ -10,8 +10,8 @@ import torch
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.peaks import measure_limits
+from benchmarker.workloads.attention.attention_variants import variants_with_kernel
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant
-from benchmarker.workloads.attention.variants.registry import variants_with_kernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.workloads.attention.opened import open_attention
 

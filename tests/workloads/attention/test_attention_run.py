@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.job_file import result_key
 from benchmarker.execution.single_run import Run
-from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.attention.record import AttentionRecord
 
 CONFIGS = Path(__file__).parents[3] / "configs"

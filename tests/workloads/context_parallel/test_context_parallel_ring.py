@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.communication_volume import sent_bytes
-from benchmarker.workloads.context_parallel.sequence_split import most_of_ideal, spans_of, steps_of
-from benchmarker.workloads.context_parallel.variants.block_kernels import CpuFlash, Merged
-from benchmarker.workloads.context_parallel.variants.registry import VARIANTS
-from benchmarker.workloads.context_parallel.variants.ring import MergedOutput, Ring, rows_of
+from benchmarker.workloads.context_parallel.ring import Block, CpuFlash, Ring, merge, rows_of
+from benchmarker.workloads.context_parallel.splittings import VARIANTS, most_of_ideal, sent_bytes, spans_of, steps_of
 
 ORDERS = ("contiguous", "zigzag")
 
@@ -80,7 +77,7 @@ def by_ranks(order, ranks, query, key, value, gradient):
         ring = Ring(CpuFlash(), steps_of(order, rank, ranks), following)
         parts = [tensor[:, :, own] for tensor in (query, key, value)]
         block = ring.forward(*parts)
-        gradients = ring.backward(*parts, Merged(block.output, block.lse, gradient[:, :, own], block.rest))
+        gradients = ring.backward(gradient[:, :, own], *parts, block)
         for target, part in zip(whole, (block.output, *gradients), strict=True):
             target[:, :, own] = part
 
@@ -121,11 +118,9 @@ def test_every_rank_of_a_ring_sends_the_bytes_of_the_formula(ranks, dtype):
 def test_two_blocks_merged_are_the_softmax_over_both():
     scores, value = torch.randn(1, 1, 4, 6), torch.randn(1, 1, 6, 3)
     blocks = [
-        (scores[..., part].softmax(-1) @ value[:, :, part], scores[..., part].logsumexp(-1))
+        Block(scores[..., part].softmax(-1) @ value[:, :, part], scores[..., part].logsumexp(-1), ())
         for part in (slice(0, 2), slice(2, 6))
     ]
-    merged = MergedOutput(*blocks[0])
-    merged.add(*blocks[1], "all")
-    output, lse = merged.result()
+    output, lse, _ = merge(*blocks, "all")
     assert torch.allclose(output, scores.softmax(-1) @ value, atol=1e-6)
     assert torch.allclose(lse, scores.logsumexp(-1))

@@ -7,17 +7,18 @@ from contextlib import closing
 import pytest
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import explain
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench, read_variables
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint
-from benchmarker.workloads.context_parallel.variants.registry import devices_of
+from benchmarker.workloads.context_parallel.splittings import devices_of
 
 SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.schema.profile import Kernel, KernelTime, Profile
+from benchmarker.schema.record import Kernel, KernelTime, Profile
 from benchmarker.workloads.finetune.finetune_reading import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,

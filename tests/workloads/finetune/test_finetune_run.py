@@ -9,15 +9,16 @@ import torch
 from transformers import FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from benchmarker.cli.run_command import read_job
+from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
-from benchmarker.report.compare import compare, to_rows
+from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.finetune.gradient_check import check_gradients, unpacked_nf4, wrong
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant

@@ -16,10 +16,9 @@ from benchmarker.core.console import Streams, Terminal
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import Device
-from benchmarker.schema.engine_facts import EngineFacts
-from benchmarker.schema.experiment import Procedure
-from benchmarker.schema.profile import Profile
-from benchmarker.schema.record import Missing
+from benchmarker.schema.job import Procedure
+from benchmarker.schema.model import EngineFacts
+from benchmarker.schema.record import Missing, Profile
 from benchmarker.workloads.generation import generation_bench as afterwards
 from benchmarker.workloads.generation.generation_bench import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker

@@ -20,13 +20,14 @@ from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.execution.job_file import result_key
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.logs.log_runs import find_runs
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_job import cell_fields
 from benchmarker.workloads.generation.generation_metrics import point_arguments, point_words
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import Prompts, make_prompts
-from benchmarker.workloads.generation.record import GenerationCell, batch_words
+from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
+from benchmarker.workloads.generation.workload import WORKLOAD
 from tests.cli.test_cli import typed
 from tests.engines.test_engines import model
 from tests.engines.test_engines_graph import Rerun
@@ -205,8 +206,7 @@ def test_a_comparison_of_both_kinds_names_the_prompts_in_every_table(tmp_path: P
 
 
 def test_a_log_of_a_run_keeps_the_kind_of_its_prompts() -> None:
-    kinds = {
-        find_runs([f"prompt of 26, 50 new tokens{batch}"])[0].cells[0].has_distinct_prompts: batch
-        for batch in (", batch of 4", batch_words(cell(batch_size=4, distinct_prompts=4)))
-    }
-    assert kinds == {False: ", batch of 4", True: ", batch of 4 distinct prompts"}
+    for count in (1, 4):
+        heading = WORKLOAD.cell_text(cell(batch_size=4, distinct_prompts=count))
+        (logged,) = find_runs([heading])[0].cells
+        assert (logged.batch_size, logged.has_distinct_prompts) == (4, count > 1)

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import Scorer, Scores, TokenSource, UnsupportedError
+from benchmarker.engines.base import Scores, TokenSource, UnsupportedError
 from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
-from benchmarker.engines.decoders.torch_engine import TorchScorer
+from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality import step_check
 from benchmarker.quality.step_check import step_divergence, texts_for
-from benchmarker.schema.experiment import Procedure
+from benchmarker.schema.job import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.generation_bench import step_checked
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
@@ -39,15 +39,11 @@ def checked(kl: float, plain: float | None = None) -> StepDivergence:
     return StepDivergence(steps=256, text_tokens=126, kl_mean=kl, kl_max=2 * kl, same_top=0.99, plain_kl_mean=plain)
 
 
-class Source(TokenSource, Scorer):
+class Source(TokenSource):
     """A model of two tokens whose step moves each position's odds by `shift`."""
 
     def __init__(self, shift: float, *, plain_shift: float | None = None) -> None:
         self.shift, self.plain_shift = shift, plain_shift
-
-    @property
-    def scorer(self) -> Scorer:
-        return self
 
     @staticmethod
     def at(odds: float, rows: int) -> Scores:
@@ -188,7 +184,7 @@ def test_a_step_that_cannot_be_checked_is_a_reason(model: PreTrainedModel, monke
     def refuse(self: object, ids: object, **_: object) -> Scores:
         raise UnsupportedError("not with this cache")
 
-    monkeypatch.setattr(TorchScorer, "step_scores", refuse)
+    monkeypatch.setattr(TorchDecoder, "step_scores", refuse)
     assert after_timing(captured(model))["no_step_divergence"].reason == "not with this cache"
 
 

@@ -15,10 +15,11 @@ from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
-from benchmarker.schema.collect import collect
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
+from benchmarker.workloads.mixers.mixer_variants import VARIANTS
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import block_facts, make_model, parameters_of, training_demand
 from benchmarker.workloads.mixers.spec import (
@@ -30,7 +31,6 @@ from benchmarker.workloads.mixers.spec import (
     shipped_bytes,
 )
 from benchmarker.workloads.mixers.tasks_reading import Learned, learned, wilson
-from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.operation.spec import LengthPoint
 
 POINT = LengthPoint(32, 2, "training_step")

@@ -10,10 +10,9 @@ import torch
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
 from benchmarker.workloads.mixers.mixer_tasks import Setting, train
+from benchmarker.workloads.mixers.mixer_variants import VARIANTS, refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.mixers_bench import MixersBench
 from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks
-from benchmarker.workloads.mixers.variants.fla import refused_compiler_is_unsupported
-from benchmarker.workloads.mixers.variants.registry import VARIANTS
 from benchmarker.workloads.operation.spec import LengthPoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]

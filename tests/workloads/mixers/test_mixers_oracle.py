@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.schema.collect import collect
 from benchmarker.schema.record import Limits
-from benchmarker.schema.record_io import write_record
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
-from benchmarker.workloads.mixers.mixer_flops import demand_of
+from benchmarker.schema.record_io import collect, write_record
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, demand_of
 from benchmarker.workloads.mixers.mixers_reading import timed_mixer
 from benchmarker.workloads.mixers.record import (
     MixersCell,
@@ -86,7 +84,7 @@ def test_a_call_is_explained_by_its_kernels_and_the_limits_of_the_device(tmp_pat
             kernel = SeenKernel(name="chunk_gated_delta_rule_fwd_kernel_h_blockdim64", calls=1, total_s=1e-4)
             cells = tuple(one.model_copy(update={"kernels": (kernel,)}) for one in record.cells)
             records.append(record.model_copy(update={"cells": cells}))
-    explained = timed_mixer("gdn", records, form={})
+    explained = timed_mixer("gdn", records)
     assert explained.phase.busy_s == pytest.approx(1e-4)
     assert set(explained.phase.categories) == {"linear attention"}
     flops, moved = records[0].cells[-1].demand.flops / 7e14, records[0].cells[-1].demand.bytes / 3e12
@@ -97,9 +95,7 @@ def test_a_call_on_a_processor_is_not_explained(tmp_path):
     records = [record for _, record in collect([written(tmp_path)]).files if record.variant.name == "gdn"]
     device = records[0].environment.device.model_copy(update={"kind": "cpu"})
     surroundings = records[0].environment.model_copy(update={"device": device})
-    explained = timed_mixer(
-        "gdn", [record.model_copy(update={"environment": surroundings}) for record in records], form={}
-    )
+    explained = timed_mixer("gdn", [record.model_copy(update={"environment": surroundings}) for record in records])
     assert explained.why == "on a CPU the operators of a mixer cannot be identified"
 
 
@@ -112,5 +108,5 @@ def test_every_number_of_a_row_is_the_oracles(tmp_path):
     [("BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"), ("GATE_BYTES", 400, "floor_s")],
 )
 def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
-    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer_flops.{place}", value)
+    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer.{place}", value)
     assert wrong in differing(written(tmp_path))

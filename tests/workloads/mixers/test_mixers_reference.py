@@ -7,14 +7,13 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
+from benchmarker.workloads.mixers.chunked import chunked, head_decay, open_chunked
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, RETENTION, MixerImplementation
 from benchmarker.workloads.mixers.mixer_reference import recurrence
+from benchmarker.workloads.mixers.mixer_variants import VARIANTS
 from benchmarker.workloads.mixers.mixers_bench import MixersBench
 from benchmarker.workloads.mixers.spec import MixersSubject
-from benchmarker.workloads.mixers.variants.chunked import chunked, head_decay, open_chunked
-from benchmarker.workloads.mixers.variants.registry import VARIANTS
-from benchmarker.workloads.operation.call_inputs import relative_error
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.operation_call import Operation, relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
 
 ANYWHERE = {"cpu": ""}
@@ -111,7 +110,7 @@ def planted(monkeypatch, mixer, call):
     monkeypatch.setitem(
         VARIANTS,
         "planted",
-        MixerImplementation(mixer=mixer, source="test", summary="", open=open_wrong, kernels=ANYWHERE),
+        MixerImplementation(mixer=mixer, source="test", open=open_wrong, kernels=ANYWHERE),
     )
 
 

@@ -14,17 +14,13 @@ TOP = 100
 
 
 class Driver:
-    """One model in SGLang."""
-
     def __init__(self) -> None:
         self._engine: Any = None
 
     def import_engine(self, **_: Any) -> None:
-        """Import SGLang."""
         import sglang  # noqa: F401
 
     def open(self, **arguments: Any) -> dict[str, Any]:
-        """Load a model with arguments of `sglang.Engine`."""
         import sglang
 
         started_ns = time.perf_counter_ns()
@@ -37,7 +33,6 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Return greedy tokens of one sequence, and clock readings in nanoseconds."""
         if context:
             raise NotImplementedError("SGLang has no call that leaves a context in its cache before the clock starts")
         if len(prompt_ids) > 1:
@@ -49,7 +44,8 @@ class Driver:
         start_ns = time.perf_counter_ns()
         for answer in self._engine.generate(input_ids=prompt_ids[0], sampling_params=parameters, stream=True):
             times.append(time.perf_counter_ns())
-            tokens = _joined(tokens, answer["output_ids"], answer["meta_info"]["completion_tokens"])
+            ids = answer["output_ids"]
+            tokens = list(ids) if len(ids) == answer["meta_info"]["completion_tokens"] else [*tokens, *ids]
         end_ns = time.perf_counter_ns()
         return {
             "tokens": [tokens],
@@ -60,8 +56,7 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Return the likeliest tokens after each position, from SGLang's *prefill*: SGLang has no call that feeds given
-        tokens to decode steps."""
+        """Return the likeliest tokens by *prefill*: SGLang has no call that feeds given tokens to decode steps."""
         answer = self._engine.generate(
             input_ids=ids,
             sampling_params={"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
@@ -74,14 +69,12 @@ class Driver:
         rows = [*meta["input_top_logprobs"][1:], meta["output_top_logprobs"][0]]
         return {
             "path": "prefill",
-            "positions": len(ids),
             "rows": [
                 {"ids": [entry[1] for entry in row], "log_probabilities": [entry[0] for entry in row]} for row in rows
             ],
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return the version and SGLang's resolved settings."""
         import sglang
 
         facts: dict[str, Any] = {"version": sglang.__version__, "kv_cache": "paged"}
@@ -92,10 +85,5 @@ class Driver:
         return facts
 
     def close(self) -> None:
-        """End SGLang's own processes."""
         if self._engine is not None:
             self._engine.shutdown()
-
-
-def _joined(tokens: list[int], ids: list[int], completed: int) -> list[int]:
-    return list(ids) if len(ids) == completed else [*tokens, *ids]

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from benchmarker.comparison.rows import PLAIN, SECONDS, SIZES, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
@@ -19,16 +18,8 @@ from benchmarker.workloads.generation.reading.generation_rows import (
     GenerationKey,
     GenerationRow,
     first_difference,
-    is_plain,
-    stored_as,
 )
-from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
-
-if TYPE_CHECKING:
-    pass
-
-
-PLAIN_ENGINE = "eager"
+from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def keys(record: GenerationRecord) -> list[CellKey]:
@@ -49,34 +40,6 @@ def keys(record: GenerationRecord) -> list[CellKey]:
         cell_keys.append(GenerationKey(pairs, record.workload))
         counts[shape] += 1
     return cell_keys
-
-
-LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
-"""Options that older records lack, with their values."""
-
-
-def form(record: GenerationRecord) -> dict[str, str]:
-    """Return a variant's quantization, engine, options and type, by field."""
-    both = {**record.variant.options, **record.variant.engine_options}
-    options = ", ".join(f"{key}={value}" for key, value in sorted(both.items()) if (key, value) not in LATER_DEFAULTS)
-    return {
-        "quant": record.variant.quant,
-        "engine": record.variant.engine,
-        "options": options or "no options",
-        "dtype": record.model.dtype,
-        **gpus(record.variant),
-    }
-
-
-def gpus(variant: GenerationVariant) -> dict[str, str]:
-    """Return the division of the model over GPUs, by field; empty for one GPU."""
-    return {"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}
-
-
-def plainness(record: GenerationRecord) -> tuple[bool, ...]:
-    """Return the rank of a variant as baseline: fp16, on the eager engine if possible."""
-    plain = is_plain(stored_as(record), record.load.quantized_fraction if record.load else None)
-    return plain, plain and record.variant.engine == PLAIN_ENGINE
 
 
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:

@@ -10,7 +10,7 @@ from benchmarker.core.tables import code
 from benchmarker.explain.case import Case, always
 from benchmarker.explain.values import Bound, Phase, ms
 from benchmarker.profiling.categories import category
-from benchmarker.schema.profile import Profile
+from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
 
 UNCAPTURED = frozenset({"ExllamaV2Linear"})

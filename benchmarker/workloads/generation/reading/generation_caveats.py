@@ -9,8 +9,7 @@ from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
-from benchmarker.schema.engine_facts import DISAGREEMENT, EngineFacts, ExternalFacts
-from benchmarker.schema.model import TensorTypes
+from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.step_tables import impossible

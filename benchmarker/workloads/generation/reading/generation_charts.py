@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline
 from benchmarker.report.charts.curves import curve_chart
 from benchmarker.report.charts.rounds import board_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, speed_chart
-from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart
+from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
+from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.generation.reading.generation_rows import over_batches
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def charts_of(results: Comparison) -> list[Chart]:
         depth_chart(rows, cell, looks),
         batch_chart(rows, cell, looks),
         cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
-        kernels_chart(members, count=_tokens, per="ms per generated token", origin=_origin),
+        _kernels_chart(members),
         rounds_chart(members, cell, looks),
         board_chart(members, looks),
     )
@@ -89,18 +90,20 @@ def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict
     )
 
 
-def _tokens(profile: GenerationProfile) -> int:
-    return profile.new_tokens * profile.batch_size
-
-
-def _origin(profiles: Sequence[GenerationProfile]) -> str:
-    first = profiles[0]
+def _kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
+    profiles = {name: cast("GenerationProfile", profile_of(records)) for name, records in members.items()}
+    profiles = {name: profile for name, profile in profiles.items() if profile}
     shapes = {
         (profile.prompt_tokens, profile.new_tokens, profile.batch_size, profile.distinct_prompts)
-        for profile in profiles
+        for profile in profiles.values()
     }
-    where = f": prompt {first.prompt_tokens}, {first.new_tokens} new tokens" if len(shapes) == 1 else ""
-    return f"From one profiled generation of each variant{where}, prefill included, outside the timed runs."
+    where = "".join(f": prompt {prompt}, {new} new tokens" for prompt, new, *_ in shapes) if len(shapes) == 1 else ""
+    return kernels_chart(
+        members,
+        per="ms per generated token",
+        units={name: profile.new_tokens * profile.batch_size for name, profile in profiles.items()},
+        subject=f"generation of each variant{where}, prefill included",
+    )
 
 
 def shape_words(cells: Sequence[CellKey]) -> str:

@@ -17,7 +17,13 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.record import Energy, EnergyWindow, Moment
 from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
-from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand, GenerationRecord, newest_check
+from benchmarker.workloads.generation.record import (
+    GenerationCell,
+    GenerationDemand,
+    GenerationRecord,
+    is_unquantized,
+    newest_check,
+)
 
 OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} runs and no other program"
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
@@ -127,16 +133,10 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
     )
 
 
-BASELINE = "fp16"
-
-
-def is_plain(weights: str, quantized_fraction: float | None) -> bool:
-    """Return whether nothing is quantized, including output layer, KV cache and llama.cpp's formats.
-
-    Args:
-        weights: See `stored_as`.
-    """
-    return weights == BASELINE and not quantized_fraction
+ENERGY_CAPTION = (
+    "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
+    "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
+)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class GenerationRow(Row):
 
     @property
     def is_plain(self) -> bool:
-        return is_plain(self.weights, self.quantized_fraction)
+        return is_unquantized(self.weights, self.quantized_fraction)
 
     @property
     def surroundings(self) -> str:
@@ -193,6 +193,10 @@ class GenerationRow(Row):
     @property
     def loss(self) -> float | None:
         return self.kl_divergence
+
+    @property
+    def caption(self) -> str:
+        return ENERGY_CAPTION if self.energy else ""
 
     @property
     def has_random_weights(self) -> bool:
@@ -275,7 +279,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "weight_bytes": max((load.weight_bytes for load in loads), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
         "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
-        "weights": stored_as(records[0]),
+        "weights": records[0].stored_as,
         "load_s": _median_load(loads),
         "setup_s": statistics.median(setups) if setups else None,
         "setup_cold_s": _setup(records, "cold"),
@@ -289,13 +293,6 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
-
-
-def stored_as(record: GenerationRecord) -> str:
-    """Return the storage of weights and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
-    variant = record.variant
-    chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
-    return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
 
 
 def _has_own_kernels(record: GenerationRecord) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, Sheet, code, plain_line
-from benchmarker.report.columns import LIMITS_TITLE
+from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.schema.quality import ENGINE_STEP_WRONG, STEP_FACTOR, STEP_ROUNDING, STEP_WRONG, StepDivergence
 from benchmarker.workloads.generation.demand import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, names
+from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:

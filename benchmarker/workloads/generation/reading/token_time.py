@@ -27,8 +27,7 @@ from benchmarker.explain.verdict import bounds_of_shares, share_words
 from benchmarker.explain.waterfall import shares_of, waterfall
 from benchmarker.explain.what_ran import loaded_proof
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.schema.engine_facts import DISAGREEMENT, multiplies_all_packed
-from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.model import DISAGREEMENT, LoadFacts, multiplies_all_packed
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
-from benchmarker.workloads.context_parallel.sequence_split import spans_of
-from benchmarker.workloads.context_parallel.variants.registry import SDPA_BACKENDS, Plan
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.context_parallel.exchange import SDPA_BACKENDS, Plan
+from benchmarker.workloads.context_parallel.splittings import spans_of
+from benchmarker.workloads.operation.operation_call import Operation
 
 
 def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operation:

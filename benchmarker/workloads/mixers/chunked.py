@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.workloads.mixers.mixer import LINEAR, Mixer
 from benchmarker.workloads.mixers.spec import MixerShape
-from benchmarker.workloads.operation.implementation import Operation
+from benchmarker.workloads.operation.operation_call import Operation
 
 if TYPE_CHECKING:
     import torch

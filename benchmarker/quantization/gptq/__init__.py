@@ -1,1 +1,0 @@
-"""GPTQ through optimum and gptqmodel: options, quantizing, packing and kernels."""

@@ -1,0 +1,102 @@
+"""Summary of one run: its cells, the reasons for their speed, and the path of the record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.results import make_row
+from benchmarker.comparison.rows import CellKey, Context, Results, keys_of, with_bound
+from benchmarker.core.formatting import MISSING, significant
+from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
+from benchmarker.explain.values import bounds_of
+from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption
+from benchmarker.report.columns import bound, memory
+from benchmarker.report.compare import compare_records
+from benchmarker.schema import record_io
+from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.record import CellBase, RunRecord, status_words
+from benchmarker.schema.registry import workload_of
+
+if TYPE_CHECKING:
+    from benchmarker.core.console import Terminal
+    from benchmarker.workloads.base import Workload
+
+
+def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
+    """Print the tables of one run and the path of its record."""
+    if workload.explains_runs:
+        comparison = compare_records([record])
+        terminal.show(run_blocks(record, bounds_of(comparison.explained)))
+        for reason in comparison.reasons:
+            terminal.table([reason], detail=True)
+        terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
+    else:
+        terminal.table([_cell_table(record, workload)])
+    terminal.line(f"record: {path}")
+
+
+def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
+    columns = [
+        *(_axis_column(axis) for axis in workload.axes),
+        *(_metric_column(metric) for metric in workload.metrics if not metric.of_cell),
+        Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
+    ]
+    return Sheet("", columns, record.cells)
+
+
+def _axis_column(axis: Axis) -> Column[CellBase]:
+    return Column(axis.heading, lambda cell: str(getattr(cell, axis.name)))
+
+
+def _metric_column(metric: Metric) -> Column[CellBase]:
+    return Column(metric.heading, lambda cell: _median_text(metric, cell))
+
+
+def _median_text(metric: Metric, cell: CellBase) -> str:
+    values = [value for sample in cell.samples if (value := metric.of_repeat(cell, sample)) is not None]
+    return significant(metric.scale * statistics.median(values)) if values else MISSING
+
+
+def run_blocks(record: RunRecord, bounds: Mapping[tuple[str, Context], str] | None = None) -> list[Block]:
+    """Return header, table with a row per cell, limits, caption and caveats of one run.
+
+    Args:
+        bounds: Bound of each variant, for `comparison.rows.with_bound`.
+    """
+    cells = sorted(keys_of(record))
+    keys: list[CellKey | None] = [*cells] or [None]
+    rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
+    results, workload = Results(rows=rows, records=(record,)), workload_of(record.workload)
+    columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
+    limits = workload.limit_sheet(rows)
+    return [
+        bullets(workload.header([record], is_run=True)),
+        *([Sheet("", columns, rows)] if cells else []),
+        *([limits] if limits else []),
+        caption(results),
+        bullets(workload.caveats([record], rows)),
+    ]
+
+
+class ShownRecord(RunRecord):
+    """A record that a notebook shows as the summary of its run."""
+
+    def _repr_markdown_(self) -> str:
+        return to_markdown(run_blocks(self))
+
+
+def read_record(path: str | Path) -> ShownRecord:
+    """Read one record. It has the class of its workload too.
+
+    Raises:
+        ResultsError: No such record, or an unreadable one.
+    """
+    record = record_io.read_record(Path(path))
+    # The workload's fields come before those of any record.
+    kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
+    return cast("type[ShownRecord]", kind).model_construct(**dict(record))

@@ -1,0 +1,243 @@
+"""Ring attention over a library's kernels.
+
+Forward: keys and values go round while the previous ones are computed (Liu et al., "Ring Attention", arXiv 2310.01889).
+Each block is a softmax over its own keys, merged by its share of the total:
+
+    lse = log(exp(lse_1) + exp(lse_2))        o = exp(lse_1 - lse) o_1 + exp(lse_2 - lse) o_2
+
+The sum is kept in float32 and rounded once. Backward: keys and values go round once more, followed by the gradients of
+keys and values, to which each rank adds its share. A rank's own share stays until those arrive. The gradient of one
+block travels in the inputs' type, as the kernel returned it; a sum of several in float32. The backward pass of a block
+takes the merged output and log-sum-exp: exp(scores - lse) is then the block's share of the full softmax.
+
+Tensors are [batch, heads, length, head_dim]. The log-sum-exp is [batch, heads, length], float32, of the natural
+logarithm. The kernels handle shared key and value heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarker.workloads.context_parallel.exchange import Pending, Plan, RingExchange
+from benchmarker.workloads.context_parallel.spec import KernelName
+from benchmarker.workloads.context_parallel.splittings import RingStep, Rows, steps_of
+from benchmarker.workloads.operation.operation_call import Operation
+
+aten = torch.ops.aten
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Gradients of queries, keys and values."""
+
+
+class Block(NamedTuple):
+    """Result of some queries, from one block or merged from several."""
+
+    output: Tensor
+    lse: Tensor
+    rest: tuple[Any, ...]
+    """Further arguments of the backward pass: the state of a random generator that was not used."""
+
+
+class BlockKernel(Protocol):
+    """Kernel of one block. `is_causal` for a block on the diagonal, with as many queries as keys."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block: ...
+
+    def backward(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
+    ) -> Gradients:
+        """Compute the block's share of the gradients from the gradient of the merged output."""
+
+
+class CpuFlash:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
+        output, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
+        return Block(output, lse, ())
+
+    def backward(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
+    ) -> Gradients:
+        gradients: Gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            gradient, query, key, value, merged.output, merged.lse, 0.0, is_causal
+        )
+        return gradients
+
+
+class Flash:
+    """torch's FlashAttention 2; AOTriton's on AMD."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
+        output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, is_causal, False
+        )
+        return Block(output, lse, (seed, offset))
+
+    def backward(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
+    ) -> Gradients:
+        tensors = gradient, query, key, value, merged.output, merged.lse
+        # None: cumulative lengths, for packed sequences.
+        lengths = None, None, query.shape[2], key.shape[2]
+        gradients: Gradients = aten._scaled_dot_product_flash_attention_backward(
+            *tensors, *lengths, 0.0, is_causal, *merged.rest
+        )
+        return gradients
+
+
+class Cudnn:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
+        output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(
+            query, key, value, None, True, 0.0, is_causal, False
+        )
+        # cuDNN returns the log-sum-exp with an additional last dimension of 1.
+        return Block(output, lse.squeeze(-1) if lse.dim() == query.dim() else lse, (seed, offset))
+
+    def backward(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
+    ) -> Gradients:
+        tensors = gradient, query, key, value, merged.output, merged.lse.unsqueeze(-1)
+        # None: bias, then cumulative lengths for packed sequences.
+        lengths = None, None, None, query.shape[2], key.shape[2]
+        gradients: Gradients = aten._scaled_dot_product_cudnn_attention_backward(
+            *tensors, *merged.rest, *lengths, 0.0, is_causal
+        )
+        return gradients
+
+
+def block_kernel(name: KernelName, device: str) -> BlockKernel:
+    """Return the kernel of that name on a device (torch's name)."""
+    if device == "cpu":
+        return CpuFlash()
+    return Cudnn() if name == "cudnn" else Flash()
+
+
+def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
+    """Return a view of all rows, or of the early or late half; rows are dimension 2."""
+    half = tensor.shape[2] // 2
+    if rows == "early":
+        return tensor[:, :, :half]
+    return tensor[:, :, half:] if rows == "late" else tensor
+
+
+def merge(merged: Block, block: Block, rows: Rows) -> Block:
+    """Return the merged blocks with another block of some of their rows. Overwrites float32 tensors of `merged`."""
+    total = merged._replace(output=merged.output.float())
+    output, lse = rows_of(total.output, rows), rows_of(total.lse, rows)
+    total_lse = torch.logaddexp(lse, block.lse)
+    old_share, new_share = ((part - total_lse).exp().unsqueeze(-1) for part in (lse, block.lse))
+    # In place: 64k positions are half a gigabyte, and each pass over it costs time.
+    output.mul_(old_share).addcmul_(block.output, new_share.to(output.dtype))
+    lse.copy_(total_lse)
+    return total
+
+
+def add_rows(total: Tensor, gradient: Tensor, rows: Rows = "all") -> Tensor:
+    """Return the sum in float32 of a gradient and that of some of its rows. Overwrites a float32 total."""
+    total = total.float()
+    rows_of(total, rows).add_(gradient)
+    return total
+
+
+class Ring(NamedTuple):
+    kernel: BlockKernel
+    steps: tuple[RingStep, ...]
+    exchange: RingExchange
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Block:
+        """Return the merged blocks of this rank's queries. The first block covers all of them."""
+        merged: Block | None = None
+        for number, step in enumerate(self.steps):
+            pending = self._pass_on(number, key, value)
+            if not step.is_hidden:
+                block = self.kernel.forward(
+                    rows_of(query, step.queries),
+                    rows_of(key, step.keys),
+                    rows_of(value, step.keys),
+                    is_causal=step.is_causal,
+                )
+                if merged is None:
+                    merged = block._replace(lse=block.lse.contiguous())
+                else:
+                    merged = merge(merged, block, step.queries)
+            if pending:
+                key, value = pending.wait()
+        assert merged is not None
+        return merged._replace(output=merged.output.to(query.dtype))
+
+    def backward(self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block) -> Gradients:
+        """Return the gradients of this rank's queries, keys and values."""
+        pending = self._pass_on(0, key, value)
+        own = self._block(gradient, query, key, value, merged, self.steps[0])
+        assert own is not None
+        query_gradient, key_gradient, value_gradient = own
+        travelling: Pending | None = None
+        for number, step in enumerate(self.steps[1:], start=1):
+            assert pending is not None
+            key, value = pending.wait()
+            pending = self._pass_on(number, key, value)
+            block = self._block(gradient, query, key, value, merged, step)
+            if block is not None:
+                query_gradient = add_rows(query_gradient, block[0], step.queries)
+            shares = _kv_gradients(block, step, key, value)
+            if travelling:
+                shares = tuple(sent.float().add_(share) for sent, share in zip(travelling.wait(), shares, strict=True))
+            travelling = self.exchange.send(*shares)
+        if travelling:
+            returned = travelling.wait()
+            key_gradient, value_gradient = add_rows(key_gradient, returned[0]), add_rows(value_gradient, returned[1])
+        return query_gradient.to(query.dtype), key_gradient.to(key.dtype), value_gradient.to(value.dtype)
+
+    def _pass_on(self, number: int, key: Tensor, value: Tensor) -> Pending | None:
+        """Start the exchange during a step's block; the last step needs none."""
+        return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
+
+    def _block(
+        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, step: RingStep
+    ) -> Gradients | None:
+        """Return one block's gradients; None for a hidden block."""
+        if step.is_hidden:
+            return None
+        gradient, query, output, lse = (
+            rows_of(tensor, step.queries) for tensor in (gradient, query, merged.output, merged.lse)
+        )
+        key, value = rows_of(key, step.keys), rows_of(value, step.keys)
+        # The kernels read the log-sum-exp as if it were contiguous.
+        of_rows = Block(output, lse.contiguous(), merged.rest)
+        return self.kernel.backward(gradient, query, key, value, of_rows, is_causal=step.is_causal)
+
+
+def _kv_gradients(block: Gradients | None, step: RingStep, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    if block is not None and step.keys == "all":
+        return block[1], block[2]
+    full = torch.zeros_like(key), torch.zeros_like(value)
+    if block is not None:
+        for target, gradient in zip(full, block[1:], strict=True):
+            rows_of(target, step.keys).copy_(gradient)
+    return full
+
+
+class RingFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, ring: Ring) -> Tensor:
+        merged = ring.forward(query, key, value)
+        ctx.ring, ctx.rest = ring, merged.rest
+        ctx.save_for_backward(query, key, value, merged.output, merged.lse)
+        return merged.output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, lse = ctx.saved_tensors
+        return (*ctx.ring.backward(gradients[0], query, key, value, Block(output, lse, ctx.rest)), None)
+
+
+def open_ring(plan: Plan) -> Operation:
+    exchange = RingExchange(plan.rank, plan.ranks, is_exchanging=plan.is_exchanging)
+    ring = Ring(block_kernel(plan.kernel, plan.device), steps_of(plan.order, plan.rank, plan.ranks), exchange)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output: Tensor = RingFunction.apply(query, key, value, ring)
+        return output
+
+    return Operation(attend)

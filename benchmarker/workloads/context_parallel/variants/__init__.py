@@ -1,1 +1,0 @@
-"""Ways to split a sequence over ranks."""
