@@ -30,7 +30,7 @@ from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.generation_job import model_fingerprint
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
-from benchmarker.workloads.generation.prompts import check_fits, make_prompts
+from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit
@@ -131,14 +131,14 @@ class _Lengths:
         """Return the lengths of the prompts that are texts; check all prompts."""
         lengths: dict[str | None, int] = {}
         for point in self._job.grid.points():
-            prompts = make_prompts(
+            prompt, *_ = make_prompts(
                 point,
                 tokenizer=tokenizer,
                 vocabulary=config["vocab_size"],
                 chat_template=self._job.model.chat_template,
             )
-            self._check(point, prompts.tokens, config)
-            lengths[point.prompt] = prompts.tokens
+            self._check(point, len(prompt.ids), config)
+            lengths[point.prompt] = len(prompt.ids)
         return tuple(lengths[text] for text in self._job.grid.prompts)
 
     def _check(self, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
@@ -247,11 +247,11 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
     return GenerationProfile(
         # The fields and not a dump of them: these are checked values already.
         **dict(profile),
-        prompt_tokens=prompts.tokens,
+        prompt_tokens=len(prompts[0].ids),
         new_tokens=point.new_tokens,
         batch_size=point.batch_size,
         depth=point.depth,
-        distinct_prompts=prompts.distinct,
+        distinct_prompts=distinct_count(prompts),
     )
 
 

@@ -19,7 +19,7 @@ from benchmarker.measure.repeat import Measured
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
-from benchmarker.workloads.generation.prompts import Prompts, check_fits, make_prompts
+from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
@@ -112,14 +112,18 @@ class SourceBenchmarker(Nothing):
         for point in grid.points():
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
 
-    def prompts(self, point: Point) -> Prompts:
-        """Return the prompts of a cell, checked against the model's length."""
+    def prompt(self, point: Point) -> Prompt:
+        """Return the prompt of the first sequence, which is the same in every batch."""
+        return self.prompts(point)[0]
+
+    def prompts(self, point: Point) -> tuple[Prompt, ...]:
+        """Return the prompt of each sequence, checked against the model's length."""
         config = self._config
         prompts = make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
         positions = config.get("max_position_embeddings")
-        check_fits(point, prompts.tokens, positions=positions, model=config.get("model_type", "the model"))
+        check_fits(point, len(prompts[0].ids), positions=positions, model=config.get("model_type", "the model"))
         return prompts
 
     def text(self, tokens: int) -> tuple[int, ...]:
@@ -127,14 +131,15 @@ class SourceBenchmarker(Nothing):
         point = Point(tokens, None, new_tokens=1, batch_size=1)
         return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
-        ).ids[0]
+        )[0].ids
 
     def step(self, point: Point) -> GenerationStep:
         """Return the callable of one repeat."""
         prompts = self.prompts(point)
-        context = prompts.context or None
+        ids = [prompt.ids for prompt in prompts]
+        context = [prompt.context for prompt in prompts] if point.depth else None
         return GenerationStep(
-            lambda: self.source.generate(prompts.ids, point.new_tokens, context=context),
+            lambda: self.source.generate(ids, point.new_tokens, context=context),
             new_tokens=point.new_tokens,
             per_gpu_bytes=self.source.per_gpu_bytes,
         )
@@ -156,16 +161,16 @@ class SourceBenchmarker(Nothing):
         """Return the cell before it is measured."""
         prompts = self.prompts(point)
         return GenerationCell(
-            prompt_tokens=prompts.tokens,
+            prompt_tokens=len(prompts[0].ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status="ok",
-            distinct_prompts=prompts.distinct,
-            inputs_sha256=prompts.sha256,
-            prompt_source=prompts.source,
+            distinct_prompts=distinct_count(prompts),
+            inputs_sha256=inputs_sha256(prompts),
+            prompt_source=prompts[0].source,
             demand=self._weights.demand(
-                prompt_tokens=prompts.tokens,
+                prompt_tokens=len(prompts[0].ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import count, cycle, islice
@@ -25,40 +25,34 @@ TRIES = 16
 
 
 @dataclass(frozen=True)
-class Prompts:
-    """Token ids of a batch."""
+class Prompt:
+    """Prompt of one sequence as token ids."""
 
-    ids: tuple[Window, ...]
-    """Prompt of each sequence; all are equally long."""
+    ids: Window
     source: str
     """See `GenerationCell.prompt_source`."""
-    context: tuple[Window, ...]
-    """Tokens of the depth, before each prompt; empty without depth."""
-
-    @property
-    def tokens(self) -> int:
-        """Length of each prompt."""
-        return len(self.ids[0])
-
-    @property
-    def distinct(self) -> int:
-        """Number of different sequences, depth included."""
-        return len(set(self._sequences))
+    context: Window = ()
+    """Tokens of the depth, before the prompt."""
 
     @property
     def sha256(self) -> str:
-        """Hash of all sequences; of a single one if they are equal."""
-        rows = self._sequences if self.distinct > 1 else self._sequences[:1]
-        return hashlib.sha256(";".join(",".join(map(str, row)) for row in rows).encode()).hexdigest()
-
-    @property
-    def _sequences(self) -> list[Window]:
-        contexts = self.context or ((),) * len(self.ids)
-        return [(*context, *ids) for context, ids in zip(contexts, self.ids, strict=True)]
+        return inputs_sha256([self])
 
 
-def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> Prompts:
-    """Return the prompts of one cell, with the tokens of its depth.
+def distinct_count(prompts: Sequence[Prompt]) -> int:
+    """Return the number of different prompts, depth included."""
+    return len(set(prompts))
+
+
+def inputs_sha256(prompts: Sequence[Prompt]) -> str:
+    """Return the hash of a batch; that of one sequence if all are equal."""
+    rows = prompts if distinct_count(prompts) > 1 else prompts[:1]
+    text = ";".join(",".join(map(str, (*prompt.context, *prompt.ids))) for prompt in rows)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> tuple[Prompt, ...]:
+    """Return the prompt of each sequence of a cell, with the tokens of its depth.
 
     Args:
         tokenizer: The model's own, or None.
@@ -74,12 +68,13 @@ def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_t
     numbers = [0] * point.batch_size
     if point.has_distinct_prompts:
         numbers = _different(window, point.prompt_tokens or point.depth, point.batch_size)
-    contexts = tuple(window(number, point.depth) for number in numbers) if point.depth else ()
+    given: Window | None = None
     if point.prompt is not None:
-        ids, source = _text_prompt(point.prompt, tokenizer, chat_template)
-        return Prompts((ids,) * point.batch_size, source, contexts)
-    assert point.prompt_tokens is not None
-    return Prompts(tuple(window(number, point.prompt_tokens) for number in numbers), source, contexts)
+        given, source = _text_prompt(point.prompt, tokenizer, chat_template)
+    return tuple(
+        Prompt(given or window(number, point.prompt_tokens or 0), source, window(number, point.depth))
+        for number in numbers
+    )
 
 
 def _random_window(vocabulary: int) -> Callable[[int, int], Window]:

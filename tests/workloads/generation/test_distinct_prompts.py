@@ -24,7 +24,7 @@ from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_job import cell_fields
 from benchmarker.workloads.generation.generation_metrics import point_arguments, point_words
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
-from benchmarker.workloads.generation.prompts import Prompts, make_prompts
+from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.generation.workload import WORKLOAD
@@ -50,7 +50,7 @@ class Words:
         return [int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) for word in text.split()]
 
 
-def prompts_of(point: Point, tokenizer: Any | None = None) -> Prompts:
+def prompts_of(point: Point, tokenizer: Any | None = None) -> tuple[Prompt, ...]:
     return make_prompts(point, tokenizer=tokenizer, vocabulary=128, chat_template=False)
 
 
@@ -66,39 +66,37 @@ def test_sequences_have_different_prompts_and_depths_of_exactly_the_same_length(
     tokenizer: Any | None, tokens: int
 ) -> None:
     prompts = prompts_of(point_of(prompt_tokens=(tokens,), batch_size=(32,), depth=(40,)), tokenizer)
-    assert len(set(prompts.ids)) == len(set(prompts.context)) == prompts.distinct == 32
-    assert {len(ids) for ids in prompts.ids} == {tokens}
-    assert {len(ids) for ids in prompts.context} == {40}
+    assert len({prompt.ids for prompt in prompts}) == len({prompt.context for prompt in prompts}) == 32
+    assert {(len(prompt.ids), len(prompt.context)) for prompt in prompts} == {(tokens, 40)}
 
 
 @pytest.mark.parametrize("tokenizer", [None, Words()])
 def test_the_first_sequence_has_the_prompt_and_the_hash_of_a_batch_of_one(tokenizer: Any | None) -> None:
     single, several = (prompts_of(point_of(batch_size=(size,), depth=(9,)), tokenizer) for size in (1, 4))
     same = prompts_of(point_of(batch_size=(4,), depth=(9,), same_prompt=True), tokenizer)
-    assert several.ids[0] == single.ids[0]
-    assert same.ids == single.ids * 4
-    assert (same.distinct, same.context) == (1, single.context * 4)
-    assert same.sha256 == single.sha256 != several.sha256
+    assert several[0] == single[0]
+    assert same == single * 4
+    assert inputs_sha256(same) == inputs_sha256(single) == single[0].sha256 != inputs_sha256(several)
 
 
 def test_a_batch_of_one_has_the_token_ids_from_before_there_were_distinct_prompts() -> None:
-    prompts, generator = prompts_of(point_of()), random.Random(0)
+    (prompt,), generator = prompts_of(point_of()), random.Random(0)
     ids = [generator.randrange(128) for _ in range(7)]
-    assert prompts.ids == (tuple(ids),)
-    assert prompts.sha256 == hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-    text = prompts_of(point_of(prompt_tokens=(3,)), Words())
-    assert text.ids[0] == tuple(Words().encode("A measurement is", add_special_tokens=False))
+    assert prompt.ids == tuple(ids)
+    assert prompt.sha256 == hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
+    (text,) = prompts_of(point_of(prompt_tokens=(3,)), Words())
+    assert text.ids == tuple(Words().encode("A measurement is", add_special_tokens=False))
 
 
 def test_a_given_text_is_the_prompt_of_all_sequences() -> None:
     prompts = prompts_of(Grid(prompts=("Why is it so?",), new_tokens=(5,), batch_size=(3,)).points()[0], Words())
-    assert (len(set(prompts.ids)), prompts.distinct, prompts.source) == (1, 1, "given text")
+    assert (len(prompts), distinct_count(prompts), prompts[0].source) == (3, 1, "given text")
 
 
 def test_fewer_different_prompts_than_sequences_are_counted_as_they_are() -> None:
     point = point_of(prompt_tokens=(1,), batch_size=(40,))
     prompts = make_prompts(point, tokenizer=None, vocabulary=8, chat_template=False)
-    assert (len(prompts.ids), prompts.distinct) == (40, 8)
+    assert (len(prompts), distinct_count(prompts)) == (40, 8)
 
 
 def test_keys_differ_for_a_batch_and_are_equal_for_one_sequence() -> None:
@@ -141,7 +139,7 @@ def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alon
 ) -> None:
     source, alone = ENGINES[engine](model), EagerDecoder(model, CpuDevice())
     made, prompts = measured(source, model.config.to_dict(), batch_size=(4,), depth=(40,))
-    contexts = prompts_of(point_of(batch_size=(4,), depth=(40,))).context
+    contexts = [prompt.context for prompt in prompts_of(point_of(batch_size=(4,), depth=(40,)))]
     assert (made.status, made.distinct_prompts, len(set(prompts))) == ("ok", 4, 4)
     tokens = source.generate(prompts, 5, context=contexts).tokens
     for row, (prompt, context) in enumerate(zip(prompts, contexts, strict=True)):
@@ -153,7 +151,7 @@ def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alon
 def test_an_engine_in_a_process_of_its_own_gets_every_prompt(tmp_path: Path) -> None:
     with opened(Echo(tmp_path)) as source:
         made, prompts = measured(source, CHECKPOINT.config, batch_size=(4,))
-        assert source.generate(prompts, 7).tokens == prompts
+        assert source.generate(prompts, 7).tokens == tuple(prompts)
         same, prompts = measured(source, CHECKPOINT.config, batch_size=(4,), same_prompt=True)
     assert (made.distinct_prompts, same.distinct_prompts, len(set(prompts))) == (4, 1, 1)
 
