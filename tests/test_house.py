@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli import verb_group
+from benchmarker.cli import app as command_line
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -232,10 +232,10 @@ def test_help_imports_neither_pydantic_nor_markdown_nor_the_classes_of_records(a
 
 
 def test_help_is_printed_if_typer_needs_a_module_that_is_left_out(monkeypatch):
-    monkeypatch.setattr(verb_group, "UNUSED", {"rich.panel": "Other"})
+    monkeypatch.setattr(command_line, "UNUSED", {"rich.panel": "Other"})
     for module in ("typer.rich_utils", "rich.panel"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    verb_group.import_help_printer()
+    command_line.import_help_printer()
     assert "typer.rich_utils" not in sys.modules
     assert "rich.panel" not in sys.modules
 

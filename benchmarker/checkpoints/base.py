@@ -27,10 +27,16 @@ class Checkpoint:
     config: dict[str, Any]  # Parsed config.json, or the shapes of a GGUF file under the same keys.
     is_text_part: bool = False  # True if `config` is the text part of a multimodal model's config.json.
     trust_remote_code: bool = False
+    has_gguf_tokenizer: bool = True  # False if a GGUF file was written without one.
 
     @property
     def is_gguf(self) -> bool:
         return self.folder.suffix == GGUF_SUFFIX
+
+    @property
+    def location(self) -> tuple[Path, dict[str, str]]:
+        """Folder and file name as arguments of transformers' `from_pretrained`."""
+        return (self.folder.parent, {"gguf_file": self.folder.name}) if self.is_gguf else (self.folder, {})
 
     @property
     def quantization(self) -> dict[str, Any] | None:

@@ -6,8 +6,10 @@ then the tensors. safetensors' own writer takes all tensors at once; dummies are
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -40,7 +42,6 @@ TOKENIZER_FILES = (
 
 
 def pickle_only(where: str) -> ModelError:
-    """Return the error for weights that exist as pickles only."""
     return ModelError(
         f"{where}: its weights are pickle files (pytorch_model.bin), which can run code when opened; only safetensors "
         "are read: load it once with transformers and write it again with model.save_pretrained(FOLDER)"
@@ -48,7 +49,6 @@ def pickle_only(where: str) -> ModelError:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json of a model's folder, or raise ModelError."""
     config = _read_json(folder, "config.json")
     if config is None:
         if gguf := sorted(folder.glob("*.gguf")):
@@ -126,23 +126,22 @@ POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
 
 
 def tensor_bytes(tensor: PlannedTensor) -> int:
-    count = 1
-    for extent in tensor.shape:
-        count *= extent
-    return count * DTYPES[tensor.dtype][1]
+    return math.prod(tensor.shape) * DTYPES[tensor.dtype][1]
 
 
 def write_tensors(
     path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
 ) -> Iterator[PlannedTensor]:
     """Write one file, and yield each tensor after it is written."""
+    import torch
+
     with path.open("wb") as file:
         header = _header(tensors)
         file.write(LENGTH.pack(len(header)) + header)
         for tensor in tensors:
             values = tensor.make(generator)
             assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
-            file.write(_raw(values))
+            file.write(values.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
             yield tensor
 
 
@@ -159,12 +158,6 @@ def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     # The format requires tensors to start at a multiple of eight bytes.
     return text + b" " * (-len(text) % 8)
-
-
-def _raw(tensor: torch.Tensor) -> memoryview:
-    import torch
-
-    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def check_tensors(path: Path) -> None:
@@ -201,7 +194,6 @@ def shape_names() -> tuple[str, ...]:
 
 
 def shipped_shape(model_id: str) -> Path | None:
-    """Return the folder of a shipped shape, or None."""
     name = SHIPPED.get(model_id)
     return _folder(name) if name else None
 
@@ -234,7 +226,23 @@ def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
     return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
 
 
-def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
+"""Endings of the files of a model's folder that are read."""
+
+
+def model_fingerprint(model_id: str, endings: Sequence[str] = MODEL_FILES) -> str | None:
+    """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
+    # Looking up a name that is too long for a path is an error; it is no folder.
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path(model_id).expanduser()
+        if folder.is_file():
+            return fingerprint(folder)
+        shipped = folder if folder.is_dir() else shipped_shape(model_id)
+        return _folder_fingerprint(shipped, endings) if shipped else None
+    return None
+
+
+def _folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in endings and path.is_file():

@@ -9,26 +9,32 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli import completion
+from benchmarker.cli.common_options import (
+    DeviceName,
+    KeyValues,
+    LoadFormat,
+    Revision,
+    Verbose,
+    model_engines,
+    quantizations,
+)
 from benchmarker.cli.run_options import quantization_names
-from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
 
 
 def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
     model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
-    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
-    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    revision: Revision = None,
+    load_format: LoadFormat = "auto",
     dtype: Annotated[
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
-    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=completion.quantizations)] = "fp16",
-    option: Annotated[
-        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
-    ] = None,
+    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "fp16",
+    option: KeyValues = None,
     engine: Annotated[
-        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=completion.model_engines)
+        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)
     ] = "eager",
     engine_option: Annotated[
         list[str] | None,
@@ -39,32 +45,31 @@ def generate(
         bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
     ] = False,
     stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
+    device: DeviceName = "auto",
+    verbose: Verbose = False,
 ) -> None:
     """Generate text with the quantization and the decode step that a sweep measured.
 
     Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
     """
-    with one_line_errors():
-        typed = {
-            "subject.model.id": model,
-            "subject.model.revision": revision,
-            "subject.model.load_format": load_format,
-            "subject.model.dtype": dtype,
-            "variant.quant": quant,
-            "variant.engine": engine,
-            "variant.options": option or None,
-            "variant.engine_options": engine_option or None,
-        }
-        if max_new_tokens < 1:
-            raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
-        texts = _waited_for(prompt or _lines())
-        generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
-        for text in texts:
-            for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
-                print(piece, end="", flush=stream)
-            print(flush=True)
+    typed = {
+        "subject.model.id": model,
+        "subject.model.revision": revision,
+        "subject.model.load_format": load_format,
+        "subject.model.dtype": dtype,
+        "variant.quant": quant,
+        "variant.engine": engine,
+        "variant.options": option or None,
+        "variant.engine_options": engine_option or None,
+    }
+    if max_new_tokens < 1:
+        raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
+    texts = _waited_for(prompt or _lines())
+    generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
+    for text in texts:
+        for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
+            print(piece, end="", flush=stream)
+        print(flush=True)
 
 
 def _waited_for(texts: Iterable[str]) -> Iterator[str]:
@@ -89,7 +94,7 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     """
     from benchmarker.checkpoints.read_model import load_tokenizer
     from benchmarker.engines.generator import Generator, refuse_device
-    from benchmarker.execution.make_job import make_job
+    from benchmarker.execution.jobs import make_job
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import open_model
 

@@ -42,7 +42,6 @@ CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash",
 
 
 def status_of(kind: ErrorKind) -> CellStatus:
-    """Return the status of a cell that failed with this kind of error."""
     match kind:
         case "oom_gpu" | "oom_host" | "timeout" | "crash" | "unsupported":
             return kind
@@ -65,8 +64,6 @@ class SpecError(BenchmarkerError):
 
 
 class ModelError(BenchmarkerError):
-    """Model that cannot be found, reached, read or used for the requested measurement."""
-
     kind = "model"
 
 
@@ -75,8 +72,6 @@ class MissingLibraryError(BenchmarkerError):
 
 
 class DeviceError(BenchmarkerError):
-    """Device that is absent or cannot do the requested operation."""
-
     kind = "device"
 
 
@@ -95,8 +90,6 @@ class ResultsError(BenchmarkerError):
 
 
 class UnsupportedError(BenchmarkerError):
-    """Operation that a variant cannot do on this machine."""
-
     kind = "unsupported"
 
 
@@ -113,8 +106,6 @@ class WrongTokenCountError(WrongResultError):
 
 
 class FieldError(ValueError):
-    """Invalid value in a variant that only a registry can detect."""
-
     def __init__(self, text: str, *, field: str = "") -> None:
         super().__init__(text)
         self.field = field
@@ -126,7 +117,6 @@ def first_line(error: BaseException) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return the text of an error in a record: the class name precedes messages of foreign exceptions."""
     if isinstance(error, BenchmarkerError) or not str(error).strip():
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
@@ -146,7 +136,6 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def comma_hint(word: str) -> str:
-    """Return the end of a sentence about an unexpected argument, which may be a second number of an option."""
     return "; numbers of one option have commas between them: 512,2048" if word.isdigit() else ""
 
 
@@ -189,7 +178,6 @@ OWN_NAME = "benchmarker"
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a pip package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -16,8 +16,7 @@ from typing import Any
 
 from benchmarker.core.formatting import GIB
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.hardware.gpu import Gpu
+from benchmarker.hardware.gpu import Gpu, find_gpu
 from benchmarker.measure.peaks import measure_limits
 
 SLEEP_S = 0.2
@@ -84,7 +83,6 @@ def _host_clock() -> Reading:
 
 
 def _both_clocks_ns() -> tuple[int, int]:
-    """Return the timing clock and the raw clock at the same moment: the shortest of several tries."""
     tries: list[tuple[int, int, int]] = []
     for _ in range(CLOCK_TRIES):
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
@@ -111,7 +109,6 @@ def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
 
 
 def _spin_s(device: Device, cycles: int) -> float:
-    """Time a kernel like every repeat: by the host, with the device synchronized before and after."""
     import torch
 
     with torch.cuda.device(torch_device(device)):
@@ -146,7 +143,6 @@ def _mark(device: Device) -> int | None:
 
 
 def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
-    """Compare the bandwidth with its limit. No program reaches the limit; a higher value is an error of ours."""
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
     expected = gpu.memory_bytes_per_s() if gpu else None
     remark = "the memory's clock and bus width" if expected else "the limit of the memory is unknown"

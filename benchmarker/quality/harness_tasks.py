@@ -25,7 +25,6 @@ BATCH_SIZE = 8
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Check the names of tasks early."""
     require("tasks", "lm_eval")
     from lm_eval.tasks import TaskManager
 
@@ -64,8 +63,8 @@ def run_tasks(
 
 
 def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
-    """Return the answers under the first filter; the harness repeats each question for each filter."""
     every = evaluation["samples"][name]
+    # The harness repeats each question for each filter.
     answer_filter = every[0].get("filter", NO_FILTER) if every else NO_FILTER
     samples = sorted(
         (sample for sample in every if sample.get("filter", NO_FILTER) == answer_filter),

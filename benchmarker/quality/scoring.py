@@ -1,90 +1,245 @@
-"""Predictions of a model over the windows of the text, and their comparison with the saved ones.
+"""Predictions of a model over the windows of a text, saved, compared with the baseline's, and their statistics.
 
-QualityError is raised for predictions that are not finite.
+perplexity = exp(mean nats)            nats = -ln p(token)
+ln ratio   = mean(nats - baseline's)   paired: the same words are hard for both models
+KL         = sum over the vocabulary of p_base (ln p_base - ln p)
+
+Statistics are those of llama.cpp, with standard errors over windows. Logits are saved in float32, so that nothing is
+lost; or the k most likely log-probabilities, with the probability of all other tokens as one number. Merging those
+tokens cannot increase a divergence, so the result is a lower bound. Arithmetic is float32, a few positions at a time.
+
+2,048 distributions over a vocabulary of 151,936 take 1.2 GiB. They are in a memory-mapped temporary file without a
+name, which disappears with the process. Its space is allocated at once: a full disk is an error at the beginning
+instead of a bus error later.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
+import math
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
-from benchmarker.engines.base import Scorer
-from benchmarker.quality.saved_predictions import PositionScores, SavedPredictions, SavedTopK
-from benchmarker.quality.statistics import Scores
-from benchmarker.quality.windows import SCORED_FROM, Windows
+from benchmarker.core.formatting import gib
+from benchmarker.engines.base import TokenSource
+from benchmarker.quality.evaluation_text import SCORED_FROM, Windows
+from benchmarker.schema.quality import Divergence, WindowMeans
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PATIENCE_S = 30.0
 """Seconds before progress is printed."""
+LEAST_BEYOND = 5
+"""Minimum number of tokens beyond a reported percentile: fewer would describe single tokens."""
+Floats = NDArray[np.float64]
+File = NDArray[np.float32]
+"""Memory-mapped file, [windows, values]."""
+VALUE_BYTES = 4
+CHUNK = 64
+"""Positions that are compared at once."""
+
+
+class PositionScores(NamedTuple):
+    """Comparison of a model with the baseline at some positions; every tensor is [positions].
+
+    nats = -ln p(token of the text); kl = sum of p_baseline * ln(p_baseline / p_model); same_top: equal most likely
+    tokens.
+    """
+
+    nats: Tensor
+    baseline_nats: Tensor
+    kl: Tensor
+    same_top: Tensor
+
+
+class SavedLogits:
+    """Logits of every window, [positions, vocabulary]."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    @staticmethod
+    def row_values(positions: int, vocabulary: int) -> int:
+        return positions * vocabulary
+
+    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:  # noqa: ARG002
+        self._file[window] = logits.float().cpu().flatten().numpy()
+
+    def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
+        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
+        logits = torch.from_numpy(self._file[window].copy()).view(baseline.shape)
+        return _joined(self._compare(*part) for part in _in_chunks(logits, baseline, targets))
+
+    def _compare(self, logits: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
+        logs = logits.to(baseline.device).log_softmax(-1)
+        baseline_logs = baseline.float().log_softmax(-1)
+        columns = targets[:, None]
+        return PositionScores(
+            nats=-logs.gather(-1, columns).squeeze(-1),
+            baseline_nats=-baseline_logs.gather(-1, columns).squeeze(-1),
+            kl=(baseline_logs.exp() * (baseline_logs - logs)).sum(-1),
+            same_top=logs.argmax(-1) == baseline_logs.argmax(-1),
+        )
+
+
+class SavedTopK:
+    """Ids (int32, as the bits of a float32) and log-probabilities of the k most likely tokens, and the target's."""
+
+    def __init__(self, file: File, *, count: int) -> None:
+        self._file, self.count = file, count
+
+    @staticmethod
+    def row_values(positions: int, count: int) -> int:
+        return positions * (2 * count + 1)
+
+    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
+        rows = []
+        for part, target in _in_chunks(logits, targets):
+            logs = part.float().log_softmax(-1)
+            top = logs.topk(self.count)
+            # topk may put a token before argmax's choice that is equally likely.
+            first = logs.argmax(-1, keepdim=True)
+            others = torch.where(top.indices[:, 1:] == first, top.indices[:, :1], top.indices[:, 1:])
+            ids = torch.cat([first, others], dim=-1).to(torch.int32).view(torch.float32)
+            rows.append(torch.cat([ids, top.values, logs.gather(-1, target[:, None])], dim=-1))
+        self._file[window] = torch.cat(rows).cpu().flatten().numpy()
+
+    def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
+        """Save ids and log-probabilities, [positions, k or more], most likely first; and the targets', [positions]."""
+        numbers = ids[:, : self.count].to(torch.int32).contiguous().view(torch.float32)
+        row = torch.cat([numbers, logs[:, : self.count].float(), target_logs[:, None].float()], dim=-1)
+        self._file[window] = row.cpu().flatten().numpy()
+
+    def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
+        saved = torch.from_numpy(self._file[window].copy()).view(len(baseline), -1)
+        return _joined(self._compare(*part) for part in _in_chunks(saved, baseline, targets))
+
+    def _compare(self, saved: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
+        saved = saved.to(baseline.device)
+        ids = saved[:, : self.count].contiguous().view(torch.int32).long()
+        baseline_logs = baseline.float().log_softmax(-1)
+        # float64, because the rest is a small difference from 1.
+        top, baseline_top = saved[:, self.count : -1].double(), baseline_logs.gather(-1, ids).double()
+        # Probability of the remaining tokens, at least 1e-9, because 0 has no logarithm.
+        rest, baseline_rest = ((1 - logs.exp().sum(-1)).clamp_min(1e-9) for logs in (top, baseline_top))
+        kl = (baseline_top.exp() * (baseline_top - top)).sum(-1) + baseline_rest * (baseline_rest.log() - rest.log())
+        return PositionScores(
+            nats=-saved[:, -1],
+            baseline_nats=-baseline_logs.gather(-1, targets[:, None]).squeeze(-1),
+            kl=kl,
+            same_top=ids[:, 0] == baseline_logs.argmax(-1),
+        )
+
+
+def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
+
+
+def _joined(parts: Iterable[PositionScores]) -> PositionScores:
+    return PositionScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def check_room(file_bytes: int) -> None:
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < file_bytes:
+        raise _no_room(file_bytes, f"{gib(free)} are free")
+
+
+@contextmanager
+def scratch_file(rows: int, row_values: int) -> Iterator[File]:
+    """Yield a memory-mapped temporary file, [rows, row_values]; QualityError without space."""
+    file_bytes = rows * row_values * VALUE_BYTES
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, file_bytes)
+            else:
+                check_room(file_bytes)
+                os.ftruncate(file.fileno(), file_bytes)
+            mapped: Any = np.memmap(file, dtype=np.float32, shape=(rows, row_values))
+            try:
+                yield mapped
+            finally:
+                del mapped
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise _no_room(file_bytes, os.strerror(error.errno).lower()) from error
+
+
+def _no_room(file_bytes: int, why: str) -> QualityError:
+    return QualityError(
+        f"--quality: no room in {tempfile.gettempdir()} for {gib(file_bytes)} of distributions ({why}); "
+        "set TMPDIR to a folder with room, or keep less with --quality-topk 100"
+    )
 
 
 def save_step_predictions(
-    scorer: Scorer, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
+    source: TokenSource,
+    windows: Windows,
+    saved: SavedLogits | SavedTopK,
+    progress: Progress,
+    *,
+    name: str,
+    dtype: torch.dtype,
 ) -> bool:
-    """Save the predictions of an engine's decode step; return False if the engine gives none.
-
-    The unscored part of a window is its prompt.
-    """
-    started = time.monotonic()
-    for window, ids in enumerate(windows.ids):
-        scores = scorer.step_scores(ids[:-1].tolist(), prompt_tokens=SCORED_FROM + 1)
+    """Save the predictions of an engine's decode step; return False if the engine gives none."""
+    for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
+        # The unscored part of a window is its prompt.
+        scores = source.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
-        if not numpy.isfinite(scores.log_probabilities).all():
+        if not np.isfinite(scores.log_probabilities).all():
             raise _not_finite(name, window, len(windows.ids), dtype)
         saved.put(window, torch.from_numpy(scores.log_probabilities), torch.from_numpy(windows.targets[window]))
-        if time.monotonic() - started > PATIENCE_S:
-            progress.step(f"scoring {name} by its decode step", window + 1, len(windows.ids))
     return True
 
 
 def save_prefill_predictions(
-    scorer: Scorer, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
-    """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
-    started = time.monotonic()
-    for window, ids in enumerate(windows.ids):
-        scores = scorer.prefill_scores(ids.tolist())
+    for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
+        scores = source.prefill_scores(windows.ids[window].tolist())
         if scores is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
         order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
-        logs = numpy.take_along_axis(scores.log_probabilities[rows], order, axis=1)
-        tokens = numpy.take_along_axis(scores.ids[rows], order, axis=1)
+        logs = np.take_along_axis(scores.log_probabilities[rows], order, axis=1)
+        tokens = np.take_along_axis(scores.ids[rows], order, axis=1)
         is_target = tokens == windows.targets[window][:, None]
         if not is_target.any(axis=1).all():
             raise QualityError(f"--quality: {name} does not give the probability of the text's own tokens")
         target_logs = torch.from_numpy(logs[is_target])
         saved.put_top_k(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
-        if time.monotonic() - started > PATIENCE_S:
-            progress.step(f"scoring {name} by its prefill", window + 1, len(windows.ids))
     return True
 
 
 def score_against(
     baseline: PreTrainedModel,
     windows: Windows,
-    saved: SavedPredictions,
+    saved: SavedLogits | SavedTopK,
     progress: Progress,
     numbers: Sequence[int],
     *,
     name: str,
     replace: bool,
 ) -> Scores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's.
-
-    With `replace`, the baseline's predictions replace the saved ones. Scores are [numbers, positions].
-    """
+    """Compare the saved predictions of the windows `numbers` with the baseline's, which replace them on request."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
@@ -92,10 +247,7 @@ def score_against(
             saved.put(window, logits, targets)
     nats, baseline_nats, kl, same_top = (torch.stack(column).cpu() for column in zip(*compared, strict=True))
     return Scores(
-        nats=nats.double().numpy(),
-        baseline_nats=baseline_nats.double().numpy(),
-        kl=kl.double().numpy(),
-        same_top=same_top.numpy(),
+        nats.double().numpy(), baseline_nats.double().numpy(), kl.double().numpy(), same_top.numpy().astype(np.float64)
     )
 
 
@@ -104,33 +256,97 @@ def predictions(
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield a model's predictions by its own forward: window, logits [positions, vocabulary], targets [positions]."""
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
-    started = time.monotonic()
-    for done, window in enumerate(numbers, start=1):
+    extra: dict[str, Any] = {}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        extra["logits_to_keep"] = windows.scored + 1
+    for window in _with_progress(numbers, progress, f"scoring {name}"):
         with torch.inference_mode():
-            logits = _logits(model, ids[window : window + 1], windows.scored)
+            every: Tensor = model(input_ids=ids[window : window + 1], use_cache=False, **extra).logits
+            logits = every[0, -windows.scored - 1 : -1]
             if not bool(torch.isfinite(logits).all()):
                 raise _not_finite(name, window, len(ids), model.dtype)
         yield window, logits, targets[window]
+
+
+def _with_progress(numbers: Sequence[int], progress: Progress, what: str) -> Iterator[int]:
+    started = time.monotonic()
+    for done, number in enumerate(numbers, start=1):
+        yield number
         if time.monotonic() - started > PATIENCE_S:
-            progress.step(f"scoring {name}", done, len(numbers))
+            progress.step(what, done, len(numbers))
 
 
 def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> QualityError:
+    remedy = f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
+    if dtype == torch.float16:
+        remedy = "try --dtype bfloat16, whose range is wider"
     return QualityError(
         f"--quality: {name} gives logits that are not finite in window {window + 1} of {windows}, so that "
-        f"there is no perplexity; {_remedy(dtype)}"
+        f"there is no perplexity; {remedy}"
     )
 
 
-def _remedy(dtype: torch.dtype) -> str:
-    if dtype == torch.float16:
-        return "try --dtype bfloat16, whose range is wider"
-    return f"the range of {str(dtype).removeprefix('torch.')} is wide enough, so check the weights"
+@dataclass(frozen=True)
+class Scores:
+    """Scores of two models at the same tokens, as in `PositionScores`; every array is [windows, positions]."""
+
+    nats: Floats
+    baseline_nats: Floats
+    kl: Floats
+    same_top: Floats
+
+    @property
+    def probability_change(self) -> Floats:
+        change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
+        return change
 
 
-def _logits(model: PreTrainedModel, ids: Tensor, scored: int) -> Tensor:
-    extra: dict[str, Any] = {}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        extra["logits_to_keep"] = scored + 1
-    logits: Tensor = model(input_ids=ids, use_cache=False, **extra).logits
-    return logits[0, -scored - 1 : -1]
+def perplexity(nats: Floats) -> tuple[float, float | None]:
+    value = math.exp(nats.mean())
+    error = standard_error(nats)
+    return value, None if error is None else value * error
+
+
+def divergence(scores: Scores) -> Divergence:
+    median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
+    paired, change = scores.nats - scores.baseline_nats, scores.probability_change
+    return Divergence(
+        ln_ratio=float(paired.mean()),
+        ln_ratio_error=standard_error(paired),
+        kl_mean=float(scores.kl.mean()),
+        kl_mean_error=standard_error(scores.kl),
+        kl_median=float(median),
+        kl_90=float(ninety),
+        kl_99=float(ninety_nine),
+        kl_999=_outermost(scores.kl, 0.999),
+        change_low=_outermost(change, 0.001),
+        change_high=_outermost(change, 0.999),
+        kl_max=float(scores.kl.max()),
+        same_top=float(scores.same_top.mean()),
+        same_top_error=standard_error(scores.same_top),
+        probability_rms=math.sqrt(np.square(change).mean()),
+    )
+
+
+def _outermost(values: Floats, share: float) -> float | None:
+    beyond = values.size * min(share, 1 - share)
+    return float(np.quantile(values, share)) if beyond >= LEAST_BEYOND else None
+
+
+def standard_error(values: Floats) -> float | None:
+    """Return that of the mean, with windows as the independent units; None for a single window."""
+    means = values.mean(axis=1)
+    return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
+
+
+def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
+    arrays = {
+        "nats": scores.nats,
+        "baseline_nats": scores.baseline_nats,
+        "kl": scores.kl,
+        "same_top": scores.same_top,
+        "squared_change": np.square(scores.probability_change),
+    }
+    means = {name: values.mean(axis=1).tolist() for name, values in arrays.items()}
+    windows = range(len(scores.nats))
+    return tuple(WindowMeans(**{name: values[window] for name, values in means.items()}) for window in windows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
@@ -27,12 +28,10 @@ if TYPE_CHECKING:
 
 
 class Options(Plain):
-    """Options of a loader. Every value is a scalar, given as `--option key=value`."""
+    """Options of a loader, all scalars, given as `--option key=value`."""
 
 
 class FormOptions(Options):
-    """Options of every quantization."""
-
     lm_head: Literal["int8"] | None = None
     """Quantize the output layer too, to int8 by torchao with a scale per row; null keeps it. An output layer that is
     tied to the embedding becomes a separate tensor, and the embedding stays."""
@@ -45,21 +44,6 @@ class Loaded:
     file_types: TensorTypes | None = None  # Stored in LoadFacts.file_types.
 
 
-def nothing(options: Any, target: Target) -> None: ...
-
-
-def as_it_is(checkpoint: Checkpoint, options: Any, target: Target, progress: Progress) -> Checkpoint:  # noqa: ARG001
-    return checkpoint
-
-
-def reads_none(stored: dict[str, Any]) -> bool:  # noqa: ARG001
-    return False
-
-
-def no_tensors(module: nn.Module) -> Iterator[torch.Tensor]:  # noqa: ARG001
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Loader:
     name: str
@@ -67,14 +51,13 @@ class Loader:
     options: type[Options]
     packages: tuple[str, ...]  # pip names of libraries beyond torch and transformers.
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
-    """Takes `options` without `lm_head`. Raises a BenchmarkerError for unsupported checkpoints, devices or libraries,
-    if possible before any weight is read."""
-    check: Callable[[Any, Target], None] = nothing
-    """Raises an error for missing libraries, and for devices or types without support. Called before anything is
-    downloaded or made."""
-    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = as_it_is
+    """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
+    check: Callable[[Any, Target], None] = lambda options, target: None
+    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
+        checkpoint
+    )
     """Makes the checkpoint for `load` if quantizing takes long: once, cached on disk."""
-    reads: Callable[[dict[str, Any]], bool] = reads_none
+    reads: Callable[[dict[str, Any]], bool] = lambda stored: False
     """Returns whether a checkpoint with this `quantization_config` is loaded as it is."""
     stored_only: str | None = None  # Error text for a checkpoint that `reads` rejects, if the loader does not quantize.
     packing: Packing | None = None
@@ -84,16 +67,13 @@ class Loader:
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
     splits: tuple[Split, ...] = ()  # Ways in which several GPUs can share the model.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
-    extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = no_tensors
-    """Yields tensors of a module that are neither parameters nor buffers, mostly scales. Called for every module of
-    every model."""
+    extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
+    """Yields tensors of any model's module that are neither parameters nor buffers, mostly scales."""
     kernels: Mapping[str, Category] = field(default_factory=dict)
-    """Category by name of its kernels and operators in profiles. The rules are in profiling/categories.py; a test
-    compares them with these names."""
+    """Category of its kernels and operators in profiles; a test compares the rules of profiling/categories.py."""
 
 
 def require(variant: str, *packages: str) -> None:
-    """Raise MissingLibraryError if a pip package is not installed, without importing it."""
     for package in packages:
         if installed_version(package) is None:
             raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")
@@ -103,18 +83,22 @@ def has_int8_head(options: Options) -> bool:
     return isinstance(options, FormOptions) and options.lm_head is not None
 
 
-def check_head(options: Options) -> None:
-    """Raise MissingLibraryError if torchao, which quantizes the output layer, is required and not installed."""
+def check_supported(loader: Loader, options: Options, target: Target) -> None:
+    """Raise an error for missing libraries, and for devices or types without support."""
+    require(loader.name, *loader.packages)
+    loader.check(options, target)
     if has_int8_head(options) and installed_version("torchao") is None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
-def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
-    """Return the note that the output layer stays in 16 bits, unless it will be quantized."""
-    if has_int8_head(options):
-        return ()
-    tied = ", tied to the embedding" if _says_tied(model) else ""
-    return (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
+def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+    """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
+    from transformers import TorchAoConfig
+
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(config))
+    tied = ", tied to the embedding" if is_tied(model) else ""
+    note = f"lm_head is not quantized: it stays in {target.dtype}{tied}"
+    return Loaded(model, notes=() if has_int8_head(options) else (note,))
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:
@@ -132,14 +116,13 @@ def with_head(loaded: Loaded, options: Options) -> Loaded:
     own = nn.Linear(head.in_features, head.out_features, bias=bias, device="meta", dtype=head.weight.dtype)
     own.weight, own.bias = nn.Parameter(head.weight.detach(), requires_grad=False), head.bias
     own.training = head.training
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8WeightOnlyConfig(granularity=PerRow(), set_inductor_config=False)
     with torch.no_grad():
         quantize_(own, how, filter_fn=lambda module, name: module is own)
     model.set_output_embeddings(own)
     embedding: Any = model.get_input_embeddings()
     dtype = str(embedding.weight.dtype).removeprefix("torch.")
-    tied = f"; the embedding, which it was tied to, stays in {dtype}" if _says_tied(model) else ""
+    tied = f"; the embedding, which it was tied to, stays in {dtype}" if is_tied(model) else ""
     return replace(loaded, notes=(*loaded.notes, f"lm_head is int8 by torchao, a scale a row{tied}"))
 
 
@@ -155,5 +138,5 @@ def _check_plain(model: PreTrainedModel, head: Any) -> None:
         )
 
 
-def _says_tied(model: PreTrainedModel) -> bool:
+def is_tied(model: PreTrainedModel) -> bool:
     return bool(model.config.get_text_config().tie_word_embeddings)

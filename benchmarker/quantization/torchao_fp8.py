@@ -7,16 +7,14 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
-    require("fp8", "torchao")
     _check_device(target.device)
     if target.dtype != "bfloat16":
         # torch's product with row scales returns bfloat16 only.
@@ -40,12 +38,9 @@ def _check_device(device: str) -> None:
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
-    from transformers import TorchAoConfig
 
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=head_notes(options, model, target))
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(

@@ -25,11 +25,7 @@ DEFAULT_WORKLOAD = "generation"
 
 
 def workload_of(name: str) -> Workload:
-    """Return the workload of this name.
-
-    Raises:
-        SpecError: There is no such workload.
-    """
+    """Return the workload of this name. Raises SpecError."""
     if name not in WORKLOADS:
         raise SpecError(f"no workload '{name}'{did_you_mean(name, WORKLOADS)}")
     description: Workload = import_module(WORKLOADS[name]).WORKLOAD

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 START_S = 20.0
-"""First guess of the time that a process takes before its first cell."""
 FORKED_START_S = 10.0
 """First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
 25 s, set-up included."""
@@ -49,20 +48,15 @@ def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """One variant in one round."""
-
     round: int
     variant: str
     cells: tuple[int, ...]
-    """Positions in the grid that are not measured yet."""
     share: float
-    """Fraction of the variant's grid that the cells are."""
 
 
 def missing_tasks(
     jobs: Mapping[str, Job], rounds: Collection[int], seed: int, *, finished: Collection[CellId]
 ) -> list[Task]:
-    """Return the tasks of these rounds that are still to be measured, in order."""
     tasks = []
     for number in rounds:
         for variant in order(list(jobs), number, seed):
@@ -92,11 +86,9 @@ class Forecast:
         self._ratios: dict[str, list[float]] = {}
 
     def learn(self, task: Task, seconds: float) -> None:
-        """Take in the time of a measured task."""
         self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses[task.variant] * task.share))
 
     def seconds(self, tasks: Sequence[Task]) -> float:
-        """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
         medians = [statistics.median(ratios) for ratios in list(self._ratios.values())]
         otherwise = statistics.median(medians) if medians else 1.0
         return sum(
@@ -115,16 +107,12 @@ def _repeats_s(job: Job) -> float:
 class Schedule:
     """Tasks that are not begun yet, with the position of the present one."""
 
-    def __init__(self, tasks: Sequence[Task], forecast: Forecast, *, rounds: int) -> None:
-        self.forecast = forecast
-        self.rounds = rounds
-        self.workers = 1
-        """Workers that share the tasks."""
+    def __init__(self, forecast: Forecast, tasks: Sequence[Task] = (), *, rounds: int = 0) -> None:
+        self.forecast, self.rounds, self.workers = forecast, rounds, 1
         self._left = list(tasks)
         self._begun = 0
 
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
-        """Add the tasks of further rounds."""
         self._left, self.rounds = [*self._left, *tasks], rounds
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
@@ -153,32 +141,31 @@ def local_numbers(places: str) -> list[int] | None:
 
 
 def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
-    """Return a description of the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
+    """Describe the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
     places = request.settings.places
     numbers = local_numbers(places) if places else None
-    workers = min(len(numbers), request.rounds) if numbers else 1
-    tasks = missing_tasks(request.jobs, range(request.rounds), request.seed, finished=())
+    workers = min(len(numbers), request.file.rounds) if numbers else 1
+    tasks = missing_tasks(request.jobs, range(request.file.rounds), request.file.seed, finished=())
     first = next(iter(request.jobs.values()))
     points, workload = first.grid.points(), workload_of(first.workload)
     cells = sum(len(task.cells) for task in tasks)
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
-    turns = math.ceil(request.rounds / workers)
+    turns = math.ceil(request.file.rounds / workers)
     return [
         f"plan: {_rounds_text(request)} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, points))}",
         f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
+        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.file.rounds)}",
         *_worker_lines(places, workers, unused=len(numbers or ()) - workers),
-        f"  order rotated, and reversed in every second round; seed {request.seed}",
+        f"  order rotated, and reversed in every second round; seed {request.file.seed}",
         *_judging_lines(workload, list(request.jobs.values())),
         # The libraries of other hosts are unknown.
-        *([] if places else _unsupported_lines(request.jobs)),
+        *(
+            f"  {name} cannot run here: {reason}"
+            for name, job in request.jobs.items()
+            if not places and (reason := workload.lacking(job))
+        ),
     ]
-
-
-def _unsupported_lines(jobs: Mapping[str, Job]) -> list[str]:
-    reasons = {name: workload_of(job.workload).lacking(job) for name, job in jobs.items()}
-    return [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
 
 
 def _worker_lines(places: str | None, workers: int, *, unused: int) -> list[str]:
@@ -193,16 +180,14 @@ def _worker_lines(places: str | None, workers: int, *, unused: int) -> list[str]
 
 
 def _rounds_text(request: SweepRequest) -> str:
-    text = plural(request.rounds, "round", "rounds")
-    is_open = request.max_rounds is not None and request.max_rounds > request.rounds
-    return f"{text} (up to {request.max_rounds} while an interval is wide)" if is_open else text
+    text = plural(request.file.rounds, "round", "rounds")
+    is_open = request.file.max_rounds is not None and request.file.max_rounds > request.file.rounds
+    return f"{text} (up to {request.file.max_rounds} while an interval is wide)" if is_open else text
 
 
 def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
     judging = workload.judging()
-    judged = [job for job in jobs if judging and judging.form(job)]
-    return (
-        [f"  then {judging.name} ({judging.words(judged[0])}), once for each quantization"]
-        if judging and judged
-        else []
-    )
+    judged = next((job for job in jobs if judging and judging.form(job)), None)
+    if judging is None or judged is None:
+        return []
+    return [f"  then {judging.name} ({judging.words(judged)}), once for each quantization"]

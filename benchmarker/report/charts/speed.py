@@ -13,7 +13,7 @@ from benchmarker.comparison.rows import Row, RowT, cell_words
 from benchmarker.core.formatting import GIB, MIB, decimal, percent
 from benchmarker.core.stats import SAME_WITHIN, Estimate
 from benchmarker.core.tables import unmarked
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot
 from benchmarker.schema.registry import workload_of
 
 WIDEST_SPREAD = 1.5
@@ -63,7 +63,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
     variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
 
     def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + 0.17 * ((len(variants) + 1) // 2))
+        drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + legend_in(variants))
         for name in variants:
             points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := rates.get((cell, name)))]
             marks(axes, points, looks[name], ink, name=name)
@@ -82,20 +82,10 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
 def marks(
     axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, *, name: str, hollow: bool = False
 ) -> None:
-    colour = look.colour(ink)
-    axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        linestyle="none",
-        marker=look.marker,
-        markersize=6,
-        markeredgewidth=1.4,
-        markeredgecolor=colour,
-        # Paper, not nothing: a line behind the mark would fill it.
-        markerfacecolor=ink.paper if hollow else colour,
-        clip_on=False,
-        label=label(name),
-    )
+    # Paper, not nothing: a line behind a hollow mark would fill it.
+    inside = ink.paper if hollow else look.colour(ink)
+    style = {"linestyle": "none", "markersize": 6, "markeredgewidth": 1.4, "markerfacecolor": inside, "clip_on": False}
+    plot(axes, points, look, ink, label=label(name), **style)
 
 
 def bounds(estimate: Estimate) -> tuple[float, float]:
@@ -111,7 +101,6 @@ def top_of(rates: Sequence[Estimate]) -> float:
 
 
 def spread_note(rows: Sequence[Row]) -> str:
-    """Return the meaning of the thin lines."""
     estimates = [row.pace for row in rows if row.pace]
     interval = "The thin line is the 95 % interval over the rounds."
     kinds = {estimate.low is not None for estimate in estimates}
@@ -125,7 +114,6 @@ def spread_note(rows: Sequence[Row]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """Return the ranking metric in its printed unit."""
     rate, scale = row.pace, row.ranking.scale
     if rate is None:
         return None
@@ -143,7 +131,6 @@ def speed_words(row: Row) -> str:
 
 
 def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over peak memory in the first table's cell."""
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None

@@ -115,7 +115,6 @@ def _panel(
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
-    """Return the profile among the variant's records."""
     return next((record.profile for record in records if record.profile), None)
 
 

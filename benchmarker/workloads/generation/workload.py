@@ -265,24 +265,13 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return generate_command(records)
 
     def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
-        from benchmarker.core.tables import Sheet
-        from benchmarker.workloads.generation.reading import answer_tables, quality_tables, step_tables
+        from benchmarker.workloads.generation.reading.quality_tables import judgement_sheets
 
-        sheets = []
-        if step := step_tables.step_columns(rows):
-            sheets.append(Sheet("Timed step", step, rows, (step_tables.step_caption(rows),)))
-        if quality := quality_tables.quality_columns(rows):
-            sheets.append(Sheet("Quality", quality, rows, (quality_tables.quality_caption(rows),)))
-        if differences := quality_tables.difference_columns(rows):
-            sheets.append(Sheet("Greedy text", differences, rows, (quality_tables.difference_caption(rows),)))
-        task_rows = answer_tables.answers(rows)
-        if tasks := answer_tables.task_columns(task_rows):
-            sheets.append(Sheet("Tasks", tasks, task_rows, (answer_tables.task_caption(task_rows),)))
-        return sheets
+        return judgement_sheets(rows)
 
     def limit_sheet(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sheet | None:
         from benchmarker.workloads.generation.reading.generation_tables import limit_rows
-        from benchmarker.workloads.generation.reading.step_tables import beside_limits
+        from benchmarker.workloads.generation.reading.limit_tables import beside_limits
 
         return beside_limits(limit_rows(rows) if whole else rows)
 
@@ -313,7 +302,7 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return charts_of(comparison)
 
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
-        from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
+        from benchmarker.workloads.generation.reading.limit_tables import break_evens, ceilings
 
         return ceilings(comparison), break_evens(comparison)
 

@@ -134,7 +134,7 @@ class MixersBench(OperationBench):
         self._ready = None
         return ModelStep(self._mixer_implementation, self._subject, point, self.device)
 
-    def measured(self, cell: MixersCell, step: Any, measured: Any) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(self, cell: MixersCell, step: Any) -> Mapping[str, Any]:
         return {"passes": step.passes()} if cell.mode == TRAINING else {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002

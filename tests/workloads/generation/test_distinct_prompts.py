@@ -17,7 +17,7 @@ from benchmarker.engines.base import TokenSource
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
-from benchmarker.execution.job_file import result_key
+from benchmarker.execution.jobs import result_key
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.logs.log_runs import find_runs
 from benchmarker.schema.job import Procedure
