@@ -139,32 +139,12 @@ def over(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {**typed, "grid.prompts": ()}
 
 
-def check_split(job: GenerationJob) -> None:
-    """Refuse several GPUs if the quantization, the engine or another option supports only one.
+def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
+    """Refuse options without effect, quality of random weights, and GPUs that cannot share the model.
 
     Raises:
+        SpecError: With the option to leave out.
         UnsupportedError: The engine, or the quantization's library, cannot divide the model like this.
-        SpecError: With the option to leave out.
-    """
-    if job.variant.gpus == 1:
-        return
-    engine = ENGINES[job.variant.engine]
-    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
-        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
-    if job.quality.is_asked and job.variant.split == "tensors":
-        raise SpecError(
-            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
-            "or leave them out"
-        )
-    if job.procedure.energy:
-        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")
-
-
-def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
-    """Refuse options without effect, and quality of random weights.
-
-    Raises:
-        SpecError: With the option to leave out.
     """
     quality = job.quality
     idle = [flag for flag, place in IDLE.items() if typed.get(place) is not None]
@@ -179,3 +159,19 @@ def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
+    if job.variant.gpus > 1:
+        _check_split(job)
+
+
+def _check_split(job: GenerationJob) -> None:
+    """Refuse several GPUs if the quantization, the engine or another option supports only one."""
+    engine = ENGINES[job.variant.engine]
+    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
+    if job.quality.is_asked and job.variant.split == "tensors":
+        raise SpecError(
+            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
+            "or leave them out"
+        )
+    if job.procedure.energy:
+        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")
