@@ -14,7 +14,6 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.core.errors import BenchmarkerError, DeviceError
-from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import check_supported
@@ -54,12 +53,6 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
             missing, is_for_others = str(error), isinstance(error, DeviceError)
         for engine in MODEL_ENGINES:
             yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
-
-
-def external_lines(device: Device) -> Iterator[str]:
-    """Return a line for each external engine: whether it runs here, or the remedy."""
-    for status in engine_statuses(device.kind):
-        yield status.line
 
 
 @contextmanager

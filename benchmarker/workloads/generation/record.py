@@ -184,16 +184,17 @@ class GenerationRecord(RunRecord):
 
     @property
     def family_place(self) -> int:
-        """Position of the engine in the registry."""
-        from benchmarker.workloads.generation.forms import engine_place
+        """Position of the engine in the registry; the last for an unknown name."""
+        from benchmarker.engines.registry import ENGINES
 
-        return engine_place(self.variant.engine)
+        names = [*ENGINES, self.variant.engine]
+        return names.index(self.variant.engine)
 
     @property
     def libraries(self) -> tuple[str, ...] | None:
-        from benchmarker.workloads.generation.forms import libraries_of
+        from benchmarker.quantization.registry import LOADERS
 
-        return libraries_of(self.variant.quant)
+        return LOADERS[self.variant.quant].packages if self.variant.quant in LOADERS else None
 
     @property
     def choices(self) -> dict[str, str | None]:

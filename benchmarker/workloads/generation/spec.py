@@ -187,9 +187,9 @@ class GenerationJob(Job):
     @property
     def processes(self) -> int:
         """This process, which measures the device's limits, and that of an external engine."""
-        from benchmarker.workloads.generation.forms import runs_here
+        from benchmarker.engines.registry import MODEL_ENGINES
 
-        return 1 if runs_here(self.variant.engine) else 2
+        return 1 if self.variant.engine in MODEL_ENGINES else 2
 
     def repeat_s(self, point: Point) -> float:
         return point.new_tokens * TOKEN_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline
@@ -25,13 +26,32 @@ def charts_of(results: Comparison) -> list[Chart]:
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
     looks = series_of({row.variant: row.family for row in rows})
+    decoding = partial(
+        curve_chart,
+        cell=cell,
+        looks=looks,
+        value_of=lambda row: row.decode_tokens_per_s,
+        vertical="decoded tokens per second",
+    )
     charts = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
         waterfall_chart(results.explained),
-        depth_chart(rows, cell, looks),
-        batch_chart(rows, cell, looks),
+        decoding(
+            rows,
+            axis="depth",
+            title="Decoding with a long context",
+            horizontal="tokens in the KV cache before the prompt",
+        ),
+        decoding(
+            over_batches(rows),
+            axis="batch_size",
+            title="Decoding many sequences at once",
+            horizontal="sequences at once (batch size)",
+            is_logarithmic=True,
+            name="batch",
+        ),
         cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
         _kernels_chart(members),
         rounds_chart(members, cell, looks),
@@ -56,36 +76,6 @@ def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Ch
         "Quality is how far a variant's predictions are from the baseline's, which is at 0 itself. "
         f"{front_note(rows, able)}",
         draw_against(able, looks, lambda row: row.kl_divergence or 0.0, horizontal),
-    )
-
-
-def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Return decode rates over depth; None for one depth."""
-    return curve_chart(
-        rows,
-        cell,
-        looks,
-        axis="depth",
-        title="Decoding with a long context",
-        horizontal="tokens in the KV cache before the prompt",
-        value_of=lambda row: row.decode_tokens_per_s,
-        vertical="decoded tokens per second",
-    )
-
-
-def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Return decode rates over batch size; None for one batch size."""
-    return curve_chart(
-        over_batches(rows),
-        cell,
-        looks,
-        axis="batch_size",
-        title="Decoding many sequences at once",
-        horizontal="sequences at once (batch size)",
-        value_of=lambda row: row.decode_tokens_per_s,
-        vertical="decoded tokens per second",
-        is_logarithmic=True,
-        name="batch",
     )
 
 

@@ -9,13 +9,14 @@ from dataclasses import replace
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
-from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
+from benchmarker.workloads.generation.forms import chosen_options
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -222,15 +223,16 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     Empty for an external engine, for several GPUs and for an imported record.
     """
     first = records[0]
-    if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
+    if first.variant.engine not in MODEL_ENGINES or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []
     words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
     words += ["--quant", first.variant.quant]
-    words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
+    options, engine_options = chosen_options(first.variant)
+    words += _pairs("--option", options)
     words += ["--engine", first.variant.engine]
-    words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
+    words += _pairs("--engine-option", engine_options)
     text = TEXTS.get(first.model.id, QUESTION)
     return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
 
