@@ -78,7 +78,6 @@ def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path
 
 
 def dtype_for(quant: str, device: Device) -> DType:
-    """Return the type that suits the device and the quantization."""
     dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
     dtypes = LOADERS[quant].dtypes
     return dtype if dtype in dtypes else dtypes[0]

@@ -40,7 +40,6 @@ def resolve(variant: VariantSpec) -> VariantSpec:
 
 
 def engine_options(variant: VariantSpec) -> Options:
-    """Return the engine's options as its own type, with defaults."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)
 
 
@@ -56,11 +55,6 @@ def _without(defaults: Mapping[str, Scalar], options: Mapping[str, Scalar]) -> d
 
 
 def form_of(variant: VariantSpec, dtype: DType) -> Form:
-    """Return the variant as an engine opens it.
-
-    Args:
-        dtype: Type of unquantized weights.
-    """
     return Form(
         variant.quant, loader_options(variant), dtype, engine_options(variant), gpus=variant.gpus, split=variant.split
     )

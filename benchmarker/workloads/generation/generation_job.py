@@ -22,7 +22,6 @@ from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 
 def key_parts(job: GenerationJob) -> dict[str, Any]:
-    """Return everything of model and variant that determines a result."""
     variant = job.variant
     return {
         "model": job.model.model_dump(mode="json"),
@@ -37,7 +36,6 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
 
 
 def record_fields(job: GenerationJob) -> dict[str, Any]:
-    """Return model and variant for the record."""
     variant = job.variant
     return {
         "model": ModelFacts(**job.model.model_dump()),
@@ -54,11 +52,6 @@ def record_fields(job: GenerationJob) -> dict[str, Any]:
 
 
 def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
-    """Return the fingerprint of each file or folder that is read, by description: `calibration text my.txt`.
-
-    Args:
-        judged: Whether to include the text and the baseline of quality.
-    """
     prints = {f"model {job.model.id}": model_fingerprint(job.model.id)}
     calibration = job.variant.options.get("calibration")
     if isinstance(calibration, str):
@@ -85,11 +78,6 @@ def lacking(job: GenerationJob) -> str | None:
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
-    """Return the axes of a cell that is not measured; None for a text prompt of unknown length.
-
-    Args:
-        records: Of the processes so far.
-    """
     tokens, text = point.prompt_tokens, job.grid.text_of(point)
     if text is not None:
         lengths = [record.text_tokens for record in records if record.text_tokens]
@@ -164,7 +152,6 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
 
 
 def _check_split(job: GenerationJob) -> None:
-    """Refuse several GPUs if the quantization, the engine or another option supports only one."""
     engine = ENGINES[job.variant.engine]
     if reason := engine.splits(form_of(job.variant, job.model.dtype)):
         raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")

@@ -83,7 +83,6 @@ def point_words(point: Point) -> str:
 
 
 def point_arguments(point: Point) -> list[str]:
-    """Return the options that measure this cell alone."""
     if point.prompt_tokens is not None:
         arguments = ["--prompt-tokens", str(point.prompt_tokens)]
     else:

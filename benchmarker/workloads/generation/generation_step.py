@@ -38,11 +38,6 @@ class GenerationStep:
         new_tokens: int,
         per_gpu_bytes: Callable[[], tuple[int, ...]] = tuple,
     ) -> None:
-        """Wrap a call.
-
-        Args:
-            per_gpu_bytes: See TokenSource.
-        """
         self._generate = generate
         self._new_tokens = new_tokens
         self._per_gpu_bytes = per_gpu_bytes
@@ -66,7 +61,6 @@ class GenerationStep:
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
-        """Return at most 64 tokens of the first sequence."""
         return () if self._tokens is None else self._tokens[0][:64]
 
 
@@ -157,7 +151,6 @@ class SourceBenchmarker(Nothing):
         return cell
 
     def cell(self, point: Point) -> GenerationCell:
-        """Return the cell before it is measured."""
         prompts = self.prompts(point)
         return GenerationCell(
             prompt_tokens=len(prompts[0].ids),
@@ -179,11 +172,9 @@ class SourceBenchmarker(Nothing):
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return the engine's facts for the record."""
         return {"engine": self.source.facts()}
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surround the timed repeats; events such as a recompilation raise UnsupportedError."""
         return self.source.timed()
 
     def measured(self, cell: GenerationCell, step: GenerationStep) -> dict[str, Any]:

@@ -131,7 +131,6 @@ def _engine(name: str) -> str:
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    """Return the last match of a pattern, or its group."""
     for line in reversed(lines):
         match = pattern.search(line)
         if match:

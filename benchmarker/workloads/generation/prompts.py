@@ -78,8 +78,6 @@ def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_t
 
 
 def _random_window(vocabulary: int) -> Callable[[int, int], Window]:
-    """Return a function from number and length of a window to its ids."""
-
     def window(number: int, length: int) -> Window:
         generator = random.Random(number)
         return tuple(generator.randrange(vocabulary) for _ in range(length))
@@ -104,7 +102,6 @@ def _text_window(tokenizer: Any) -> Callable[[int, int], Window]:
 
 
 def _different(window: Callable[[int, int], Window], length: int, wanted: int) -> list[int]:
-    """Return the numbers of different windows; they repeat if there are fewer than wanted."""
     numbers: dict[Window, int] = {}
     for number in range(TRIES * wanted):
         numbers.setdefault(window(number, length), number)

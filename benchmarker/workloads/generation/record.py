@@ -209,7 +209,6 @@ class GenerationRecord(RunRecord):
 
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:
-        """Return why the step of the variant computes something else; it is the same step in all processes."""
         checked = newest_check(records)
         return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
 

@@ -23,7 +23,6 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def keys(record: GenerationRecord) -> list[CellKey]:
-    """Return the keys of a record's cells in their order."""
     counts: dict[tuple[int, ...], int] = defaultdict(int)
     cell_keys: list[CellKey] = []
     for cell in record.cells:

@@ -43,7 +43,6 @@ class SpeedUp:
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval contains 1."""
         return self.spread is not None and abs(math.log(self.value)) <= self.spread
 
     def __str__(self) -> str:

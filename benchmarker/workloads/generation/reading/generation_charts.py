@@ -61,11 +61,6 @@ def charts_of(results: Comparison) -> list[Chart]:
 
 
 def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over divergence from the baseline.
-
-    Args:
-        rows: Of the headline's cell.
-    """
     able = [row for row in rows if row.pace and (row.is_baseline or row.kl_divergence is not None)]
     if all(row.kl_divergence is None for row in able):
         return None

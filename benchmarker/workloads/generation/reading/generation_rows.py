@@ -37,7 +37,6 @@ class GenerationKey(CellKey):
 
     @property
     def has_distinct_prompts(self) -> bool:
-        """Whether the sequences of the batch have different prompts."""
         return DISTINCT in self.pairs
 
     @property
@@ -53,7 +52,6 @@ class GenerationKey(CellKey):
 
     @property
     def short_words(self) -> str:
-        """Cell beside a chart: `26 + 100`, with depth and batch."""
         batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
         text = f" text {self.text + 1}" if self.text else ""
         text += " distinct prompts" if self.has_distinct_prompts else ""
@@ -99,7 +97,6 @@ class FirstDifference:
 
     @property
     def verdict(self) -> str:
-        """Explanation of the difference."""
         if self.token is None:
             return "the same"
         if self.gap is None:
@@ -234,12 +231,10 @@ class GenerationRow(Row):
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Decode rate of all sequences, tokens per second."""
         return self.cell.batch_size / self.tpot.value if self.cell and self.tpot else None
 
     @property
     def step_demand(self) -> GenerationDemand | None:
-        """Least work of a decode step."""
         return cast("GenerationDemand | None", self.demand)
 
     @property
@@ -266,11 +261,6 @@ def generation_cell(record: GenerationRecord, key: CellKey | None) -> Generation
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
-    """Return the fields of a row beyond those of every workload.
-
-    Args:
-        good: Records and cells that measured the cell.
-    """
     loads = [record.load for record in records if record.load]
     engines = [record.engine for record in records if record.engine]
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]

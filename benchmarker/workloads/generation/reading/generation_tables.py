@@ -59,7 +59,6 @@ def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of latency, TTFT, TPOT, tok/s and further metrics. The first has the status of failed rows."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
@@ -117,12 +116,10 @@ def _divergence_text(row: GenerationRow) -> str:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the column of the time to first token."""
     return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the column of the divergence from the baseline."""
     return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
 
 
@@ -140,7 +137,6 @@ def quality_words(row: GenerationRow) -> str:
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of the whole board's energy, with its spread."""
     if not any(row.energy for row in rows):
         return []
     return [
@@ -163,7 +159,6 @@ def every_cell(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
-    """Return the lines above the tables."""
     models = each(records, lambda record: record.model.id)
     revisions = each(records, lambda record: (record.model.revision or "")[:12])
     types = each(records, lambda record: record.model.dtype)
@@ -176,12 +171,10 @@ def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
 
 
 def variant_line(record: GenerationRecord) -> str:
-    """Return `variant: int8, engine eager`."""
     return f"variant: {plain_line(record.variant.name)}, engine {plain_line(record.variant.engine)}"
 
 
 def load_words(record: GenerationRecord) -> tuple[str, ...]:
-    """Return the result of loading in one line."""
     load = record.load
     if load is None:
         return ()

@@ -156,7 +156,6 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
 
 
 def decode_phase(profile: GenerationProfile) -> Phase:
-    """Return decoding; the whole generation if the profile has no sections."""
     tokens = profile.new_tokens - 1
     decode = section_phase(profile, "decode", units=tokens) if tokens else None
     return replace(decode, is_decode=True) if decode else phase_of(profile, units=profile.new_tokens)
@@ -185,7 +184,6 @@ def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
 
 
 def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> str | None:
-    """Return a sentence on prefill; None if the profile has no sections."""
     phase = section_phase(profile, "prefill")
     if phase is None or row.ttft is None:
         return None
