@@ -126,7 +126,7 @@ class GenerationRecord(RunRecord):
     load: LoadFacts | None = None
     engine: EngineFacts | None = None
     text_tokens: tuple[Whole, ...] = ()
-    """Lengths of the text prompts in tokens, known before the first cell."""
+    """Lengths of the text prompts in tokens, recorded before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
     step_divergence: StepDivergence | None = None
