@@ -118,7 +118,6 @@ NAMED_ELSEWHERE = {
     "checkpoints.cache": "kinds of cached checkpoints",
     "checkpoints.gguf_file": "file format and library of the same name",
     "cli.machine_commands": "default of an option, and an option for one engine",
-    "cli.generate_command": "default of an option",
     "logs.log_runs": "terms in logs",
     "quality.judging_plan": "unquantized model, the reference of the quality measures",
 }

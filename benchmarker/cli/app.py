@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from benchmarker import __version__
-from benchmarker.cli.generate_command import generate
-from benchmarker.cli.machine_commands import checkpoints, doctor, engines
+from benchmarker.cli.machine_commands import checkpoints, doctor, engines, generate
 from benchmarker.cli.record_commands import compare, explain, history, import_logs, report, verify
 from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep

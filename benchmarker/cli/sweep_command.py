@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,6 @@ from benchmarker.cli.run_options import parse, typed_values
 from benchmarker.core.console import Terminal
 
 if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
     from benchmarker.sweep.request import Options, Settings
     from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers import Tools
@@ -138,9 +138,10 @@ def sweep_config(
         report: Command that draws the report, before its arguments.
 
     Raises:
-        BenchmarkerError: The config or an option is wrong, or a record could not be saved.
         KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
     """
+    from benchmarker.core.errors import ResultsError
+    from benchmarker.report.compare import brief, compare
     from benchmarker.sweep.interrupt import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
@@ -153,10 +154,15 @@ def sweep_config(
     if sweep is None:
         return []
     terminal.pin("")
-    comparison = _compare(sweep.folder, terminal)
+    drawn = None
+    try:
+        terminal.show(brief(compare([sweep.folder])))
+        drawn = _draw(sweep.folder, report)
+    except ResultsError as error:
+        terminal.line(f"no comparison: {error}")
     terminal.line(f"records: {sweep.folder}")
-    if comparison:
-        terminal.line(_draw(sweep.folder, report))
+    if drawn:
+        terminal.line(drawn)
     for failure in sweep.progress.failures:
         _print_failure(failure, terminal)
     if stopped:
@@ -169,11 +175,7 @@ def sweep_config(
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
-    """Return the words without an option (variants, a folder), and the parsed options for every run.
-
-    Raises:
-        SpecError: There is no such option, or its value is wrong.
-    """
+    """Return the words without an option (variants, a folder), and the parsed options for every run."""
     from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
@@ -184,13 +186,10 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
     words: list[str] = []
     text: list[str] = []
     display: list[str] = []
-    is_value = False
-    for word in arguments:
-        name = word.partition("=")[0]
-        if is_value:
-            is_value = False
-            text.append(word)
-        elif not word.startswith("-"):
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if not word.startswith("-"):
             words.append(word)
         elif name not in takes_value:
             raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
@@ -199,23 +198,9 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
         elif name in DISPLAY:
             display.append(word)
         else:
-            is_value = takes_value[name] and name == word
-            text.append(word)
+            text += [word, *islice(rest, int(takes_value[name] and not equals))]
     values = parse(workload, text, "benchmarker sweep") or {}
     return words, Options(typed_values(workload, values), values["device"], tuple(text), tuple(display))
-
-
-def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
-    from benchmarker.core.errors import ResultsError
-    from benchmarker.report.compare import brief, compare
-
-    try:
-        comparison = compare([folder])
-    except ResultsError as error:
-        terminal.line(f"no comparison: {error}")
-        return None
-    terminal.show(brief(comparison))
-    return comparison
 
 
 def _draw(folder: Path, report: Sequence[str]) -> str:

@@ -146,21 +146,19 @@ def _variant(
         # A changed variant must not keep the name of the config's variant.
         data.pop("name")
     for key, value in typed.items():
-        is_mapping = kind_of(kind.model_fields[key].annotation) == "pairs"
-        data[key] = data.get(key, {}) | _each_once(flags[key], value) if is_mapping else value
+        if kind_of(kind.model_fields[key].annotation) != "pairs":
+            data[key] = value
+            continue
+        pairs: dict[str, Any] = {}
+        for name, setting in map(parse_option, value):
+            if name in pairs:
+                raise SpecError(f"{flags[key]} {name}: given twice, as {pairs[name]} and as {setting}")
+            pairs[name] = setting
+        data[key] = data.get(key, {}) | pairs
     if not data:
         raise SpecError(f"no variant is given; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
     return resolved(workload, variant, where=f"{WHERE}: ", flags=flags)
-
-
-def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in (parse_option(text) for text in options):
-        if key in values:
-            raise SpecError(f"{flag} {key}: given twice, as {values[key]} and as {value}")
-        values[key] = value
-    return values
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:

@@ -42,6 +42,7 @@ from benchmarker.quality.scoring import (
     check_room,
     divergence,
     perplexity,
+    row_values,
     save_prefill_predictions,
     save_step_predictions,
     score_against,
@@ -83,9 +84,7 @@ class Plan:
 
     @property
     def row_values(self) -> int:
-        if self.top_k is not None:
-            return SavedTopK.row_values(self.windows.scored, self.top_k)
-        return SavedLogits.row_values(self.windows.scored, self.vocabulary)
+        return row_values(self.windows.scored, self.vocabulary, self.top_k)
 
     @property
     def file_bytes(self) -> int:
@@ -271,7 +270,7 @@ def _save(
         return "step", saved
     # The rows of the file have the size of a step's predictions, which is larger.
     count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
-    top_k = SavedTopK(file[:, : SavedTopK.row_values(plan.windows.scored, count)], count=count)
+    top_k = SavedTopK(file[:, : row_values(plan.windows.scored, plan.vocabulary, count)], count=count)
     if not save_prefill_predictions(source, plan.windows, top_k, progress, name=plan.name):
         raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
     return "prefill", top_k

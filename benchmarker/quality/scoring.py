@@ -67,15 +67,16 @@ class PositionScores(NamedTuple):
     same_top: Tensor
 
 
+def row_values(positions: int, vocabulary: int, top_k: int | None) -> int:
+    """Return the number of values that are saved of a window."""
+    return positions * (vocabulary if top_k is None else 2 * top_k + 1)
+
+
 class SavedLogits:
     """Logits of every window, [positions, vocabulary]."""
 
     def __init__(self, file: File) -> None:
         self._file = file
-
-    @staticmethod
-    def row_values(positions: int, vocabulary: int) -> int:
-        return positions * vocabulary
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:  # noqa: ARG002
         self._file[window] = logits.float().cpu().flatten().numpy()
@@ -102,10 +103,6 @@ class SavedTopK:
 
     def __init__(self, file: File, *, count: int) -> None:
         self._file, self.count = file, count
-
-    @staticmethod
-    def row_values(positions: int, count: int) -> int:
-        return positions * (2 * count + 1)
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
         rows = []

@@ -22,6 +22,10 @@ from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
+CELL_LIMIT_S = 1800.0
+"""Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
+MIN_CELL_LIMIT_S = 120.0
+CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
 HIDDEN = ("  run ", "error: ")
@@ -35,7 +39,7 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
             equipment.print_line(schedule.begin(task, given_up))
             started = time.monotonic()
             _measure_variant(sweep, equipment, task)
-            schedule.forecast.learn(task, time.monotonic() - started)
+            schedule.learn(task, time.monotonic() - started)
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
@@ -51,7 +55,12 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         measured = len(attempt.finished)
         decision = attempt.settle(fault, tries)
         cells = dict(zip(pending, attempt.finished[:measured], strict=False))
-        again = _to_repeat(cells, reruns)
+        again = [
+            position
+            for position, cell in cells.items()
+            if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
+        ]
+        reruns.update(again)
         lost = {
             position: Fault(cell.error_kind or "other", cell.reason or "no reason is recorded")
             for position, cell in cells.items()
@@ -74,27 +83,13 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
             equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
 
 
-def _to_repeat(cells: Mapping[int, CellBase], reruns: Counter[int]) -> tuple[int, ...]:
-    again = [
-        position
-        for position, cell in cells.items()
-        if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
-    ]
-    reruns.update(again)
-    return tuple(again)
-
-
 class Attempt(Child):
     """One child that times cells of one variant, from its command to its completed record."""
 
     def __init__(
         self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...], *, is_last: bool
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            is_last: Keep and flag disturbed cells, because they are not measured again.
-        """
+        """Start nothing yet. With `is_last`, disturbed cells are kept and flagged, not measured again."""
         path = sweep.folder / f"{slug(task.variant)}-round{task.round + 1}-{now_id()}.json"
         super().__init__(sweep, equipment, task.variant, path, cells)
         self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
@@ -121,7 +116,13 @@ class Attempt(Child):
         try:
             end = self.run(part, round_number=self.round)
         except INTERRUPTIONS:
-            self._close_interrupted()
+            if self.record:
+                # The child had no time to mark it.
+                status = "interrupted" if self.record.status == "running" else self.record.status
+                cells = tuple(map(self._with_conditions, self.record.cells))
+                after = self.record.model_copy(update={"cells": cells, "status": status})
+                if after != self.record:
+                    write_record(after, self.path)
             raise
         line = OrderLine(
             round=self.round,
@@ -135,18 +136,17 @@ class Attempt(Child):
         append_lines(self.sweep.folder, f"{line.model_dump_json()}\n".encode())
         if self.log.problem:
             self.equipment.print_line(f"  {self.log.problem}")
-        problem = self._set_aside_if_broken()
+        problem = None
+        if self.path.exists():
+            try:
+                read_record(self.path)
+            except ResultsError as error:
+                self.path.rename(self.path.with_name(self.path.name + BROKEN))
+                problem = str(error)
         return fault_of(end, self.record, problem=problem, last_line=next(iter(self.log.last_lines[-1:]), None))
 
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
-        """Decide which cells are tried again, and complete the record with facts that the child could not write.
-
-        Args:
-            tries: Repetitions of each cell after a fault; incremented here.
-
-        Raises:
-            ResultsError: The record cannot be saved.
-        """
+        """Decide which cells are tried again, count them in `tries`, and complete the record."""
         if self.phase != "end" and not (self.record and self.record.profile):
             # The child did not reach the profile: the next process makes it.
             self.progress.profiled.discard(self.variant)
@@ -195,8 +195,14 @@ class Attempt(Child):
         blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
         before = self.record or blank.model_copy(update=self._place_in_sweep())
         cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
-        failed = [self._failed_cell(position, reason) for position, reason in decision.failed.items()]
-        changes: dict[str, object] = {"cells": (*cells, *filter(None, failed))}
+        workload, points = self.sweep.workload, self.sweep.points(self.variant)
+        records = [*self.progress.records, *([self.record] if self.record else [])]
+        for position, reason in decision.failed.items():
+            # Some facts of a cell only a child can determine; without them the cell is left out.
+            if fields := workload.cell_fields(job, points[position], records):
+                status = {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
+                cells = (*cells, workload.cell_class(**fields, **status))
+        changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         after = before.model_copy(update=changes)
@@ -204,15 +210,6 @@ class Attempt(Child):
             write_record(after, self.path)
         self.record = after
         self.progress.records.append(after)
-
-    def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
-        workload, point = self.sweep.workload, self.sweep.points(self.variant)[position]
-        records = [*self.progress.records, *([self.record] if self.record else [])]
-        fields = workload.cell_fields(self.sweep.jobs[self.variant], point, records)
-        if fields is None:
-            return None
-        cell: CellBase = workload.cell_class(**fields, status=fault.status, error_kind=fault.kind, reason=fault.reason)
-        return cell
 
     def begin(self, pid: int) -> None:
         self._pid = pid
@@ -267,7 +264,9 @@ class Attempt(Child):
             return self.sweep.settings.load_timeout_s
         # The profile after the cells takes no longer than another cell, but has much to write.
         position = self.cells[min(len(self.finished), len(self.cells) - 1)]
-        limit_s = self.sweep.cell_limit_s(self.variant, position)
+        limit_s, longest_s = self.sweep.settings.cell_timeout_s, self.progress.cell_s.get((self.variant, position))
+        if limit_s is None:
+            limit_s = CELL_LIMIT_S if longest_s is None else max(MIN_CELL_LIMIT_S, CELL_LIMIT_FACTOR * longest_s)
         return limit_s + ENERGY_S if phase == "end" and self.sweep.jobs[self.variant].procedure.energy else limit_s
 
     def show(self, lines: list[str]) -> None:
@@ -290,22 +289,3 @@ class Attempt(Child):
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
-
-    def _set_aside_if_broken(self) -> str | None:
-        if not self.path.exists():
-            return None
-        try:
-            read_record(self.path)
-        except ResultsError as error:
-            self.path.rename(self.path.with_name(self.path.name + BROKEN))
-            return str(error)
-        return None
-
-    def _close_interrupted(self) -> None:
-        if self.record is None:
-            return
-        cells = tuple(self._with_conditions(cell) for cell in self.record.cells)
-        status = "interrupted" if self.record.status == "running" else self.record.status
-        after = self.record.model_copy(update={"cells": cells, "status": status})
-        if after != self.record:
-            write_record(after, self.path)

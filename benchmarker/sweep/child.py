@@ -146,12 +146,7 @@ class Child:
     """One child of a sweep; subclasses give its time limits and print its output."""
 
     def __init__(self, sweep: Sweep, equipment: Equipment, variant: str, path: Path, cells: tuple[int, ...]) -> None:
-        """Start nothing yet.
-
-        Args:
-            path: Path of its record.
-            cells: Positions in the grid of the cells that it times.
-        """
+        """Start nothing yet; `path` is that of the record, and `cells` are positions in the grid."""
         self.sweep, self.equipment, self.variant, self.path, self.cells = sweep, equipment, variant, path, cells
         self.log = Log(path.with_name(path.name.strip(".")).with_suffix(".log"))
         self.record: RunRecord | None = None
@@ -174,10 +169,7 @@ class Child:
         raise NotImplementedError
 
     def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
-        """Run the child to its end.
-
-        Args:
-            round_number: Round that it measures; None for the measurements after all rounds.
+        """Run the child to its end. The round's number is None for the measurements after all rounds.
 
         Raises:
             StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.

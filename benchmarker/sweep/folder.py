@@ -247,11 +247,7 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
 def _incomplete_rounds(
     found: Sequence[FoundRecord], total: int, cards: Collection[str | None]
 ) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
-    """Return the cards that continue their own incomplete rounds, and the rounds of cards that cannot.
-
-    Args:
-        total: Number of cells in a round.
-    """
+    """Return the cards that continue their own incomplete rounds (of `total` cells), and the rounds that none can."""
     cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
     for candidate in found:
         cells = {(candidate.record.variant.name, position) for position in candidate.cells}

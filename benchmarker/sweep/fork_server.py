@@ -51,12 +51,7 @@ class Starter:
         variables: Mapping[str, str] | None = None,
         print_line: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Start nothing yet.
-
-        Args:
-            modules: Modules that a fork server imports for all children of a round; none for new interpreters.
-            variables: Environment variables of the children besides those of this process.
-        """
+        """Start nothing yet. A fork server imports the modules for all children of a round, which get the variables."""
         self._modules, self._variables, self._print_line = list(modules), dict(variables or {}), print_line
         self._server: _Server | None = None
         self._round: int | None = None

@@ -37,7 +37,10 @@ def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dic
         if results is None or ratio is None or ratio.low is None or ratio.high is None:
             continue
         variant = results.members[row.variant][0].variant.name
-        side = host if _waits_for_host(sweep, variant) else device
+        job = sweep.jobs[variant]
+        is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
+        waits_for_host = is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES
+        side = host if waits_for_host else device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
     return device, host
 
@@ -50,7 +53,6 @@ def more_rounds(
     Args:
         limit: Largest number of rounds; None if none are added.
         count: Rounds that are added at once.
-        is_late: Whether the time for added rounds (--max-time) is up.
     """
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
@@ -71,9 +73,3 @@ def more_rounds(
 
 def _half(width: float | None) -> str:
     return f"±{percent((width or 0.0) / 2, places=1)}"
-
-
-def _waits_for_host(sweep: Sweep, variant: str) -> bool:
-    job = sweep.jobs[variant]
-    is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
-    return is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES

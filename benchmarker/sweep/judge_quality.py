@@ -6,9 +6,8 @@ own. The child's record is temporary: its content goes into a record of each var
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
@@ -45,13 +44,21 @@ def check_inputs(jobs: Iterable[Job]) -> None:
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
     """Return the measurements that were requested and are in no record of their variants yet."""
     judging = sweep.workload.judging()
+    groups: dict[str, list[str]] = {}
+    for name, job in sweep.jobs.items():
+        if judging and (quantization := judging.form(job)):
+            groups.setdefault(quantization, []).append(name)
+    try:
+        files = sorted(collect([sweep.folder]).files, key=lambda file: file[1].started_at) if groups else []
+    except ResultsError:
+        return []
     missing = []
-    for variants in _groups(sweep, judging) if judging else []:
-        assert judging is not None
+    for variants in groups.values():
         job, newest = sweep.jobs[variants[0]], []
-        for records in _records_of(sweep.folder, variants):
-            if not any(judging.is_done(record, job) for record in records.values()):
-                newest.append(list(records)[-1].name)
+        for name in variants:
+            records = [(path, record) for path, record in files if record.variant.name == name]
+            if records and judging and not any(judging.is_done(record, job) for _, record in records):
+                newest.append(records[-1][0].name)
         if newest:
             missing.append(Judgement(tuple(variants), tuple(newest)))
     return missing
@@ -67,23 +74,6 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     changes = judging.changes(sweep.jobs[variant], judged, missing)
     for path in (sweep.folder / name for name in judgement.records):
         write_record(read_record(path).model_copy(update=changes), path)
-
-
-def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, job in sweep.jobs.items():
-        if quantization := judging.form(job):
-            groups.setdefault(quantization, []).append(name)
-    return list(groups.values())
-
-
-def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRecord]]:
-    try:
-        files = sorted(collect([folder]).files, key=lambda file: file[1].started_at)
-    except ResultsError:
-        return []
-    by_variant = [{path: record for path, record in files if record.variant.name == name} for name in variants]
-    return [records for records in by_variant if records]
 
 
 def _run(

@@ -30,8 +30,8 @@ from benchmarker.schema.record_io import RUN_ORDER, append_lines, write_atomical
 from benchmarker.sweep.judge_quality import Judgement, check_inputs
 from benchmarker.sweep.prepare_host import prepare_host
 from benchmarker.sweep.request import SweepRequest
-from benchmarker.sweep.sweep_plan import Forecast, Schedule
-from benchmarker.sweep.sweep_state import Progress, Sweep
+from benchmarker.sweep.sweep_plan import Schedule
+from benchmarker.sweep.sweep_state import LiveTable, Progress, Sweep
 from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, why_unlike
 
 RETRIES = 2
@@ -155,12 +155,12 @@ class RayPool(Pool):
         return any(running.work is None for running in self._running.values())
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
-        sweep, profiles = self._sweep, self._profiles_of(work)
-        progress = sweep.progress.for_remote(profiled=set(sweep.jobs) - profiles)
-        sweep.progress.profiled |= profiles
+        sweep, profiles, known = self._sweep, self._profiles_of(work), self._sweep.progress
+        progress = Progress(LiveTable(sweep.workload), known.given_up, known.cell_s, set(sweep.jobs) - profiles)
+        known.profiled |= profiles
         tasks, names = ((), work.records) if isinstance(work, Judgement) else (work.tasks, ())
-        forecast = Forecast(sweep.jobs, shared_imports=sweep.settings.shared_imports)
-        schedule = Schedule(forecast, tasks, rounds=sweep.schedule.rounds)
+        schedule = Schedule(sweep.jobs, shared_imports=sweep.settings.shared_imports)
+        schedule.add(tasks, rounds=sweep.schedule.rounds)
         remote = replace(sweep, progress=progress, schedule=schedule)
         files = {name: (sweep.folder / name).read_bytes() for name in names}
         task = Task(worker, work, remote, shares_host=shares_host, files=files)

@@ -104,21 +104,20 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     before, notes = _before(path, folder) if settings.resume else (None, ())
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
-    earlier = _saved_variants(saved, before) if before and not options.text and len(words) == bool(word) else {}
+    earlier: dict[str, Job] = {}
+    if before and not options.text and len(words) == bool(word):
+        jobs_by_name = {job.variant.name: job for job in saved}
+        before_names = before.variants or tuple(jobs_by_name)
+        earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
     arguments = before.arguments if earlier and before else (*names, *options.text)
     first = experiment.baseline or experiment.variants[0].name
     baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
-    file = SweepFile(
-        config=before.config if before else str(path),
-        arguments=arguments,
-        variants=tuple(jobs),
-        rounds=settings.rounds or (before.rounds if before else experiment.procedure.rounds),
-        max_rounds=_max_rounds(settings, before, experiment),
-        seed=_seed(settings, before),
-        started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
-        baseline=(before.baseline if earlier and before else None) or baseline,
-    )
+    kept = before.baseline if earlier and before else None
+    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=kept or baseline)
+    notes += _edited(config, saved, is_used=not earlier)
+    if before and before.arguments != arguments:
+        notes += (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
     return SweepRequest(
         config=config,
         jobs=jobs,
@@ -127,8 +126,36 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         folder=folder,
         before=before,
         saved=saved,
-        notes=(*notes, *_edited(config, saved, is_used=not earlier), *_replaced(before, arguments)),
+        notes=notes,
         settings=settings,
+    )
+
+
+def _sweep_file(
+    config: ConfigFile,
+    before: SweepFile | None,
+    settings: Settings,
+    *,
+    arguments: tuple[str, ...],
+    jobs: Mapping[str, Job],
+    baseline: str,
+) -> SweepFile:
+    procedure = config.experiment.procedure
+    max_rounds = None if "rounds" in procedure.model_fields_set else MAX_ROUNDS
+    if settings.max_rounds or settings.rounds:
+        max_rounds = settings.max_rounds
+    elif before:
+        max_rounds = before.max_rounds
+    seed = before.seed if before and settings.seed is None else settings.seed
+    return SweepFile(
+        config=before.config if before else str(config.path),
+        arguments=arguments,
+        variants=tuple(jobs),
+        rounds=settings.rounds or (before.rounds if before else procedure.rounds),
+        max_rounds=max_rounds,
+        seed=seed if seed is not None else random.randrange(SEEDS),
+        started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
+        baseline=baseline,
     )
 
 
@@ -152,20 +179,6 @@ def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
     return choices[0] if choices else None
 
 
-def _max_rounds(settings: Settings, before: SweepFile | None, experiment: ExperimentBase) -> int | None:
-    if settings.max_rounds or settings.rounds:
-        return settings.max_rounds
-    if before:
-        return before.max_rounds
-    return None if "rounds" in experiment.procedure.model_fields_set else MAX_ROUNDS
-
-
-def _seed(settings: Settings, before: SweepFile | None) -> int:
-    if settings.seed is not None:
-        return settings.seed
-    return before.seed if before else random.randrange(SEEDS)
-
-
 def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[str, ...]]:
     """Return the file of the sweep to resume; else None and the reason."""
     if folder and not folder.is_dir():
@@ -179,12 +192,6 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
     if not before and folder and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(f"--resume: {folder} holds records that no sweep made; choose another folder with --output")
     return before, () if before else ("there is no sweep of this config to resume; this is a new one",)
-
-
-def _saved_variants(saved: Sequence[Job], before: SweepFile) -> dict[str, Job]:
-    jobs = {job.variant.name: job for job in saved}
-    names = before.variants or tuple(jobs)
-    return {name: jobs[name] for name in names} if jobs.keys() >= set(names) else {}
 
 
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
@@ -203,12 +210,6 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
         jobs[job.variant.name] = job
     return jobs
-
-
-def _replaced(before: SweepFile | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    if before is None or before.arguments == arguments:
-        return ()
-    return (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
 
 
 def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
 from benchmarker.sweep.sweep_plan import (
     RAY,
-    Forecast,
     Schedule,
     Task,
     local_numbers,
@@ -58,15 +57,15 @@ def run_sweep(
         check_devices(request.jobs.values())
     if settings.places != RAY:
         check_inputs(request.jobs.values())
-    forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
-    for line in (*request.notes, *plan_lines(request, forecast)):
+    schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
+    for line in (*request.notes, *plan_lines(request, schedule)):
         terminal.line(line)
     if settings.dry_run:
         return None, None
     pool = _pool(settings, tools)
     try:
         environment, commit = pool.prepare(request, terminal.line)
-        sweep = _sweep(request, environment, tools, forecast, commit=commit)
+        sweep = _sweep(request, environment, tools, schedule, commit=commit)
         with locked(sweep.folder):
             open_folder(request, sweep.folder, sweep.jobs)
             terminal.line(f"records: {sweep.folder}")
@@ -100,7 +99,7 @@ def _pool(settings: Settings, tools: Tools) -> Pool:
 
 
 def _sweep(
-    request: SweepRequest, environment: Environment, tools: Tools, forecast: Forecast, *, commit: str | None
+    request: SweepRequest, environment: Environment, tools: Tools, schedule: Schedule, *, commit: str | None
 ) -> Sweep:
     config, workload = request.config, workload_of(request.config.experiment.workload)
     first = next(iter(request.jobs.values()))
@@ -118,7 +117,7 @@ def _sweep(
         started_at=request.file.started_at,
         settings=request.settings,
         progress=Progress(LiveTable(workload)),
-        schedule=Schedule(forecast),
+        schedule=schedule,
         display=request.display,
         run=tools.run,
     )
@@ -183,7 +182,7 @@ class Loop:
             self._terminal.line(note)
         if request.settings.resume:
             cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-            left_s = self._sweep.schedule.forecast.seconds(tasks)
+            left_s = self._sweep.schedule.seconds(tasks)
             forecast = f"; first guess: {approximate_duration(left_s)} to go" if reusable.finished and tasks else ""
             self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
         self._sweep.progress.profiled |= reusable.profiled

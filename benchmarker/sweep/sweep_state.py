@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 RUN = (sys.executable, "-m", "benchmarker.run")
-CELL_LIMIT_S = 1800.0
-"""Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
-MIN_CELL_LIMIT_S = 120.0
-CELL_LIMIT_FACTOR = 10
 MIN_TIMED = 6
 """Cells after which the host can be judged to be busy throughout."""
 UNKNOWN = "·"
@@ -74,12 +70,6 @@ class Sweep:
         arguments = self.workload.point_arguments(point) if point else []
         return f"{self.jobs[variant].reproduce} {shlex.join(arguments)}".strip()
 
-    def cell_limit_s(self, variant: str, position: int) -> float:
-        if self.settings.cell_timeout_s is not None:
-            return self.settings.cell_timeout_s
-        longest_s = self.progress.cell_s.get((variant, position))
-        return CELL_LIMIT_S if longest_s is None else max(MIN_CELL_LIMIT_S, CELL_LIMIT_FACTOR * longest_s)
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -88,6 +78,7 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     alone: str
+    """Command that repeats the measurement by itself."""
 
 
 class LiveTable:
@@ -104,12 +95,7 @@ class LiveTable:
             self.rates[variant, position].append(rate)
 
     def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
-        """Return the table as lines of text.
-
-        Args:
-            points: Points of the grid, in order.
-            running: Variants that are being measured.
-        """
+        """Return the table as lines of text, with a mark at the variants that are being measured."""
         lines = [
             [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
             for name in variants
@@ -165,11 +151,6 @@ class Progress:
             is_missing = variant not in self.profiled
             self.profiled.add(variant)
         return is_missing
-
-    def for_remote(self, profiled: set[str]) -> Progress:
-        """Return a copy for another process, with a live table of its own."""
-        table = LiveTable(self.live_table.workload)
-        return Progress(table, given_up=self.given_up, cell_s=self.cell_s, profiled=profiled)
 
     def learn(self, remote: Progress, folder: Path) -> None:
         """Take in the progress of another process, whose logs are in this folder now."""

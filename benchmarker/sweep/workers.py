@@ -111,7 +111,7 @@ class Pool(Protocol):
         """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
     def begin(self, sweep: Sweep) -> None:
-        """Take the values that all work of the sweep needs. Called once, before `start`."""
+        """Take the values that all work of the sweep needs; called once, before `start`."""
 
     def workers(self) -> Sequence[Worker]:
         """Return the present workers that are ready: a cluster loses and gains hosts."""
@@ -220,13 +220,8 @@ def _number(path: Path) -> int:
 
 class LocalPool(Pool):
     def __init__(self, numbers: Sequence[int], tools: Tools) -> None:
-        """Start nothing yet.
-
-        Args:
-            numbers: GPUs with a worker each; none for one worker without a card of its own.
-        """
-        self._tools = tools
-        self._numbers = numbers
+        """Start nothing yet. Each GPU number has a worker; without numbers there is one, without a card of its own."""
+        self._tools, self._numbers = tools, numbers
         host = socket.gethostname()
         names: list[str | None] = [f"{LOCAL}{number}" for number in numbers]
         names = names or [None]
@@ -336,11 +331,6 @@ class LocalPool(Pool):
 
 
 def visible_card(number: int, visible: str | None) -> str:
-    """Return the name of a card for a process that is to see it alone.
-
-    Args:
-        number: Number of the card in this process.
-        visible: Names of the cards that this process sees, separated by commas; None for all.
-    """
+    """Return the name of a card for a process that is to see it alone, from the names that this process sees."""
     names = visible.split(",") if visible else []
     return names[number] if number < len(names) else str(number)

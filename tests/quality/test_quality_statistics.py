@@ -14,6 +14,7 @@ from benchmarker.quality.scoring import (
     Scores,
     divergence,
     perplexity,
+    row_values,
     standard_error,
     window_means,
 )
@@ -32,8 +33,7 @@ TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS
 
 def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
     """Compute scores with the code of a run, without a model: save, then compare."""
-    size = SavedTopK.row_values(POSITIONS, top_k) if top_k else SavedLogits.row_values(POSITIONS, VOCABULARY)
-    file = np.zeros((WINDOWS, size), dtype=np.float32)
+    file = np.zeros((WINDOWS, row_values(POSITIONS, VOCABULARY, top_k)), dtype=np.float32)
     saved = SavedTopK(file, count=top_k) if top_k else SavedLogits(file)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):

@@ -147,6 +147,18 @@ def plot(axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: I
     axes.plot(x, y, color=look.colour(ink), marker=look.marker, **style)
 
 
+def name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of horizontal bars, the first at the top."""
+    axes.set_yticks(range(len(names)), list(map(label, names)))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def write_beside(axes: Axes, place: int, text: str) -> None:
+    axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+
+
 def legend_in(names: Sized) -> float:
     return 0.17 * ((len(names) + 1) // 2)
 

@@ -28,7 +28,7 @@ from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.curves import board_chart, curves, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
-from benchmarker.report.charts.style import DARK, LIGHT, Chart, Ink, series_of, to_svg
+from benchmarker.report.charts.style import DARK, LIGHT, Chart, series_of, to_svg
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import forced, left_out, sheets, where
 from benchmarker.schema.record import Environment, RunRecord
@@ -68,37 +68,36 @@ def plain_charts(results: Comparison) -> list[Chart]:
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
-    script = _part("page.js")
+    script = (Path(__file__).parent / "parts" / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     workload = workload_of(results.workload)
     ranking = ranking_of(results)
     limits = workload.limit_sheet(results.rows, whole=True)
     caveats = workload.caveats(results.records, results.rows, baseline=results.baseline)
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            title=page_title(results),
-            policy=_policy(script),
-            style=Markup(_style()),
-            script=Markup(script),
-            badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
-            answer=answer(results, ranking),
-            forced=forced(results),
-            where=where(results),
-            facts=workload.header(results.records),
-            first=first_table(ranking),
-            sheets=[*sheets(results), *([limits] if limits else [])],
-            caption=caption(results),
-            batches=workload.remarks(results.rows, results.baseline),
-            reasons=results.reasons,
-            caveats=[*caveats, *left_out(results)],
-            charts=charts,
-            profiles=_profiles(results),
-            environment=surroundings(results.records),
-            commands=[(name, records[0].reproduce) for name, records in results.members.items()],
-            footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
-            "The values are those of benchmarker compare.",
-        )
+    page = _templates().get_template("page.html")
+    return page.render(
+        title=page_title(results),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        light=LIGHT.variables,
+        dark=DARK.variables,
+        script=Markup(script),
+        badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
+        answer=answer(results, ranking),
+        forced=forced(results),
+        where=where(results),
+        facts=workload.header(results.records),
+        first=first_table(ranking),
+        sheets=[*sheets(results), *([limits] if limits else [])],
+        caption=caption(results),
+        batches=workload.remarks(results.rows, results.baseline),
+        reasons=results.reasons,
+        caveats=[*caveats, *left_out(results)],
+        charts=charts,
+        profiles=_profiles(results),
+        environment=surroundings(results.records),
+        commands=[(name, records[0].reproduce) for name, records in results.members.items()],
+        footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
+        "The values are those of benchmarker compare.",
     )
 
 
@@ -118,25 +117,14 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    templates.filters |= {"html": html, "cell": cell, "plain": plain_line, "svg": lambda chart: Markup(to_svg(chart))}
+    templates.filters |= {
+        "html": html,
+        "cell": cell,
+        "plain": plain_line,
+        "svg": lambda chart: Markup(to_svg(chart)),
+        "variables": lambda colours: "; ".join(f"--{name}: {colour}" for name, colour in colours.items()),
+    }
     return templates
-
-
-def _part(name: str) -> str:
-    return (Path(__file__).parent / "parts" / name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    return _part("page.css").replace("{{ light }}", _variables(LIGHT)).replace("{{ dark }}", _variables(DARK))
-
-
-def _variables(ink: Ink) -> str:
-    return "; ".join(f"--{name}: {colour}" for name, colour in ink.variables.items())
-
-
-def _policy(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
