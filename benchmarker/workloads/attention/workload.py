@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
+from benchmarker.schema.registry import Metric
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
@@ -27,8 +27,8 @@ from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Row
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.metric import Axis
+from benchmarker.schema.registry import Axis
 from benchmarker.workloads.context_parallel.context_parallel_metrics import METRICS
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, ContextParallelVariantFacts
 from benchmarker.workloads.context_parallel.spec import (
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance, Row
     from benchmarker.core.tables import Column
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
 
 

@@ -11,9 +11,9 @@ from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.formatting import GIB
-from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import Option
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
@@ -22,8 +22,8 @@ from benchmarker.workloads.training.record import StepPart
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")

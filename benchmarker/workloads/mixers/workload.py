@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
+from benchmarker.schema.registry import Metric
 from benchmarker.workloads.mixers.mixer_variants import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
@@ -27,8 +27,8 @@ from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
     from benchmarker.core.tables import Sheet
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
     from benchmarker.workloads.mixers.mixers_reading import MixersRow
 

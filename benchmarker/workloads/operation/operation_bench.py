@@ -27,7 +27,7 @@ from benchmarker.measure.repeat import Step, calls_needed
 from benchmarker.workloads.operation.operation_call import CallInputs, Implementation, Operation, results_of
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, PassMemory, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Nothing, Session
+from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     import torch
@@ -229,7 +229,7 @@ class ReadyCall:
     copies: list[CallInputs]
 
 
-class OperationBench(Nothing, ABC):
+class OperationBench(Bench, ABC):
     """Measures one implementation over a grid of lengths."""
 
     def __init__(self, implementation: Implementation, device: Device, *, cache_bytes: int | None = None) -> None:

@@ -13,7 +13,7 @@ WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
 """Metrics whose keys do not follow the rule for metric names."""
 
 
-FIELDS = (
+COSTS = (
     "peak_memory_bytes",
     "weight_bytes",
     "bits_per_weight",
@@ -24,10 +24,6 @@ FIELDS = (
     "mbu",
     "floor_s",
     "best_ratio",
-    "best_ratio_reached",
-    "prefill_mfu",
-    "kernels_per_token",
-    "same_tokens",
 )
 """Fields of a row that are keys too."""
 OF_QUALITY = ("perplexity", "kl_divergence", "top1_agreement")
@@ -44,7 +40,9 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         **{f"{name}_s": _value(getattr(row, name)) for name in ("latency", "ttft", "tpot")},
         "tokens_per_s": _value(row.rate),
         "decode_tokens_per_s": row.decode_tokens_per_s,
-        **{name: getattr(row, name) for name in FIELDS},
+        **{name: getattr(row, name) for name in COSTS},
+        "best_ratio_reached": row.share_of_best_ratio,
+        **{name: getattr(row, name) for name in ("prefill_mfu", "kernels_per_token", "same_tokens")},
         **ratio_numbers(row),
         "bound_by": row.bound_by,
         **(_details(row.quality) if row.quality else dict.fromkeys(OF_QUALITY)),
