@@ -15,8 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
-from benchmarker.distributed.torchrun import hosts
+from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_reference import inputs_sha256
 from benchmarker.workloads.context_parallel.record import (
