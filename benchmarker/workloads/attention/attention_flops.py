@@ -41,7 +41,6 @@ def demand_of(shape: AttentionShape) -> AttentionDemand:
 
 
 def _bytes(shape: AttentionShape) -> int:
-    """Forward: read q, k, v; write o. Backward: read q, k, v, o, do; write dq, dk, dv. Both: the log-sum-exp."""
     row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
     queries, keys = row * shape.heads, row * shape.kv_heads
     forward = 2 * queries + 2 * keys

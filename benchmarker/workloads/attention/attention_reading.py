@@ -24,7 +24,6 @@ from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
-from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
     LargestCall,
@@ -162,7 +161,6 @@ def growth(times: Times) -> Growth | None:
 
 
 def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
-    """Return fixed_s, factor_s and the sum of squared relative distances of the best fit with an exponent."""
     import numpy
     from scipy.optimize import nnls
 
@@ -174,7 +172,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
-    series = length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text)
+    series = length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     # A batch that shrinks with the length would hide the growth.
     grown = [sentence for line in series if line.has_one_batch_size for sentence in _grown(line, rows)]
@@ -182,7 +180,6 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
 
 
 def _variants(line: LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield each variant with its measured rows of the series, by length."""
     for name in dict.fromkeys(row.variant for row in rows):
         measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
         if len(measured) > 1:

@@ -62,7 +62,6 @@ def inputs_sha256(shape: AttentionShape, device: str, *, seed: int) -> str:
 
 
 def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
-    """Yield query, key, value, and the gradient of the output if there is a backward pass, in float32."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -152,7 +151,6 @@ def reference(
 
 
 def _allowed(shape: AttentionShape, rows: list[int], device: torch.device) -> Tensor | None:
-    """Return the mask of those rows, [rows, length], True for visible keys."""
     import torch
 
     if not shape.causal:

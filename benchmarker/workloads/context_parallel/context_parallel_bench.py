@@ -19,13 +19,13 @@ from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
 from benchmarker.workloads.attention.attention_reference import inputs_sha256
+from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
     ContextParallelFacts,
     ContextParallelSample,
     RankTrace,
 )
-from benchmarker.workloads.context_parallel.shards import refuse_wrong
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
 from benchmarker.workloads.context_parallel.splittings import (
     check_devices,
@@ -42,7 +42,6 @@ from benchmarker.workloads.session import Nothing, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind
 
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""
@@ -212,9 +211,6 @@ class ContextParallelBench(Nothing):
         return [answer, *answers]
 
     def _open(self, count: int) -> None:
-        """Start that many ranks."""
-        from benchmarker.workloads.context_parallel.rank_work import RankWork, serve_rank_0
-
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
         devices = devices_of(self._device.torch_name, count)
@@ -226,7 +222,6 @@ class ContextParallelBench(Nothing):
         self._own = RankWork(0, count, devices[0], **options)
 
     def _save_cell(self, error: RankError) -> None:
-        """Save the cell in which this process hangs, before it is ended."""
         assert self._point is not None
         cell = self.cell(self._point).model_copy(
             update={"status": "timeout" if error.kind == "timeout" else "crash", "error_kind": error.kind}
@@ -251,7 +246,6 @@ def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Ite
 
 @contextmanager
 def _restored_threads() -> Iterator[None]:
-    """Restore the number of threads, which ranks on one CPU divide."""
     import torch
 
     threads = torch.get_num_threads()

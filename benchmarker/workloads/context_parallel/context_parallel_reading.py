@@ -149,7 +149,6 @@ def _all_lengths(lengths: Sequence[int]) -> str:
 
 
 def _need_text(row: Row) -> str:
-    """Return `; each step would need 488 GB/s, and the link gives 296`, or '' without a ring."""
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
     if needed is None or link is None:
         return ""
@@ -174,7 +173,6 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield cells whose exposed communication differs between the trace and leaving out the exchange."""
     for row in rows:
         by_trace, by_difference = row.facts.get("exposed_trace"), row.facts.get("exposed")
         if not row.cell or by_trace is None or by_difference is None:

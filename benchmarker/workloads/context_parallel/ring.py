@@ -190,13 +190,11 @@ class Ring(NamedTuple):
         return query_gradient.to(query.dtype), key_gradient.to(key.dtype), value_gradient.to(value.dtype)
 
     def _pass_on(self, number: int, key: Tensor, value: Tensor) -> Pending | None:
-        """Start the exchange during a step's block; the last step needs none."""
         return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
 
     def _block(
         self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, step: RingStep
     ) -> Gradients | None:
-        """Return one block's gradients; None for a hidden block."""
         if step.is_hidden:
             return None
         gradient, query, output, lse = (

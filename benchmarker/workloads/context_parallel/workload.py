@@ -121,7 +121,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
 
 
 def _exchange_text(record: ContextParallelRecord) -> str | None:
-    """Return `nccl 2.28.9`, `gloo`."""
     return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
 
 

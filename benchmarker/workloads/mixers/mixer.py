@@ -125,15 +125,12 @@ def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
 
 
 def _state_floats(mixer: Mixer, shape: MixerShape) -> int:
-    """Return the numbers that a decode step after the last token would read."""
     if mixer.state_products is None:
         return shape.heads * (shape.head_dim + shape.value_dim) * shape.seq_len
     return shape.heads * shape.head_dim * shape.value_dim
 
 
 def _bytes(mixer: Mixer, shape: MixerShape) -> int:
-    """Forward: read inputs, write output. Backward: read inputs and the output's gradient, write gradients; softmax
-    also reads its output again and the log-sum-exp of each row."""
     rows = shape.tokens * shape.heads
     gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated else 0
     inputs = rows * (2 * shape.head_dim + shape.value_dim) * shape.element_bytes + gates

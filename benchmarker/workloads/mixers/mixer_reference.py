@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarker.workloads.attention.attention_reference import check as check_attention
-from benchmarker.workloads.mixers.chunked import EPSILON, chunked, head_decay
 from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, softmax_shape
+from benchmarker.workloads.mixers.mixer_variants import EPSILON, chunked, head_decay
 from benchmarker.workloads.mixers.record import MixersTensorError
 from benchmarker.workloads.mixers.spec import MixerShape
 from benchmarker.workloads.operation.operation_call import (
@@ -84,7 +84,6 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
 
 
 def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
-    """Return query, key, value, gate, strength, and the output's gradient if there is a backward pass; length first."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)

@@ -104,7 +104,6 @@ def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) ->
 
 
 def _copy_batch(count: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
-    """Return tokens, a separator, and the tokens without the last; labels start at the separator."""
     first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, count), generator=generator)
     tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
     return Batch(tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1))

@@ -168,7 +168,6 @@ class MixersBench(OperationBench):
     def _checked_errors(
         self, results: Results, inputs: CallInputs, shape: MixerShape, length: str = ""
     ) -> tuple[MixersTensorError, ...]:
-        """Return the errors of the results; raise WrongResultError if one is above its tolerance."""
         errors = errors_of(results, self._mixer, inputs, shape, self._mixer_implementation.layout)
         for tensor in errors:
             if tensor.error > tensor.tolerance:
@@ -199,7 +198,6 @@ class MixersBench(OperationBench):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
-        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
             largest = 0.0
             for length in CHUNK_ENDS:

@@ -24,7 +24,6 @@ from benchmarker.explain.values import NotExplained
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
-from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
     kernels_note,
     largest_call,
@@ -122,7 +121,7 @@ def remarks(rows: Sequence[MixersRow]) -> list[str]:
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
     """Return the lengths at which each mixer crosses the best softmax, and those of its kernels if they differ."""
     lines = []
-    for series in length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text):
+    for series in length_series([row.cell for row in rows if row.cell and row.latency]):
         members = [row for row in rows if row.cell in series.keys and row.latency]
         by_kernels = _softmax_ratios(members, lambda row: row.kernels_by_round)
         for variant, points in _softmax_ratios(members, lambda row: row.latency_by_round).items():

@@ -72,7 +72,6 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
 
 
 def _with_verdicts(by_variant: dict[str, list[TaskScore]], baseline: str | None) -> list[Learned]:
-    """Return the variants of one task. Fewer bits are judged like a shorter time."""
     bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
     texts: dict[str, str] = {}
     if baseline in bits:
