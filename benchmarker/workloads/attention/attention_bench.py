@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.attention_flops import demand_of
 from benchmarker.workloads.attention.attention_reference import check, input_bytes, inputs_sha256, make_inputs, wrong
-from benchmarker.workloads.attention.attention_variants import implementation_of, source_sha256, variants_with_kernel
+from benchmarker.workloads.attention.attention_variants import (
+    AttentionImplementation,
+    implementation_of,
+    source_sha256,
+    variants_with_kernel,
+)
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 
-class AttentionBench(OperationBench):
+class AttentionBench(OperationBench[AttentionImplementation]):
     def __init__(
         self,
         subject: AttentionSubject,

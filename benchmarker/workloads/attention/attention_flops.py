@@ -41,6 +41,7 @@ def demand_of(shape: AttentionShape) -> AttentionDemand:
 
 
 def _bytes(shape: AttentionShape) -> int:
+    """Forward: read q, k, v; write o. Backward: read q, k, v, o, do; write dq, dk, dv. Both: the log-sum-exp."""
     row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
     queries, keys = row * shape.heads, row * shape.kv_heads
     forward = 2 * queries + 2 * keys
@@ -50,12 +51,12 @@ def _bytes(shape: AttentionShape) -> int:
     return forward + 4 * queries + 4 * keys + 2 * lse
 
 
-def scores_passes(shape: AttentionShape) -> int:
+def scores_passes(*, is_causal: bool, is_backward: bool) -> int:
     """Return how often `naive` moves the score matrix.
 
     Forward: written by the first product, read and written by scaling, by the mask (if any) and by the softmax, read by
     the second product. Backward: read for dv, written as dp, read twice and written once by the softmax, read and
     written by the mask (if any) and by scaling, read for dq and for dk.
     """
-    forward, backward = (8, 11) if shape.causal else (6, 9)
-    return forward + backward * shape.is_backward
+    forward, backward = (8, 11) if is_causal else (6, 9)
+    return forward + backward * is_backward

@@ -20,10 +20,8 @@ from benchmarker.core.tables import plain_line
 from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.profiling.categories import Category, seconds_by_category
-from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
-from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
     LargestCall,
@@ -33,7 +31,6 @@ from benchmarker.workloads.operation.operation_reading import (
     length_series,
     timed_call,
 )
-from benchmarker.workloads.operation.spec import LengthPoint
 
 IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
@@ -67,23 +64,13 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     if limits is None or demand is None:
         return None
     computing_s, least_moving_s = demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s
-    moving_s = least_moving_s + scores_s(record, cell, limits)
+    moving_s = least_moving_s
+    if record.variant.variant == NAIVE:
+        passes = scores_passes(is_causal=record.subject.causal, is_backward=cell.mode == "forward_backward")
+        moving_s += passes * demand.scores_bytes / limits.bytes_per_s
     if computing_s >= moving_s:
         return Floor(computing_s, "flops")
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
-
-
-def scores_s(record: AttentionRecord, cell: AttentionCell, limits: Limits) -> float:
-    """Return the seconds of moving the scores at the measured bandwidth; 0 for a fused kernel."""
-    if not _writes_scores(record) or cell.demand is None:
-        return 0.0
-    variant = AttentionVariant(name=record.variant.name, variant=record.variant.variant, dtype=record.variant.dtype)
-    shape = shape_of(record.subject, variant, LengthPoint(cell.seq_len, cell.batch_size, cell.mode))
-    return scores_passes(shape) * cell.demand.scores_bytes / limits.bytes_per_s
-
-
-def _writes_scores(record: AttentionRecord) -> bool:
-    return record.variant.variant == NAIVE
 
 
 def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
@@ -102,7 +89,7 @@ def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
 
 
 def _fewer_bytes(case: Case) -> str:
-    if _writes_scores(cast("AttentionRecord", case.record)):
+    if cast("AttentionRecord", case.record).variant.variant == NAIVE:
         return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
     return ADVICE["bandwidth"](case)
 
@@ -131,14 +118,6 @@ class Growth:
             f"t = {seconds(self.fixed_s)} + {self.factor_s * 1e6:.2g} us * S^{self.exponent:.2f} over {self.lengths} "
             f"lengths, at most {percent(self.worst)} off"
         )
-
-
-def local_exponents(times: Times) -> list[float]:
-    """Return log(t2 / t1) / log(S2 / S1) for adjacent lengths; for a doubling it is log2(t2 / t1)."""
-    return [
-        math.log(longer_s / shorter_s) / math.log(longer / shorter)
-        for (shorter, shorter_s), (longer, longer_s) in pairwise(sorted(times))
-    ]
 
 
 def growth(times: Times) -> Growth | None:
@@ -228,9 +207,8 @@ def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def exponents_text(times: Times) -> str:
-    """Return `S^1.93 from 4,096 to 8,192, S^1.98 from 8,192 to 16,384`."""
-    lengths = sorted(length for length, _ in times)
+    """Return log(t2 / t1) / log(S2 / S1) for adjacent lengths: `S^1.93 from 4,096 to 8,192`."""
     return ", ".join(
-        f"S^{exponent:.2f} from {shorter:,} to {longer:,}"
-        for exponent, (shorter, longer) in zip(local_exponents(times), pairwise(lengths), strict=True)
+        f"S^{math.log(longer_s / shorter_s) / math.log(longer / shorter):.2f} from {shorter:,} to {longer:,}"
+        for (shorter, shorter_s), (longer, longer_s) in pairwise(sorted(times))
     )

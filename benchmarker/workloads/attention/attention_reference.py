@@ -11,7 +11,7 @@ the output and of the gradient of the queries. Gradients of keys and values depe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from benchmarker.workloads.attention.record import AttentionChecked, AttentionTensorError
@@ -78,19 +78,12 @@ def rows_of(seq_len: int) -> list[int]:
 
 
 def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> AttentionChecked:
-    """Compare one call's results with float64.
-
-    Args:
-        results: `o`, and with a backward pass `dq`, `dk`, `dv`; full tensors.
-
-    Raises:
-        WrongResultError: A result holds a number that is not finite.
-    """
+    """Compare one call's full results with float64. Raises WrongResultError if a number is not finite."""
     import torch
 
     check_finite(results)
     rows = rows_of(shape.seq_len)
-    exact = reference(inputs, shape, rows, torch.float64, _by_formula)
+    exact = reference(inputs, shape, rows, torch.float64, by_formula)
     by_math = reference(inputs, shape, rows, inputs.named["q"].dtype, _by_math)
     tensors = []
     for name, expected in exact.items():
@@ -132,15 +125,13 @@ def reference(
     gradient = None if inputs.gradient is None else inputs.gradient[:, :, rows].reshape(query.shape)
     chunk = max(1, CHUNK_BYTES // (group_size * len(rows) * shape.seq_len * 8))
     allowed = _allowed(shape, rows, query.device)
-    chunks = [
-        _results_of_rows(
-            [tensor[start : start + chunk].to(dtype) for tensor in (query, key, value)],
-            None if gradient is None else gradient[start : start + chunk].to(dtype),
-            allowed,
-            attend,
-        )
-        for start in range(0, groups, chunk)
-    ]
+    chunks: list[list[Tensor]] = []
+    for start in range(0, groups, chunk):
+        part = slice(start, start + chunk)
+        leaves = [tensor[part].to(dtype).requires_grad_(shape.is_backward) for tensor in (query, key, value)]
+        output = attend(*leaves, allowed)
+        gradients = () if gradient is None else torch.autograd.grad(output, leaves, gradient[part].to(dtype))
+        chunks.append([output.detach(), *gradients])
     joined = [torch.cat(tensors) for tensors in zip(*chunks, strict=True)]
     names: tuple[TensorName, ...] = ("o", "dq", "dk", "dv") if len(rows) == shape.seq_len else ("o", "dq")
     heads = {"o": shape.heads, "dq": shape.heads, "dk": shape.kv_heads, "dv": shape.kv_heads}
@@ -159,19 +150,7 @@ def _allowed(shape: AttentionShape, rows: list[int], device: torch.device) -> Te
     return (distance >= 0) & (distance < (shape.window or shape.seq_len))
 
 
-def _results_of_rows(
-    tensors: Sequence[Tensor], gradient: Tensor | None, allowed: Tensor | None, attend: Attend
-) -> list[Tensor]:
-    import torch
-
-    query, key, value = (tensor.requires_grad_(gradient is not None) for tensor in tensors)
-    output = attend(query, key, value, allowed)
-    if gradient is None:
-        return [output]
-    return [output.detach(), *torch.autograd.grad(output, (query, key, value), gradient)]
-
-
-def _by_formula(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+def by_formula(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)

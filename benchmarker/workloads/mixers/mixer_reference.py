@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_reference import by_formula
 from benchmarker.workloads.attention.attention_reference import check as check_attention
-from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, softmax_shape
+from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, MixerImplementation, softmax_shape
 from benchmarker.workloads.mixers.mixer_variants import EPSILON, chunked, head_decay
 from benchmarker.workloads.mixers.record import MixersTensorError
 from benchmarker.workloads.mixers.spec import MixerShape
@@ -29,7 +31,6 @@ from benchmarker.workloads.operation.operation_call import (
     hash_inputs,
     relative_error,
 )
-from benchmarker.workloads.operation.record import TensorName
 
 if TYPE_CHECKING:
     import torch
@@ -93,32 +94,27 @@ def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
     return [torch.randn(size, generator=generator, device=device) for size in sizes]
 
 
-def tolerance_of(tensor: TensorName, dtype: str) -> float:
-    return TOLERANCES[dtype] * (GATE_FACTOR if tensor in ("dg", "dbeta") else 1.0)
-
-
-def errors_of(
-    results: Results, mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout
+def checked_errors(
+    results: Results, implementation: MixerImplementation, inputs: CallInputs, shape: MixerShape, suffix: str = ""
 ) -> tuple[MixersTensorError, ...]:
-    """Return the error of each result.
-
-    Args:
-        results: `o`, and with a backward pass the gradients; full tensors in the layout.
-
-    Raises:
-        WrongResultError: A result holds a number that is not finite.
-    """
+    """Return the error of the output and of the gradients. Raises WrongResultError, with a suffix, if one is above its
+    tolerance or holds a number that is not finite."""
     check_finite(results)
-    if mixer.state_products is None and shape.value_dim == shape.head_dim:
+    if implementation.is_softmax and shape.value_dim == shape.head_dim:
         checked = check_attention(results, inputs, softmax_shape(shape))
         errors = {tensor.tensor: tensor.error for tensor in checked.tensors}
     else:
-        expected = reference(mixer, inputs, shape, layout)
+        layout = implementation.layout
+        expected = reference(implementation.mixer, inputs, shape, layout)
         errors = {name: relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()}
-    return tuple(
-        MixersTensorError(tensor=name, error=error, tolerance=tolerance_of(name, shape.dtype))
-        for name, error in errors.items()
-    )
+    tensors = []
+    for name, error in errors.items():
+        tolerance = TOLERANCES[shape.dtype] * (GATE_FACTOR if name in ("dg", "dbeta") else 1.0)
+        if error > tolerance:
+            problem = f"{name} is off by {error:.2g} of its size from float64; {tolerance:.0e} is allowed"
+            raise WrongResultError(f"wrong result{suffix}: {problem}")
+        tensors.append(MixersTensorError(tensor=name, error=error, tolerance=tolerance))
+    return tuple(tensors)
 
 
 def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
@@ -151,9 +147,10 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *,
     """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
     import torch
 
-    if mixer.state_products is None:
-        return _softmax(leaves["q"], leaves["k"], leaves["v"])
     length = leaves["q"].shape[1]
+    if mixer.state_products is None:
+        allowed = torch.ones(length, length, dtype=torch.bool, device=leaves["q"].device).tril()
+        return by_formula(leaves["q"], leaves["k"], leaves["v"], allowed)
     log_decay = leaves.get("g", None if decay is None else decay[:, None].expand(-1, length))
     arguments = [leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")]
 
@@ -201,12 +198,3 @@ def recurrence(
             output = output / ((q * key_sum).sum(-1, keepdim=True) + EPSILON)
         outputs.append(output)
     return torch.stack(outputs, dim=1)
-
-
-def _softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    import torch
-
-    scores: Tensor = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
-    later: Tensor = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
-    output: Tensor = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
-    return output

@@ -135,11 +135,7 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
 def _softmax_ratios(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
 ) -> dict[str, list[SoftmaxRatio]]:
-    """Return the ratios of each mixer to the fastest softmax of the same length, shortest length first.
-
-    Args:
-        seconds_of: Returns a row's time by round; empty if unknown.
-    """
+    """Return the ratios of each mixer's times by round to those of the fastest softmax, shortest length first."""
     by_length: dict[int, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and seconds_of(row):
@@ -164,46 +160,39 @@ def _ratios(points: Sequence[SoftmaxRatio]) -> Ratios:
 
 
 def crossing_text(variant: str, points: Sequence[SoftmaxRatio]) -> str | None:
-    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths."""
+    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths.
+
+    Args:
+        points: Shortest length first.
+    """
     if len(points) < 2:
         return None
-    ordered = sorted(points, key=lambda point: point.seq_len)
-    spans = crossings(_ratios(ordered))
-    best = {point.seq_len: point.best for point in ordered}
-    if spans:
+    best = {point.seq_len: point.best for point in points}
+    if spans := crossings(_ratios(points)):
         return "; ".join(
             f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "
             f"positions on ({best[span.before]} at {span.before:,})"
             for span in spans
         )
-    shortest, longest = ordered[0], ordered[-1]
+    shortest, longest = points[0], points[-1]
     lengths = f"from {shortest.seq_len:,} to {longest.seq_len:,} positions"
-    names = " and ".join(dict.fromkeys(best.values()))
-    ends = f"{_times(shortest.ratio)} at {shortest.seq_len:,}, {_times(longest.ratio)} at {longest.seq_len:,}"
-    is_faster = always_faster(_ratios(ordered))
+    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best.values()))})"
+    ends = ", ".join(f"{decimal(end.ratio.value, digits=3)}x at {end.seq_len:,}" for end in (shortest, longest))
+    is_faster = always_faster(_ratios(points))
     if is_faster is None:
-        return f"{variant} relative to the best softmax ({names}): {ends}; no crossing is decided, {lengths}"
-    verdict = verdict_text(is_faster=is_faster)
-    return f"{variant} is {verdict} than the best softmax ({names}) at all measured lengths, {lengths}: {ends}"
+        return f"{variant} relative to {softmax}: {ends}; no crossing is decided, {lengths}"
+    return f"{variant} is {verdict_text(is_faster=is_faster)} than {softmax} at all measured lengths, {lengths}: {ends}"
 
 
 def kernels_text(points: Sequence[SoftmaxRatio]) -> str:
-    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided.
-
-    Args:
-        points: Ratios of the kernels' times, without the host that launches them.
-    """
+    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided, from the ratios of
+    the kernels' times without the host that launches them."""
     start = "; its kernels alone are"
-    spans = crossings(_ratios(points))
-    if spans:
+    if spans := crossings(_ratios(points)):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
         return f"{start} {', '.join(texts)}"
     is_faster = always_faster(_ratios(points))
     return "" if is_faster is None else f"{start} {verdict_text(is_faster=is_faster)} at all measured lengths"
-
-
-def _times(ratio: Ratio) -> str:
-    return f"{decimal(ratio.value, digits=3)}x"
 
 
 def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
@@ -241,7 +230,7 @@ def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
 
     if len({tokens for tokens, _ in sizes}) < SLOPE_LENGTHS:
         return None
-    tokens, measured = (numpy.array(values, dtype=float) for values in zip(*sizes, strict=True))
+    tokens, measured = numpy.array(sizes, dtype=float).T
     per_token, fixed = numpy.polyfit(tokens, measured, 1)
     worst = float(numpy.max(numpy.abs(fixed + per_token * tokens - measured) / measured))
     return Slope(float(fixed), float(per_token), worst)

@@ -219,8 +219,8 @@ class ModelStep:
         memory = self._step.memory()
         if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
             return PassMemory()
+        forward_bytes = memory.forward_peak_bytes - memory.before_bytes
+        backward_bytes = memory.backward_peak_bytes - memory.before_bytes
         return PassMemory(
-            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
-            kept_bytes=memory.kept_bytes,
-            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
+            forward_peak_bytes=forward_bytes, kept_bytes=memory.kept_bytes, backward_peak_bytes=backward_bytes
         )

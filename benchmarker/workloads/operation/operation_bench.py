@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step, calls_needed
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MatmulPrecision = Literal["ieee", "tf32"]
 Work = Callable[[CallInputs], object]
+ImplementationT = TypeVar("ImplementationT", bound=Implementation)
 RECORDED_KERNELS = 20
 """Kernels that a record keeps."""
 NO_BACKEND = (
@@ -219,8 +220,8 @@ class ReadyCall(NamedTuple):
     copies: list[CallInputs]
 
 
-class OperationBench(Nothing, ABC):
-    def __init__(self, implementation: Implementation, device: Device, *, cache_bytes: int | None = None) -> None:
+class OperationBench(Nothing, ABC, Generic[ImplementationT]):
+    def __init__(self, implementation: ImplementationT, device: Device, *, cache_bytes: int | None = None) -> None:
         self.implementation = implementation
         self.device = device
         self.cache_bytes = cache_bytes
