@@ -80,12 +80,7 @@ def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
 
 
 def shard(inputs: CallInputs, plan: Plan) -> CallInputs:
-    """Return a rank's shard of all inputs, as leaves that require a gradient if the full ones do."""
-    named = {
-        name: _shard_of(tensor.detach(), plan).requires_grad_(tensor.requires_grad)
-        for name, tensor in inputs.named.items()
-    }
-    return CallInputs(named, None if inputs.gradient is None else _shard_of(inputs.gradient, plan))
+    return inputs.mapped(lambda tensor: _shard_of(tensor, plan))
 
 
 def gather(results: Results, plan: Plan) -> Results:

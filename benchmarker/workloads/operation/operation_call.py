@@ -106,13 +106,16 @@ class CallInputs:
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.named.values())
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> CallInputs:
+        """Return the results for each tensor, as leaves that require a gradient if the tensors do."""
+        named = {
+            name: function(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in self.named.items()
+        }
+        return CallInputs(named, None if self.gradient is None else function(self.gradient))
+
     def shifted(self, positions: int) -> CallInputs:
         """Return a copy with every tensor rolled: as random as new numbers, and made much faster."""
-        named = {
-            name: tensor.detach().roll(positions).requires_grad_(tensor.requires_grad)
-            for name, tensor in self.named.items()
-        }
-        return CallInputs(named, None if self.gradient is None else self.gradient.roll(positions))
+        return self.mapped(lambda tensor: tensor.roll(positions))
 
     def overwrite(self, source: CallInputs) -> None:
         import torch
