@@ -21,7 +21,7 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
 from benchmarker.measure.repeat import Measured, calls_needed
-from benchmarker.workloads.attention.attention_reference import inputs_sha256
+from benchmarker.workloads.attention.attention_bench import inputs_sha256
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,

@@ -26,14 +26,20 @@ from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.trace import overlap_of
-from benchmarker.workloads.attention.attention_reference import check, input_bytes, make_inputs, wrong
+from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, RingExchange, open_single, open_ulysses
+from benchmarker.workloads.context_parallel.exchange import (
+    COUNT,
+    Plan,
+    RingExchange,
+    open_single,
+    open_torch,
+    open_ulysses,
+)
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
 from benchmarker.workloads.context_parallel.ring import open_ring
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
 from benchmarker.workloads.context_parallel.splittings import spans_of, splitting_of
-from benchmarker.workloads.context_parallel.torch_context_parallel import open_torch
 from benchmarker.workloads.operation.operation_bench import (
     RECORDED_KERNELS,
     CallStep,

@@ -26,7 +26,7 @@ Rows = Literal["all", "early", "late"]
 
 
 class RingStep(NamedTuple):
-    """One step of a ring on one rank: the source of its keys, and the block of scores to compute."""
+    """One step of a ring on one rank."""
 
     source: int
     """Rank that the keys and values come from."""
@@ -69,7 +69,6 @@ def most_of_ideal(ranks: int) -> float:
 @dataclass(frozen=True)
 class Splitting:
     order: Order = "contiguous"
-    """Assignment of positions to ranks."""
     is_ring: bool = False
     """True if keys and values go from rank to rank, one step during each block."""
     splits_heads: bool = False
@@ -95,14 +94,12 @@ FLOAT32_BYTES = 4
 
 
 def splitting_of(name: str) -> Splitting:
-    """Return the entry of a name. Raises SpecError."""
     if name not in VARIANTS:
         raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]
 
 
 def gpus_of(name: str, ranks: int) -> int:
-    """Return the GPUs that a variant computes on."""
     return 1 if splitting_of(name).is_alone else ranks
 
 
@@ -146,11 +143,7 @@ def devices_of(first: str, ranks: int) -> tuple[str, ...]:
 
 
 def check_devices(first: str, ranks: int) -> None:
-    """Raise DeviceError if there are fewer GPUs than ranks.
-
-    Args:
-        first: Device of rank 0, as the user names it.
-    """
+    """Raise DeviceError if there are fewer GPUs than ranks, given the device of rank 0 as the user names it."""
     from benchmarker.distributed.rank import is_torchrun
     from benchmarker.hardware.device import CudaDevice, find_device
 
@@ -187,7 +180,6 @@ def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> Contex
 
 
 def _kv_bytes(shape: AttentionShape, ranks: int) -> int:
-    """Return the bytes of one rank's keys and values."""
     return 2 * shape.batch_size * shape.seq_len // ranks * shape.kv_heads * shape.head_dim * shape.element_bytes
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import WrongResultError
-from benchmarker.workloads.attention.attention_reference import by_formula
-from benchmarker.workloads.attention.attention_reference import check as check_attention
+from benchmarker.workloads.attention.attention_bench import by_formula
+from benchmarker.workloads.attention.attention_bench import check as check_attention
 from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, MixerImplementation, softmax_shape
 from benchmarker.workloads.mixers.mixer_variants import EPSILON, chunked, head_decay
 from benchmarker.workloads.mixers.record import MixersTensorError
@@ -48,7 +48,7 @@ COMPARED_HEADS = 2
 
 def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
     numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
-    gate = 4 + shape.element_bytes if mixer.is_gated else 0
+    gate = 4 + shape.element_bytes if mixer.is_gated_delta else 0
     return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
 
 
@@ -60,7 +60,7 @@ def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layo
     query, key, value, gate, strength, *gradients = _random(shape, device, seed)
     named = {"q": scaled(query, mixer, shape), "k": scaled(key, mixer, shape), "v": value}
     named = {name: tensor.to(dtype) for name, tensor in named.items()}
-    if mixer.is_gated:
+    if mixer.is_gated_delta:
         named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
     if layout == "heads first":
         named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
@@ -79,7 +79,7 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
     """Return queries or keys as the mixer takes them: of length 1, or after the feature map."""
     from torch.nn.functional import elu, normalize
 
-    if mixer.has_unit_keys:
+    if mixer.is_gated_delta:
         return normalize(tensor.float(), dim=-1)
     return elu(tensor) + 1 if mixer is LINEAR and shape.feature_map == "elu" else tensor
 
@@ -155,7 +155,7 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *,
     arguments = [leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")]
 
     def compute(function: Callable[..., Tensor], tensors: list[Tensor | None]) -> Tensor:
-        return function(*tensors, is_delta=mixer.is_delta, is_normalized=is_normalized)
+        return function(*tensors, is_delta=mixer.is_gated_delta, is_normalized=is_normalized)
 
     if length <= RECURRENCE_LENGTH:
         return compute(recurrence, arguments)

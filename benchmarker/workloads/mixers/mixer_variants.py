@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,32 +50,23 @@ COMPILER_REFUSED = "upgrade triton"
 of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""
 
 
-def open_chunked(mixer: Mixer) -> Callable[[MixerShape, str], Operation]:
-    """Return an opener for one mixer."""
+def open_chunked(mixer: Mixer, shape: MixerShape, device: str) -> Operation:
+    decay = None if mixer.is_gated_delta else head_decay(mixer, shape.heads, device)
+    is_normalized = shape.normalize and mixer is LINEAR
 
-    def open_mixer(shape: MixerShape, device: str) -> Operation:
-        decay = None if mixer.is_gated else head_decay(mixer, shape.heads, device)
-        is_normalized = shape.normalize and mixer is LINEAR
+    def mix(
+        query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None = None, strength: Tensor | None = None
+    ) -> Tensor:
+        dtype = value.dtype
+        query, key, value = (tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in (query, key, value))
+        if log_decay is None and decay is not None:
+            log_decay = decay.to(query.dtype)[:, None].expand(query.shape[:3])
+        if strength is not None:
+            strength = strength.to(query.dtype)
+        tensors = query, key, value, log_decay, strength
+        return chunked(*tensors, is_delta=mixer.is_gated_delta, is_normalized=is_normalized).to(dtype)
 
-        def mix(
-            query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None = None, strength: Tensor | None = None
-        ) -> Tensor:
-            dtype = value.dtype
-            query, key, value = (
-                tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in (query, key, value)
-            )
-            if log_decay is None and decay is not None:
-                log_decay = decay.to(query.dtype)[:, None].expand(query.shape[:3])
-            if strength is not None:
-                strength = strength.to(query.dtype)
-            output = chunked(
-                query, key, value, log_decay, strength, is_delta=mixer.is_delta, is_normalized=is_normalized
-            )
-            return output.to(dtype)
-
-        return Operation(mix)
-
-    return open_mixer
+    return Operation(mix)
 
 
 def head_decay(mixer: Mixer, heads: int, device: str | torch.device) -> Tensor | None:
@@ -119,38 +111,21 @@ def chunked(
     outputs = []
     for number in range(decay_sums.shape[-2]):
         q, k, v = (tensor[..., number, :, :] for tensor in chunks)
-        strengths = None if strength is None else strength[..., number, :, :]
-        output, state = _one_chunk(q, k, v, decay_sums[..., number, :], strengths, state, is_delta=is_delta)
-        outputs.append(output)
+        decay_sum = decay_sums[..., number, :]
+        # Above the diagonal the difference is positive and may overflow: tril before exp, and again after it.
+        between = (decay_sum[..., :, None] - decay_sum[..., None, :]).tril().exp().tril()
+        from_start, to_end = decay_sum.exp()[..., None], (decay_sum[..., -1:] - decay_sum).exp()[..., None]
+        scaled_key, update = k, v
+        if strength is not None:
+            scaled_key, update = strength[..., number, :, :] * k, strength[..., number, :, :] * v
+        if is_delta:
+            lower = (scaled_key @ k.mT * between).tril(-1)
+            rest = update - (from_start * scaled_key) @ state
+            update = torch.linalg.solve_triangular(lower, rest, upper=False, unitriangular=True)
+        outputs.append((q @ k.mT * between) @ update + (from_start * q) @ state)
+        state = decay_sum[..., -1:, None].exp() * state + (to_end * k).mT @ update
     output = torch.cat(outputs, dim=-2)[..., :length, :]
     return output[..., :-1] / (output[..., -1:] + EPSILON) if is_normalized else output
-
-
-def _one_chunk(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    decay_sum: Tensor,
-    strength: Tensor | None,
-    state: Tensor,
-    *,
-    is_delta: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return output and state of one chunk."""
-    import torch
-
-    # Above the diagonal the difference is positive and may overflow: tril before exp, and again after it.
-    between = (decay_sum[..., :, None] - decay_sum[..., None, :]).tril().exp().tril()
-    from_start, to_end = decay_sum.exp()[..., None], (decay_sum[..., -1:] - decay_sum).exp()[..., None]
-    update = value if strength is None else strength * value
-    if is_delta:
-        scaled_key = key if strength is None else strength * key
-        lower = (scaled_key @ key.transpose(-1, -2) * between).tril(-1)
-        update = torch.linalg.solve_triangular(
-            lower, update - (from_start * scaled_key) @ state, upper=False, unitriangular=True
-        )
-    output = (query @ key.transpose(-1, -2) * between) @ update + (from_start * query) @ state
-    return output, decay_sum[..., -1:, None].exp() * state + (to_end * key).transpose(-1, -2) @ update
 
 
 def _fla(
@@ -202,13 +177,8 @@ def _softmax(name: str, *, writes_scores: bool = False, wide_values: bool = Fals
 
 
 def _in_torch(mixer: Mixer) -> MixerImplementation:
-    return MixerImplementation(
-        mixer=mixer,
-        source="torch, chunked",
-        open=open_chunked(mixer),
-        kernels=ANY_KERNEL,
-        normalizes=True,
-    )
+    opener = partial(open_chunked, mixer)
+    return MixerImplementation(mixer=mixer, source="torch, chunked", open=opener, kernels=ANY_KERNEL, normalizes=True)
 
 
 VARIANTS: dict[str, MixerImplementation] = {

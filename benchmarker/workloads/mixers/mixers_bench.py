@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
-from benchmarker.workloads.attention.attention_reference import rows_of
+from benchmarker.workloads.attention.attention_bench import rows_of
 from benchmarker.workloads.mixers.mixer import MixerImplementation, demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_reference import (
     COMPARED_HEADS,

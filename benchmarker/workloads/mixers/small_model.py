@@ -39,7 +39,7 @@ def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
     value_dim = subject.value_dim or subject.head_dim
     inner = subject.heads * (2 * subject.head_dim + value_dim)
     hidden = subject.block.hidden
-    gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated else 0
+    gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated_delta else 0
     convolution = CONVOLUTION * inner if subject.block.short_conv else 0
     return hidden * inner + subject.heads * value_dim * hidden + gates + convolution
 
@@ -106,7 +106,7 @@ class MixerLayer(nn.Module):
         inner = sum(self._widths)
         self.inward = nn.Linear(subject.block.hidden, inner, bias=False)
         self.outward = nn.Linear(self._widths[2], subject.block.hidden, bias=False)
-        if self._mixer.is_gated:
+        if self._mixer.is_gated_delta:
             self.gates = nn.Linear(subject.block.hidden, 2 * shape.heads)
         self.convolution = (
             nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False) if subject.block.short_conv else None
@@ -121,7 +121,7 @@ class MixerLayer(nn.Module):
             tensor.unflatten(-1, (self._shape.heads, -1)) for tensor in projected.split(self._widths, dim=-1)
         )
         arguments = [scaled(query, self._mixer, self._shape), scaled(key, self._mixer, self._shape), value]
-        if self._mixer.is_gated:
+        if self._mixer.is_gated_delta:
             decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
             arguments += [functional.logsigmoid(decay + GATE_OFFSET), strength.sigmoid()]
         dtype = getattr(torch, self._shape.dtype)

@@ -147,7 +147,7 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return timed_mixer(name, records)
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.tasks_reading import task_sheets
+        from benchmarker.workloads.mixers.mixers_reading import task_sheets
 
         return task_sheets(rows)
 

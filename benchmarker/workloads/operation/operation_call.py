@@ -57,7 +57,6 @@ class Implementation:
     supported; an empty pattern matches any kernel."""
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
     modules: tuple[str, ...] = ()
-    """Modules that must be importable."""
     remedy: str = ""
 
     def wrong_shape(self, shape: Any) -> str | None:

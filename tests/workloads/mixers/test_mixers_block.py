@@ -20,6 +20,7 @@ from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.mixer_variants import VARIANTS
+from benchmarker.workloads.mixers.mixers_reading import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import block_facts, make_model, parameters_of, training_demand
 from benchmarker.workloads.mixers.spec import (
@@ -30,7 +31,6 @@ from benchmarker.workloads.mixers.spec import (
     shape_of,
     shipped_bytes,
 )
-from benchmarker.workloads.mixers.tasks_reading import Learned, learned, wilson
 from benchmarker.workloads.operation.spec import LengthPoint
 
 POINT = LengthPoint(32, 2, "training_step")
