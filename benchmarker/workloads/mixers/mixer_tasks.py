@@ -24,7 +24,7 @@ from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers.mixer import MixerImplementation
 from benchmarker.workloads.mixers.mixer_variants import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.small_model import make_model
+from benchmarker.workloads.mixers.small_model import SmallModel
 from benchmarker.workloads.mixers.spec import (
     MixersSubject,
     MixersTasks,
@@ -124,7 +124,7 @@ def train(
     tasks, name = subject.tasks, device.torch_name
     shape = shape_of(subject, _training_point(subject, setting))
     vocabulary = setting.vocabulary(tasks)
-    model = make_model(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
+    model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
     generator = torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
