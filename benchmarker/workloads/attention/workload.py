@@ -98,9 +98,8 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
 
     def title(self, job: AttentionJob) -> str:
         subject = job.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
         mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
-        return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
+        return f"attention of {subject.text}{mask}"
 
     def matmul_dtype(self, job: AttentionJob) -> str:
         # TF32 is a setting of float32 products.

@@ -55,10 +55,8 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
                 raise SpecError(problem)
 
     def title(self, job: ContextParallelJob) -> str:
-        subject = job.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
         ranks = " and ".join(str(ranks) for ranks in sorted(set(job.grid.ranks)))
-        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
+        return f"context parallel attention of {job.subject.text} over {ranks} ranks"
 
     def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
