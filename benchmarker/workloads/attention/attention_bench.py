@@ -130,7 +130,6 @@ def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> Attent
 
 
 def wrong(checked: AttentionChecked) -> str | None:
-    """Return the first fault in one line, or None if the results are right."""
     for tensor in checked.tensors:
         if tensor.error > checked.tolerance and tensor.error > MATH_RATIO * tensor.math_error:
             return (
@@ -247,6 +246,5 @@ class AttentionBench(OperationBench[AttentionImplementation]):
 
 @contextmanager
 def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
-    """Open the bench of a job. The device's limits are measured with the job's precision of float32 products."""
     with measured_limits(session, job.dtype) as (cache_bytes, precision):
         yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)

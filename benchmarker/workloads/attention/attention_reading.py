@@ -37,7 +37,6 @@ IMPOSSIBLE_SHARE = 1.02
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-    """Return the largest measured call, with the kernels of its proof."""
     call = largest_call(name, records)
     if call is None:
         return NotExplained(name, "no cell of it was measured")

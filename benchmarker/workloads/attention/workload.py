@@ -14,11 +14,11 @@ from benchmarker.workloads.attention.record import AttentionCell, AttentionRecor
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
+    ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
-    error_metric,
     median_latency_s,
     tflops_metric,
 )
@@ -71,7 +71,7 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         MATMUL,
         PEAK,
         KEPT,
-        error_metric(is_quality=True),
+        ERROR,
     )
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)

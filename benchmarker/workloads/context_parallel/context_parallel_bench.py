@@ -88,7 +88,6 @@ class RanksStep:
 
 
 def slowest_s(answers: list[dict[str, Any]]) -> float:
-    """Return the seconds of one call on the slowest rank."""
     return max(float(answer["host_s"]) for answer in answers)
 
 
@@ -175,7 +174,6 @@ class ContextParallelBench(Nothing):
         return {**fields, "kernels": kernels, "traces": traces}
 
     def _refuse(self, point: ContextParallelPoint) -> None:
-        """Raise UnsupportedError if the point cannot run here."""
         subject, name, kernel = self._job.subject, self._job.variant.variant, self._job.variant.kernel
         on_device = unsupported(name, kernel, self._device.kind, subject.dtype)
         if problem := wrong_shape(name, kernel, subject, point) or on_device:
@@ -228,7 +226,6 @@ class ContextParallelBench(Nothing):
         self._session.keep(cells=(*self._session.record.cells, cell), **self.facts())
 
     def close(self) -> None:
-        """End the ranks."""
         self._own = self._ranks = None
         self._stack.close()
 
@@ -243,5 +240,4 @@ def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Ite
 
 
 def read_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of NCCL and gloo that are recorded."""
     return {name: value[:200] for name, value in sorted(variables.items()) if VARIABLES.fullmatch(name)}

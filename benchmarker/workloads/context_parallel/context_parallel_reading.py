@@ -36,7 +36,6 @@ BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is fast
 
 
 def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
-    """Return the largest measured call that has a trace."""
     call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
     if call is None:
         if all(cell.status != "ok" for record in records for cell in record.cells):
@@ -105,7 +104,6 @@ def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """Return all sentences."""
     return [*hiding_remarks(rows), *_ring_bounds(rows), *_disagreements(rows)]
 
 
@@ -122,7 +120,6 @@ def hiding_remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def _hiding_text(series: Sequence[Row]) -> str:
-    """Return from which length on a series hides its communication, and the rate that the link would need below."""
     exposing = [row for row in series if row.facts["exposed"] > HIDDEN_SHARE]
     lengths = [_length(row) for row in series]
     every = f"at any measured length, from {lengths[0]:,} to {lengths[-1]:,} positions"

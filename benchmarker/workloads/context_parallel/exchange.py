@@ -33,8 +33,6 @@ SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn":
 
 @dataclass(frozen=True)
 class Plan:
-    """One rank's share of one call."""
-
     shape: AttentionShape
     """Shape of the call over all ranks."""
     rank: int
@@ -159,7 +157,6 @@ def open_ulysses(plan: Plan) -> Operation:
 
 
 def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operation:
-    """Prepare torch's context_parallel with one of its rotations of keys and values."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(plan.device.split(":")[0], (plan.ranks,))

@@ -73,8 +73,6 @@ TimedKind = Literal["together", "alone", "single"]
 
 
 class RankCall(NamedTuple):
-    """One rank's share of a cell's call."""
-
     plan: Plan
     operation: Operation
     copies: list[CallInputs]
@@ -128,7 +126,6 @@ def _order_error(output: Tensor) -> float:
 
 
 def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
-    """Raise WrongResultError if the gathered result is not that of attention."""
     if problem := wrong(checked):
         raise WrongResultError(problem)
     for tensor in checked.distances:
@@ -150,8 +147,6 @@ def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
 
 
 class RankWork:
-    """One rank's share of the measurement of one variant."""
-
     def __init__(self, rank: int, ranks: int, device: str, *, subject: dict[str, Any], variant: dict[str, Any]) -> None:
         self._rank, self._ranks = rank, ranks
         self._subject = ContextParallelSubject(**subject)

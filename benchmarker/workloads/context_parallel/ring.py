@@ -94,7 +94,6 @@ class Cudnn:
 
 
 def block_kernel(name: KernelName, device: str) -> BlockKernel:
-    """Return the kernel of that name on a device (torch's name)."""
     if device == "cpu":
         return CpuFlash()
     return Cudnn() if name == "cudnn" else Flash()
@@ -150,7 +149,6 @@ class Ring(NamedTuple):
         return merged._replace(output=merged.output.to(query.dtype))
 
     def backward(self, gradient: Tensor, inputs: Triple, merged: Block) -> Triple:
-        """Return the gradients of this rank's queries, keys and values."""
         query, key, value = inputs
         pending = self._pass_on(0, key, value)
         own = self._block(gradient, inputs, merged, self.steps[0])
@@ -178,7 +176,6 @@ class Ring(NamedTuple):
         return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
 
     def _block(self, gradient: Tensor, inputs: Triple, merged: Block, step: RingStep) -> Triple | None:
-        """Return one block's gradients; None for a hidden block."""
         if step.is_hidden:
             return None
         gradient, query, output, lse = (

@@ -26,8 +26,6 @@ Rows = Literal["all", "early", "late"]
 
 
 class RingStep(NamedTuple):
-    """One step of a ring on one rank."""
-
     source: int
     """Rank that the keys and values come from."""
     queries: Rows = "all"
@@ -104,7 +102,6 @@ def gpus_of(name: str, ranks: int) -> int:
 
 
 def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
-    """Return why a variant cannot split the shape on any device, or ''."""
     splitting, ranks = splitting_of(name), point.ranks
     if splitting.is_alone:
         return ""
@@ -126,7 +123,6 @@ def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, 
 
 
 def unsupported(name: str, kernel: KernelName, kind: Kind, dtype: str) -> str:
-    """Return why a variant cannot run on that kind of device, or ''."""
     if splitting_of(name).is_torchs and kind == "cpu":
         return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
     if kernel == "cudnn" and kind != "cuda":

@@ -13,7 +13,7 @@ attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import WrongResultError
@@ -152,17 +152,14 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *,
         allowed = torch.ones(length, length, dtype=torch.bool, device=leaves["q"].device).tril()
         return by_formula(leaves["q"], leaves["k"], leaves["v"], allowed)
     log_decay = leaves.get("g", None if decay is None else decay[:, None].expand(-1, length))
-    arguments = [leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")]
-
-    def compute(function: Callable[..., Tensor], tensors: list[Tensor | None]) -> Tensor:
-        return function(*tensors, is_delta=mixer.is_gated_delta, is_normalized=is_normalized)
-
+    tensors = leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")
+    options = {"is_delta": mixer.is_gated_delta, "is_normalized": is_normalized}
     if length <= RECURRENCE_LENGTH:
-        return compute(recurrence, arguments)
-    output = compute(chunked, arguments)
+        return recurrence(*tensors, **options)
+    output = chunked(*tensors, **options)
     with torch.no_grad():
-        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in arguments]
-        distance = relative_error(output[:, :RECURRENCE_LENGTH], compute(recurrence, start))
+        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
+        distance = relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, **options))
     assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
     return output
 

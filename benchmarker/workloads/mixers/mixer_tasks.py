@@ -58,13 +58,10 @@ class Batch(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One task in one size."""
-
     task: TaskName
     size: int
 
     def length(self) -> int:
-        """Return the positions of a sequence."""
         return {"mqar": 8 * self.size, "copy": 2 * self.size, "bytes": self.size}[self.task]
 
     def vocabulary(self, tasks: MixersTasks) -> int:

@@ -161,7 +161,6 @@ def _fla(
 
 
 def _softmax(name: str, *, writes_scores: bool = False, wide_values: bool = False) -> MixerImplementation:
-    """Return an implementation of the workload attention as a mixer."""
     attention = ATTENTION_VARIANTS[name]
     return MixerImplementation(
         mixer=SOFTMAX,
@@ -207,7 +206,6 @@ VARIANTS: dict[str, MixerImplementation] = {
 
 
 def implementation_of(name: str) -> MixerImplementation:
-    """Return the entry of a name. Raises SpecError."""
     if name not in VARIANTS:
         raise SpecError(f"no mixer '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]

@@ -44,8 +44,6 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class MixersRow(Row):
-    """One variant in one cell."""
-
     misfit: MixersCell | None = None
     """The cell if it ran out of memory."""
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
@@ -119,7 +117,6 @@ class Slope(NamedTuple):
 
 
 def remarks(rows: Sequence[MixersRow]) -> list[str]:
-    """Return the crossings of each mixer and mode, then memory, then the cells that did not fit."""
     return [*crossing_remarks(rows), *_mixer_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
@@ -257,8 +254,6 @@ BITS_VERDICTS = {"faster": "fewer bits", "slower": "more bits"}
 
 
 class Learned(NamedTuple):
-    """One variant in one task and size, over its seeds."""
-
     variant: str
     scores: tuple[TaskScore, ...]
     verdict: str | None
@@ -317,7 +312,6 @@ def _with_verdicts(by_variant: dict[str, list[TaskScore]], baseline: str | None)
 
 
 def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
-    """Return the table; none if no tasks were requested."""
     entries = learned(rows)
     return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 

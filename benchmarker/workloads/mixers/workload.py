@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
@@ -15,11 +16,11 @@ from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
+    ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
-    error_metric,
     fact_metric,
     tflops_metric,
 )
@@ -66,7 +67,7 @@ METRICS = (
         "parameters of the model whose training step is timed, embeddings and head included",
         scale=1e-6,
     ),
-    error_metric(is_quality=False),
+    replace(ERROR, is_quality=False),
 )
 
 

@@ -173,7 +173,6 @@ def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
 
 
 def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -> PassMemory:
-    """Run one call, and read the allocator's peaks after each pass."""
     import torch
 
     if device.kind == "cpu":
@@ -213,8 +212,6 @@ def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
 
 
 class ReadyCall(NamedTuple):
-    """Operation and inputs of one cell."""
-
     shape: Any
     operation: Operation
     copies: list[CallInputs]
@@ -252,7 +249,6 @@ class OperationBench(Nothing, ABC, Generic[ImplementationT]):
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
 
     def prove(self, point: LengthPoint) -> tuple[ReadyCall, dict[str, Any]]:
-        """Return the prepared call, and its kernels and errors as fields of the cell."""
         ready = self._ready = self.prepare(point)
         step, first = CallStep(ready.operation, ready.copies, self.device), ready.copies[0]
         with missing_kernel_is_unsupported(), self.library_refusals():

@@ -40,8 +40,6 @@ Results = dict[TensorName, "Tensor"]
 
 @dataclass(frozen=True)
 class Operation:
-    """Implementation prepared for one shape on one device."""
-
     call: Callable[..., Tensor]
     """Takes queries, keys, values and gates; returns the output."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -65,7 +63,6 @@ class Implementation:
         return None
 
     def unsupported(self, shape: Any, kind: Kind) -> str | None:
-        """Return why the implementation cannot run on that kind of device; None if it can."""
         if kind not in self.kernels:
             return f"not on {KIND_NAMES[kind]}; it runs on {' and '.join(KIND_NAMES[name] for name in self.kernels)}"
         if kind == "cpu" and shape.dtype == "tf32":
@@ -73,7 +70,6 @@ class Implementation:
         return self.wrong_shape(shape)
 
     def check_available(self, shape: Any, kind: Kind) -> None:
-        """Raise UnsupportedError if the implementation cannot run or its library is not installed."""
         if reason := self.unsupported(shape, kind):
             raise UnsupportedError(reason)
         if missing := self.missing_module():

@@ -25,8 +25,6 @@ CALL_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 
 class LargestCall(NamedTuple):
-    """Call of the largest cell that was measured."""
-
     record: Any
     cell: Any
     key: CellKey
@@ -45,7 +43,6 @@ class LargestCall(NamedTuple):
 def largest_call(
     name: str, records: Sequence[RunRecord], *, explains: Callable[[Any], bool] = lambda cell: True
 ) -> LargestCall | None:
-    """Return the call of the largest measured cell that can be explained."""
     measured = [
         (key, record, cell)
         for record in records

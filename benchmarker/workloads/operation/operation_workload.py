@@ -18,8 +18,6 @@ SEED_FLAG = {"subject.seed": "--input-seed"}
 
 
 class OperationWorkload(Workload[JobT, RecordT, RowT]):
-    """One call of one operation on sequences."""
-
     unit = "call"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
@@ -38,7 +36,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)
 
     def registered(self, name: str) -> object:
-        """Return the registry's entry of a variant. Raises SpecError."""
         raise NotImplementedError
 
     def resolve(self, variant: Any) -> Any:
@@ -61,7 +58,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return {"subject": job.subject, "variant": facts(**shared, **self.variant_facts(job))}
 
     def variant_facts(self, job: JobT) -> dict[str, Any]:
-        """Return the other fields of a record's variant."""
         raise NotImplementedError
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
