@@ -23,8 +23,7 @@ from benchmarker import ModelBenchmarker, find_device, load_model
 from benchmarker.core.stats import paired_ratio
 from benchmarker.core.tables import Column
 from benchmarker.core.tables import table as to_table
-from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.hardware.gpu import Gpu
+from benchmarker.hardware.gpu import Gpu, find_gpu
 from benchmarker.workloads.generation.spec import Point
 
 SPREAD = 0.02

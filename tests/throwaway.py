@@ -67,6 +67,9 @@ class SleepJob(Job):
     variant: SleepVariant
     grid: SleepGrid
 
+    def repeat_s(self, point):
+        return 0.02
+
 
 class SleepCell(CellBase):
     ms: int
@@ -128,10 +131,6 @@ class Sleep(Workload):
     def check(self, job, typed):
         if job.subject.dreams:
             raise SpecError("--dreams: nobody can measure them; leave them out")
-
-    def repeat_s(self, point):
-        return 0.02
-
 
 WORKLOAD = Sleep()
 '''

@@ -27,6 +27,7 @@ class Checkpoint:
     config: dict[str, Any]  # Parsed config.json, or the shapes of a GGUF file under the same keys.
     is_text_part: bool = False  # True if `config` is the text part of a multimodal model's config.json.
     trust_remote_code: bool = False
+    has_gguf_tokenizer: bool = True  # False if a GGUF file was written without one.
 
     @property
     def is_gguf(self) -> bool:

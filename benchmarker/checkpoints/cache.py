@@ -41,12 +41,9 @@ class Description(Plain):
 
     kind: Literal["dummy", "gptq", "gguf"]
     model: str
-    """Name as given by the user."""
     options: dict[str, str | int | float | bool | None]
     created: str
-    """ISO 8601, UTC."""
     made_s: float | None = None
-    """Time to make it; None in older checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,6 @@ def key_of(parts: dict[str, Any]) -> str:
 
 
 def find(key: str) -> Path | None:
-    """Return the folder of a finished checkpoint, or None."""
     folder = cache_folder() / key
     return folder if (folder / DESCRIPTION).is_file() else None
 
@@ -132,7 +128,12 @@ def new_entry(
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         _remove_dead_drafts(final.parent)
-        _check_room(final.parent, needed_bytes)
+        free_bytes = shutil.disk_usage(final.parent).free
+        if free_bytes < needed_bytes:
+            raise ModelError(
+                f"not enough room for the checkpoint: it needs {gib(needed_bytes)}, {final.parent} has "
+                f"{gib(free_bytes)} free; make room, or set BENCHMARKER_CACHE to a folder on another disk"
+            )
         with _draft(final) as draft:
             yield draft
             created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -169,23 +170,10 @@ def _publish(draft: Path, final: Path) -> None:
 
 
 def _remove_dead_drafts(folder: Path) -> None:
-    """Delete drafts of dead processes of this host; the state of other hosts' processes is unknown."""
-    for draft in folder.glob(".*.tmp"):
-        made_by = DRAFT.fullmatch(draft.name)
-        if made_by and made_by["host"] == socket.gethostname() and not _is_alive(int(made_by["process"])):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
     import psutil
 
-    return psutil.pid_exists(process)
-
-
-def _check_room(folder: Path, needed_bytes: int) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < needed_bytes:
-        raise ModelError(
-            f"not enough room for the checkpoint: it needs {gib(needed_bytes)}, {folder} has {gib(free_bytes)} free; "
-            "make room, or set BENCHMARKER_CACHE to a folder on another disk"
-        )
+    # The state of other hosts' processes is unknown.
+    for draft in folder.glob(".*.tmp"):
+        made_by = DRAFT.fullmatch(draft.name)
+        if made_by and made_by["host"] == socket.gethostname() and not psutil.pid_exists(int(made_by["process"])):
+            shutil.rmtree(draft, ignore_errors=True)

@@ -34,11 +34,7 @@ Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 def plan_tensors(
     source: Path, config: dict[str, Any], needs: QuantizationNeeds, *, trusted: bool
 ) -> tuple[PlannedTensor, ...]:
-    """Return all tensors to write, shared ones once.
-
-    Args:
-        source: Folder of the config, and of the model's own code if it has any.
-    """
+    """Return all tensors to write, shared ones once; `source` is the folder of the config and the code."""
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
@@ -87,7 +83,6 @@ def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
 
 
 def _stored(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of a checkpoint: parameters without aliases, and saved buffers."""
     parameters = dict(model.named_parameters())
     shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
     return [(name, tensor) for name, tensor in model.state_dict().items() if name not in shared]
@@ -127,11 +122,7 @@ def make_dummy(
     progress: Progress,
     device: str,
 ) -> Checkpoint:
-    """Return the dummy checkpoint of a model for a quantization, cached or new.
-
-    Args:
-        source: Folder with config.json, and the tokenizer's files if there are any.
-    """
+    """Return the dummy checkpoint, cached or new; `source` has config.json and maybe a tokenizer."""
     config = {key: value for key, value in config.items() if key != "quantization_config"}
     if needs.packing:
         # Packed formats keep their scales and all other tensors in this type.
@@ -150,7 +141,9 @@ def make_dummy(
     )
     if cache.find(key) is None:
         tensors = plan_tensors(source, config, needs, trusted=model.trust_remote_code)
-        described = _described(config)
+        quantization = config.get("quantization_config") or {}
+        scalars = {key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)}
+        described = scalars or {"dtype": config.get("dtype") or config.get("torch_dtype")}
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)
@@ -162,14 +155,6 @@ def make_dummy(
         config=config,
         trust_remote_code=model.trust_remote_code,
     )
-
-
-def _described(config: dict[str, Any]) -> dict[str, Any]:
-    quantization = config.get("quantization_config") or {}
-    scalars: dict[str, Any] = {
-        key: value for key, value in quantization.items() if isinstance(value, str | int | float | bool)
-    }
-    return scalars if scalars else {"dtype": config.get("dtype") or config.get("torch_dtype")}
 
 
 def _write(
@@ -203,7 +188,6 @@ def _write(
 
 
 def _shards(tensors: tuple[PlannedTensor, ...]) -> Iterator[tuple[PlannedTensor, ...]]:
-    """Yield the tensors in files of at most SHARD_BYTES."""
     shard: list[PlannedTensor] = []
     size_bytes = 0
     for tensor in tensors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -40,7 +41,6 @@ TOKENIZER_FILES = (
 
 
 def pickle_only(where: str) -> ModelError:
-    """Return the error for weights that exist as pickles only."""
     return ModelError(
         f"{where}: its weights are pickle files (pytorch_model.bin), which can run code when opened; only safetensors "
         "are read: load it once with transformers and write it again with model.save_pretrained(FOLDER)"
@@ -48,7 +48,6 @@ def pickle_only(where: str) -> ModelError:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return config.json of a model's folder, or raise ModelError."""
     config = _read_json(folder, "config.json")
     if config is None:
         if gguf := sorted(folder.glob("*.gguf")):
@@ -126,23 +125,22 @@ POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
 
 
 def tensor_bytes(tensor: PlannedTensor) -> int:
-    count = 1
-    for extent in tensor.shape:
-        count *= extent
-    return count * DTYPES[tensor.dtype][1]
+    return math.prod(tensor.shape) * DTYPES[tensor.dtype][1]
 
 
 def write_tensors(
     path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
 ) -> Iterator[PlannedTensor]:
     """Write one file, and yield each tensor after it is written."""
+    import torch
+
     with path.open("wb") as file:
         header = _header(tensors)
         file.write(LENGTH.pack(len(header)) + header)
         for tensor in tensors:
             values = tensor.make(generator)
             assert tuple(values.shape) == tensor.shape, f"{tensor.name}: {tuple(values.shape)}"
-            file.write(_raw(values))
+            file.write(values.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
             yield tensor
 
 
@@ -159,12 +157,6 @@ def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     # The format requires tensors to start at a multiple of eight bytes.
     return text + b" " * (-len(text) % 8)
-
-
-def _raw(tensor: torch.Tensor) -> memoryview:
-    import torch
-
-    return tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
 def check_tensors(path: Path) -> None:
@@ -201,7 +193,6 @@ def shape_names() -> tuple[str, ...]:
 
 
 def shipped_shape(model_id: str) -> Path | None:
-    """Return the folder of a shipped shape, or None."""
     name = SHIPPED.get(model_id)
     return _folder(name) if name else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from benchmarker.checkpoints.base import GGUF_SUFFIX, Checkpoint, Progress, QuantizationNeeds, Silent
 from benchmarker.checkpoints.dummy import make_dummy
@@ -27,6 +27,13 @@ from benchmarker.checkpoints.read_model import import_libraries, language_model_
 from benchmarker.core.errors import ModelError, near_miss
 from benchmarker.schema.model import ModelSpec
 
+SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
+ANSWER_S = 10.0  # Timeout of the hub, for each of its addresses; the library would wait forever.
+
+
+class _NoAnswerError(Exception):
+    """Neither the hub nor its cache has the model."""
+
 
 def find_for_quantization(
     model: ModelSpec,
@@ -38,15 +45,10 @@ def find_for_quantization(
 ) -> Checkpoint:
     """Return a model's checkpoint for a quantization, downloaded or made if necessary.
 
-    Args:
-        device: torch's name of the model's device, on which a dummy's random numbers are made.
-        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
-
-    Raises:
-        BenchmarkerError: It cannot be found, reached, read or used with this quantization.
+    A dummy's random numbers are made on `device`. `check_config` raises an error if the config is not suitable.
     """
     progress = progress or Silent()
-    dummy = model.load_format == "dummy"
+    is_dummy = model.load_format == "dummy"
     if gguf := gguf_file(model):
         checkpoint = _gguf_checkpoint(model, gguf)
         check_config(checkpoint.config)
@@ -58,15 +60,21 @@ def find_for_quantization(
     def check_folder(folder: Path) -> None:
         config = config_in(folder)
         check_config(config)
-        if not dummy:
+        if not is_dummy:
             needs.check_stored(model.id, config)
 
-    folder, revision = _find_folder(model, weights=not dummy, check=check_folder, progress=progress)
-    if not dummy:
+    local = _local_folder(model)
+    if local is None:
+        folder = _download(model, check_folder, progress)
+    else:
+        check_folder(local)
+        folder = local
+    revision = None if local else folder.name
+    if not is_dummy:
         check_weights(folder)
     import_libraries(*needs.packages)
     config = config_in(folder)
-    if dummy:
+    if is_dummy:
         return make_dummy(model, needs, config, source=folder, revision=revision, progress=progress, device=device)
     return Checkpoint(
         folder=folder,
@@ -80,23 +88,19 @@ def find_for_quantization(
 
 
 def look_for(model: ModelSpec) -> str | None:
-    """Check that a model exists, before anything is downloaded or loaded.
-
-    Returns:
-        Hub commit of its files, or None for a folder or if the hub does not report it.
-
-    Raises:
-        ModelError: It cannot be found, reached or read.
-    """
-    weights = model.load_format != "dummy"
+    """Check that a model exists, without a download, and return the hub commit if there is one. Raises ModelError."""
     if gguf := gguf_file(model):
         _gguf_checkpoint(model, gguf)
         return None
-    folder = _local_folder(model, weights=weights)
+    folder = _local_folder(model)
     if folder is None:
-        return look_up(model.id, revision=model.revision, weights=weights)
+        commit, is_reachable = _look_up(model)
+        try:
+            return commit if is_reachable else _snapshot(model, SHAPE_FILES, Silent(), offline=True).name
+        except _NoAnswerError as error:
+            raise _out_of_reach(model) from error
     read_config(folder)
-    if weights:
+    if model.load_format != "dummy":
         check_weights(folder)
     return None
 
@@ -108,34 +112,15 @@ def gguf_file(model: ModelSpec) -> Path | None:
 
 
 def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
-    """Return the checkpoint of a GGUF file, with the shapes that it states."""
     if model.load_format == "dummy":
         raise ModelError(f"{model.id}: a GGUF file has its weights; leave --load-format dummy out")
     _refuse_revision(model, "a file")
     facts = gguf_facts(path)
     config = {"model_type": facts.architecture, "quantization_config": {"quant_method": FORMAT}, **facts.shapes}
-    return Checkpoint(folder=path, model_id=model.id, revision=None, dummy=False, config=config)
+    return Checkpoint(path, model.id, None, dummy=False, config=config, has_gguf_tokenizer=facts.has_tokenizer)
 
 
-def _find_folder(
-    model: ModelSpec, *, weights: bool, check: Callable[[Path], None], progress: Progress
-) -> tuple[Path, str | None]:
-    """Return the model's folder and its hub commit."""
-    folder = _local_folder(model, weights=weights)
-    if folder is not None:
-        check(folder)
-        return folder, None
-    return fetch(
-        model.id,
-        revision=model.revision,
-        weights=weights,
-        code=model.trust_remote_code,
-        check_config=check,
-        progress=progress,
-    )
-
-
-def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
+def _local_folder(model: ModelSpec) -> Path | None:
     """Return a folder that needs no hub, or None for a hub id."""
     local = Path(model.id).expanduser()
     if local.is_dir():
@@ -146,19 +131,24 @@ def _local_folder(model: ModelSpec, *, weights: bool) -> Path | None:
             f"{model.id}: a file; give the folder that holds the model's config and weights (or a .gguf file, for "
             "--quant gguf or --engine llama-cpp)"
         )
-    shape = shipped_shape(model.id)
+    shape, has_weights = shipped_shape(model.id), model.load_format != "dummy"
     if shape is not None and only_shipped(model.id):
         _refuse_revision(model, "a model that ships with benchmarker")
-        if weights and model.id not in models_with_weights():
-            has = ", ".join(models_with_weights())
+        if has_weights and model.id not in models_with_weights():
             raise ModelError(
                 f"{model.id}: ships with benchmarker as a shape without weights; use --load-format dummy "
-                f"(models with weights: {has})"
+                f"(models with weights: {', '.join(models_with_weights())})"
             )
         return shape
-    if shape is not None and not weights and model.revision is None:
+    if shape is not None and not has_weights and model.revision is None:
         return shape
-    _check_hub_id(model.id)
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(model.id)
+    except HFValidationError as error:
+        raise ModelError(f"{model.id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
     return None
 
 
@@ -168,155 +158,65 @@ def _refuse_revision(model: ModelSpec, what: str) -> None:
         raise ModelError(f"{model.id}: {what}, which has no revisions; leave --revision out")
 
 
-def _check_hub_id(model_id: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
+def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: Progress) -> Path:
+    """Download files that are not in the hub's cache; check the folder with config.json before the weights."""
+    shape = (*SHAPE_FILES, *(("*.py",) if model.trust_remote_code else ()))
+    everything = (*shape, *(() if model.load_format == "dummy" else ("model*.safetensors",)))
+    _, is_reachable = _look_up(model)
     try:
-        validate_repo_id(model_id)
-    except HFValidationError as error:
-        raise ModelError(f"{model_id}: no such folder (and not a hub id such as Qwen/Qwen3-4B)") from error
-
-
-SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
-WEIGHT_FILES = ("model*.safetensors",)
-CODE_FILES = ("*.py",)
-ANSWER_S = 10.0  # Timeout of the hub, for each of its addresses; the library would wait forever.
-
-
-class Revision(NamedTuple):
-    """Branch, tag or commit of a repository."""
-
-    commit: str | None
-    files: list[str]
-
-
-class _NoAnswerError(Exception):
-    """Neither the hub nor its cache has the model."""
-
-
-def fetch(
-    model_id: str,
-    *,
-    revision: str | None,
-    weights: bool,
-    code: bool,
-    check_config: Callable[[Path], None],
-    progress: Progress,
-) -> tuple[Path, str]:
-    """Download files that are not in the hub's cache.
-
-    Args:
-        weights: True to download weights, False for config and tokenizer alone.
-        code: True to download the repository's Python files.
-        check_config: Called with a folder that holds config.json, before any weight is downloaded.
-
-    Returns:
-        Folder and commit.
-
-    Raises:
-        ModelError: Unreachable and not cached, unknown model or revision, gated, or without safetensors.
-    """
-    shape = [*SHAPE_FILES, *(CODE_FILES if code else ())]
-    everything = [*shape, *(WEIGHT_FILES if weights else ())]
-    try:
-        answer = _query(model_id, revision)
-        if answer is None:
-            folder = _download(model_id, revision, everything, progress, offline=True)
-            check_config(folder)
-            return folder, folder.name
-        if weights:
-            _check_weights(model_id, answer.files)
+        if not is_reachable:
+            folder = _snapshot(model, everything, progress, offline=True)
+            check_folder(folder)
+            return folder
         # Requested by the user's name, so that the cache finds it by that name offline.
-        check_config(_download(model_id, revision, shape, progress))
-        folder = _download(model_id, revision, everything, progress)
+        check_folder(_snapshot(model, shape, progress))
+        return _snapshot(model, everything, progress)
     except _NoAnswerError as error:
-        raise _out_of_reach(model_id, weights=weights) from error
-    return folder, folder.name
+        raise _out_of_reach(model) from error
 
 
-def look_up(model_id: str, *, revision: str | None, weights: bool) -> str | None:
-    """Check that `fetch` would find the model, and return the commit, or None if the hub does not report it.
-
-    Raises:
-        ModelError: See `fetch`.
-    """
-    answer = _query(model_id, revision)
-    if answer is not None:
-        if weights:
-            _check_weights(model_id, answer.files)
-        return answer.commit
-    try:
-        return _download(model_id, revision, [*SHAPE_FILES], Silent(), offline=True).name
-    except _NoAnswerError as error:
-        raise _out_of_reach(model_id, weights=weights) from error
-
-
-def _out_of_reach(model_id: str, *, weights: bool) -> ModelError:
-    way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
-    if not weights:
-        shapes = ", ".join(shape_names())
-        way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
-    near = near_miss(model_id, shape_names(), alike=0.7)
-    meant = f"; benchmarker ships '{near}'" if near else ""
-    return ModelError(
-        f"{model_id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
-        f"and it is not in the cache{meant}; {way_on}"
-    )
-
-
-def _check_weights(model_id: str, names: list[str]) -> None:
-    if any(name.endswith(".safetensors") for name in names):
-        return
-    if any(name in PICKLES for name in names):
-        raise pickle_only(model_id)
-    raise ModelError(f"{model_id}: has no safetensors weights on the hub; only safetensors are read")
-
-
-def _query(model_id: str, revision: str | None) -> Revision | None:
-    """Return the files of a revision, or None if the hub does not answer."""
+def _look_up(model: ModelSpec) -> tuple[str | None, bool]:
+    """Return the commit of the revision if the hub reports it, and whether the hub answers."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        info = HfApi().model_info(model_id, revision=revision, timeout=ANSWER_S)
+        info = HfApi().model_info(model.id, revision=model.revision, timeout=ANSWER_S)
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
-        _refuse(model_id, revision, error)
+        _refuse(model, error)
     except (OSError, transport_error()) as error:
         # 401 and 403 are answers; 5xx and connection errors are not.
         if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
-            _refuse(model_id, revision, error)
-        return None
-    return Revision(info.sha, [file.rfilename for file in info.siblings or ()])
+            _refuse(model, error)
+        return None, False
+    names = [file.rfilename for file in info.siblings or ()]
+    if model.load_format != "dummy" and not any(name.endswith(".safetensors") for name in names):
+        if any(name in PICKLES for name in names):
+            raise pickle_only(model.id)
+        raise ModelError(f"{model.id}: has no safetensors weights on the hub; only safetensors are read")
+    return info.sha, True
 
 
-def _download(
-    model_id: str, revision: str | None, patterns: list[str], progress: Progress, *, offline: bool = False
-) -> Path:
+def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *, offline: bool = False) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         folder = snapshot_download(
-            model_id,
-            revision=revision,
-            allow_patterns=patterns,
+            model.id,
+            revision=model.revision,
+            allow_patterns=list(patterns),
             etag_timeout=ANSWER_S,
             local_files_only=offline,
             tqdm_class=_bar(progress),
         )
     except (LocalEntryNotFoundError, transport_error()) as error:
         if isinstance(error, HfHubHTTPError) and error.response.status_code < 500:
-            _refuse(model_id, revision, error)
+            _refuse(model, error)
         raise _NoAnswerError from error
     except OSError as error:
         raise ModelError(
-            f"{model_id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
+            f"{model.id}: not downloaded: {error.strerror or error}; HF_HOME chooses another folder"
         ) from error
     return Path(folder)
 
@@ -329,17 +229,30 @@ def transport_error() -> type[Exception]:
     return kind
 
 
-def _refuse(model_id: str, revision: str | None, error: Exception) -> NoReturn:
+def _out_of_reach(model: ModelSpec) -> ModelError:
+    way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+    if model.load_format == "dummy":
+        shapes = ", ".join(shape_names())
+        way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"
+    near = near_miss(model.id, shape_names(), alike=0.7)
+    meant = f"; benchmarker ships '{near}'" if near else ""
+    return ModelError(
+        f"{model.id}: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), "
+        f"and it is not in the cache{meant}; {way_on}"
+    )
+
+
+def _refuse(model: ModelSpec, error: Exception) -> NoReturn:
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
     if isinstance(error, GatedRepoError):
         raise ModelError(
-            f"{model_id}: gated; accept its licence on https://huggingface.co/{model_id} and set HF_TOKEN to your token"
+            f"{model.id}: gated; accept its licence on https://huggingface.co/{model.id} and set HF_TOKEN to your token"
         ) from error
     if isinstance(error, RevisionNotFoundError):
-        raise ModelError(f"{model_id}: no revision '{revision}' on the hub; check --revision") from error
+        raise ModelError(f"{model.id}: no revision '{model.revision}' on the hub; check --revision") from error
     raise ModelError(
-        f"{model_id}: no such model on the hub (a private one needs HF_TOKEN), and no folder of that name here"
+        f"{model.id}: no such model on the hub (a private one needs HF_TOKEN), and no folder of that name here"
     ) from error
 
 

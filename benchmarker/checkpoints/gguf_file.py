@@ -211,7 +211,6 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
-    """Yield each tensor's open file and name, without an output layer that repeats the embedding."""
     from safetensors import safe_open
 
     tied = read_config(folder).get("tie_word_embeddings", False)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
-from benchmarker.checkpoints.gguf_file import gguf_facts
 from benchmarker.core.errors import ModelError, report_library_conflicts
 
 if TYPE_CHECKING:
@@ -64,10 +63,6 @@ def shapes_sha256(config: dict[str, Any]) -> str:
 def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *, trusted: bool) -> dict[str, Any]:
     """Return the config of the language model: of a multimodal model, its text part with all defaults filled in.
 
-    Args:
-        folder: Folder of the config.json, which also holds the model's own code if there is any.
-        config: Content of config.json. It is returned unchanged if it states a vocabulary and attention heads.
-
     Raises:
         ModelError: transformers cannot read the config, or it describes no causal language model with attention.
     """
@@ -104,7 +99,6 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
 
 
 def transformers_config(folder: Path, model_id: str, *, trusted: bool) -> Any:
-    """Return transformers' config object for a folder, or raise ModelError."""
     from transformers import AutoConfig
 
     try:
@@ -140,6 +134,17 @@ TEXT_TENSORS = {
 """Patterns of the language model's tensor names in multimodal checkpoints, and their names in a text model."""
 
 
+ERRORS_OF_FILES = (
+    "does not recognize this architecture",
+    "Unrecognized configuration class",
+    "Unrecognized model",
+    "ignore_mismatched_sizes",
+    "requires you to execute the",
+    "is not supported yet",
+)
+"""Texts of errors that concern the files, and not loading itself (memory, for example)."""
+
+
 def import_libraries(*packages: str) -> None:
     """Import libraries, so that load time does not include it."""
     with undisturbed(), report_library_conflicts():
@@ -165,9 +170,6 @@ def read_model(
     Args:
         quantization: transformers quantization config, or None to load the checkpoint as it is.
         not_stored: Last names of tensors that the quantization's modules create themselves.
-
-    Raises:
-        ModelError: Unknown architecture, or weights of another model.
     """
     import torch
     from safetensors import SafetensorError
@@ -179,7 +181,7 @@ def read_model(
         if checkpoint.is_text_part:
             extra |= {"config": _text_config(checkpoint), "key_mapping": TEXT_TENSORS}
         if checkpoint.is_gguf:
-            extra |= {"config": _gguf_config(checkpoint), **_gguf_name(checkpoint)}
+            extra |= {"config": _gguf_config(checkpoint), "gguf_file": checkpoint.folder.name}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder.parent if checkpoint.is_gguf else checkpoint.folder,
             dtype=getattr(torch, target.dtype),
@@ -192,7 +194,7 @@ def read_model(
     except SafetensorError as error:
         raise ModelError(f"{checkpoint.folder}: its weights cannot be read: {error}") from error
     except (ValueError, KeyError, RuntimeError) as error:
-        if not _is_about_the_checkpoint(error):
+        if not any(sign in str(error) for sign in ERRORS_OF_FILES):
             raise
         if "ignore_mismatched_sizes" in str(error):
             raise ModelError(
@@ -213,7 +215,6 @@ def read_model(
 
 
 def _text_config(checkpoint: Checkpoint) -> Any:
-    """Return transformers' config of a multimodal checkpoint's text part, with the checkpoint's quantization."""
     whole = transformers_config(checkpoint.folder, checkpoint.model_id, trusted=checkpoint.trust_remote_code)
     config = whole.get_text_config(decoder=True)
     config.tie_word_embeddings = checkpoint.config["tie_word_embeddings"]
@@ -222,14 +223,10 @@ def _text_config(checkpoint: Checkpoint) -> Any:
     return config
 
 
-def _gguf_name(checkpoint: Checkpoint) -> dict[str, str]:
-    return {"gguf_file": checkpoint.folder.name}
-
-
 def _gguf_config(checkpoint: Checkpoint) -> Any:
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(checkpoint.folder.parent, **_gguf_name(checkpoint))
+    config: Any = AutoConfig.from_pretrained(checkpoint.folder.parent, gguf_file=checkpoint.folder.name)
     # transformers 5.23 uses the architecture's default even if the file states another size.
     if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
         config.head_dim = checkpoint.config["head_dim"]
@@ -253,28 +250,12 @@ def _placement(target: Target) -> dict[str, Any]:
     return {"device_map": "balanced", "max_memory": free_bytes}
 
 
-def _is_about_the_checkpoint(error: Exception) -> bool:
-    """Return whether the error concerns the files, and not loading itself (memory, for example)."""
-    text = str(error)
-    return any(
-        sign in text
-        for sign in (
-            "does not recognize this architecture",
-            "Unrecognized configuration class",
-            "Unrecognized model",
-            "ignore_mismatched_sizes",
-            "requires you to execute the",
-            "is not supported yet",
-        )
-    )
-
-
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     """Return the checkpoint's tokenizer, or None; ModelError if it cannot be read."""
     if checkpoint.is_gguf:
-        if not gguf_facts(checkpoint.folder).has_tokenizer:
+        if not checkpoint.has_gguf_tokenizer:
             return None
-        folder, extra = checkpoint.folder.parent, _gguf_name(checkpoint)
+        folder, extra = checkpoint.folder.parent, {"gguf_file": checkpoint.folder.name}
     else:
         if not has_tokenizer(checkpoint.folder):
             return None

@@ -112,11 +112,10 @@ def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
     """Find the largest value of an axis that fits into memory, and print it with the folder of its records."""
     from benchmarker.core.formatting import slug
     from benchmarker.core.tables import plain_line
-    from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.sweep_state import now_id
 
-    title = slug(workload_of(job.workload).title(job).lower())
+    title = slug(job.title.lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
     limit, _ = find_limit(job, axis, terminal, folder=folder)
     terminal.table(

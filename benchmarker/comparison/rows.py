@@ -16,9 +16,8 @@ from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
-    from benchmarker.core.stats import Estimate, Ratio
     from benchmarker.schema.metric import Axis, Metric
-    from benchmarker.schema.record import Demand, Flag, Limits, Moment, RunRecord
+    from benchmarker.schema.record import Demand, Flag, Limits, Moment
     from benchmarker.workloads.base import Workload
 
 
@@ -69,7 +68,6 @@ class CellKey:
 
     @property
     def inputs_words(self) -> str:
-        """The cell's inputs, in a message about their hash."""
         return f"input at {self.words} (inputs_sha256)"
 
     @property
@@ -171,6 +169,11 @@ class Row:
         return 0.0
 
     @property
+    def caption(self) -> str:
+        """Explanation of columns that the row alone has, below the table."""
+        return ""
+
+    @property
     def has_random_weights(self) -> bool:
         """Whether only its time and memory are real."""
         return False
@@ -191,8 +194,6 @@ class Row:
 
     def values(self) -> dict[str, Any]:
         """Return plain values for a program: base units, None for unknown."""
-        from benchmarker.comparison.rows import plain_row
-
         return plain_row(self)
 
     @property
@@ -377,7 +378,6 @@ def ratio_numbers(row: Row) -> dict[str, float | str | None]:
 
 
 def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
-    """Return the declared metrics of a row by their JSON keys, in base units, with intervals."""
     numbers: dict[str, float | None] = {}
     for metric in metrics:
         key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")

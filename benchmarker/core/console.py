@@ -34,15 +34,9 @@ _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN,
 
 
 class Terminal:
-    """Output for people, and the Progress of loaders."""
+    """Output for people, and the Progress of loaders. Quiet prints tables only; verbose replaces bars by lines."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, streams: Streams | None = None) -> None:
-        """Print to the given streams, or to those of the process.
-
-        Args:
-            quiet: Print tables only.
-            verbose: Libraries print too, so bars are replaced by lines.
-        """
         destination = streams or Streams(sys.stdout, sys.stderr)
         self._out = _console(destination.out)
         self._error = _console(destination.error)
@@ -59,11 +53,9 @@ class Terminal:
         if not self._quiet:
             self._print(text)
 
-    def note(self, text: str) -> None:
-        self.line(text)
+    note = line
 
     def step(self, what: str, finished: int, total: int) -> None:
-        """Show the progress of a long step, unless quiet: `step("quantizing layers", 3, 36)`."""
         if not self._quiet:
             self._steps.step(clean(what), finished, total)
 
@@ -131,10 +123,7 @@ class Pinned:
 
 
 class Bar:
-    """A bar that is redrawn in place.
-
-    It is drawn only at reports: no thread redraws it during a measurement, and Ctrl-C leaves nothing to restore.
-    """
+    """A bar that is redrawn in place, at reports only: no thread redraws it during a measurement."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -211,10 +200,7 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process with one line and exit code 2 after a user's error, with 130 after Ctrl-C.
-
-    Every other exception keeps its traceback.
-    """
+    """End the process with one line and exit code 2 after a user's error, with 130 after Ctrl-C."""
     try:
         yield
     except BenchmarkerError as error:

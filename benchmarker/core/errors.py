@@ -42,7 +42,6 @@ CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash",
 
 
 def status_of(kind: ErrorKind) -> CellStatus:
-    """Return the status of a cell that failed with this kind of error."""
     match kind:
         case "oom_gpu" | "oom_host" | "timeout" | "crash" | "unsupported":
             return kind
@@ -65,8 +64,6 @@ class SpecError(BenchmarkerError):
 
 
 class ModelError(BenchmarkerError):
-    """Model that cannot be found, reached, read or used for the requested measurement."""
-
     kind = "model"
 
 
@@ -75,8 +72,6 @@ class MissingLibraryError(BenchmarkerError):
 
 
 class DeviceError(BenchmarkerError):
-    """Device that is absent or cannot do the requested operation."""
-
     kind = "device"
 
 
@@ -95,8 +90,6 @@ class ResultsError(BenchmarkerError):
 
 
 class UnsupportedError(BenchmarkerError):
-    """Operation that a variant cannot do on this machine."""
-
     kind = "unsupported"
 
 
@@ -189,7 +182,6 @@ OWN_NAME = "benchmarker"
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of a pip package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

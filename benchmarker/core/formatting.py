@@ -109,11 +109,7 @@ def approximate_duration(duration_s: float) -> str:
 
 
 def slug(name: str) -> str:
-    """Return a name for files: letters, digits, dot, dash and underscore.
-
-    A name with other characters, or a long one, gets eight digits of its hash, which keeps similar names apart:
-    `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`.
-    """
+    """Return a name for files: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, with digits of its hash."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
     if safe == name:
         return safe

@@ -42,10 +42,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Let the Linux kernel kill this process when its parent dies. Does nothing on other systems.
-
-    A child that outlives its sweep would go on measuring and disturb the next sweep.
-    """
+    """Let Linux kill this process when its parent dies. An orphan would measure on and disturb the next sweep."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -66,7 +63,6 @@ class Streams:
     out: TextIO
     error: TextIO
     log: Path | None = None
-    """Output of the libraries; None if they are not silenced."""
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of the libraries; empty if they are not silenced."""
@@ -81,10 +77,7 @@ class Streams:
 
 @contextmanager
 def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
-    """Silence everything except the returned streams, unless verbose.
-
-    An unexpected error gets a note with the libraries' last lines.
-    """
+    """Silence everything except the returned streams, unless verbose."""
     if verbose:
         yield Streams(sys.stdout, sys.stderr)
         return
@@ -110,7 +103,6 @@ def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
 
 @contextmanager
 def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
-    """Return a stream to the present target of this one; the stream itself if it is not the process's own."""
     if _descriptor(stream) != descriptor:
         yield stream
         return

@@ -82,7 +82,7 @@ def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimat
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
         return Estimate(value, deviation=spread)
-    half = _half_width(_standard_error(list(map(math.log, medians))), len(medians) - 1)
+    half = _critical(len(medians) - 1) * _standard_error(list(map(math.log, medians)))
     return Estimate(value, value * math.exp(-half), value * math.exp(half), spread)
 
 
@@ -128,11 +128,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
-    """Return the verdict on a ratio, with its p after `holm`.
-
-    "same" if the whole interval lies within the band; "faster" or "slower" if a ratio of 1 is excluded after Holm's
-    correction and the estimate lies outside the band; "inconclusive" otherwise; "not tested" below three rounds.
-    """
+    """Return the verdict on a ratio, with its p after `holm`; "same" needs the whole interval inside the band."""
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
     bottom, top = 1 / (1 + band), 1 + band
@@ -153,10 +149,7 @@ MOST_ROUNDS = 40
 
 
 def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
-    """Return the number of additional rounds that would decide at the present spread; None if 40 would not.
-
-    A ratio is decided if its interval, at 5 % / tests, excludes 1 or lies inside the band.
-    """
+    """Return how many additional rounds would decide at the present spread; None if 40 would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
     distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
@@ -176,7 +169,7 @@ def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -
 
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
-    half = _half_width(standard_error, freedom)
+    half = _critical(freedom) * standard_error
     return Ratio(
         value=math.exp(centre),
         rounds=rounds,
@@ -190,10 +183,6 @@ def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int)
 
 def _standard_error(values: Sequence[float]) -> float:
     return (deviation(values) or 0.0) / math.sqrt(len(values))
-
-
-def _half_width(standard_error: float, freedom: float) -> float:
-    return _critical(freedom) * standard_error
 
 
 def _two_sided_p(centre: float, standard_error: float, freedom: float) -> float:

@@ -31,10 +31,7 @@ def without_escape_codes(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines as a terminal shows them: without escape codes, and the last state of a redrawn line.
-
-    Lines end as in an editor, so that line numbers in errors agree.
-    """
+    """Return the lines as a terminal shows them, split as in an editor, with the last state of redrawn lines."""
     return [line.rstrip("\r").rpartition("\r")[2] for line in without_escape_codes(text).split("\n")]
 
 
@@ -172,7 +169,6 @@ def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
 
 
 GAP = 2
-"""Spaces between two columns."""
 _UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")
 """A word, or an interval with its two ends."""
 
@@ -198,7 +194,6 @@ class _Fitted:
 
 
 def show_blocks(console: Console, blocks: Sequence[Block], width: int) -> None:
-    """Print paragraphs and tables with an empty line between two of them."""
     printable = [block for block in blocks if isinstance(block, Sheet) or block.strip()]
     for index, block in enumerate(printable):
         if index:
@@ -210,7 +205,6 @@ def show_blocks(console: Console, blocks: Sequence[Block], width: int) -> None:
 
 
 def rich_text(text: str) -> RichText:
-    """Render a sentence for a terminal: bold spans in bold, code between backticks."""
     line = RichText()
     for part, style in spans(text):
         line.append(f"`{clean(part)}`" if style == "code" else clean(part), style="bold" if style == "bold" else None)
@@ -235,7 +229,6 @@ def _show_text(console: Console, text: str, width: int) -> None:
 
 
 def _broken(text: RichText, width: int) -> list[RichText]:
-    """Break a text between words; an interval stays whole."""
     lines: list[list[int]] = []
     for piece in _UNBROKEN.finditer(text.plain):
         if lines and cell_len(text.plain[lines[-1][0] : piece.end()]) <= width:
@@ -301,7 +294,6 @@ def _parts(columns: Sequence[_Fitted], width: int) -> list[list[_Fitted]]:
 
 
 def _widths(columns: Sequence[_Fitted], width: int) -> list[int]:
-    """Return the width of each column: its longest text, or less for the widest ones if there is no room."""
     widths = [fitted.wide for fitted in columns]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         shrinkable = [index for index, fitted in enumerate(columns) if widths[index] > fitted.narrow]

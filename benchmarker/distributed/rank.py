@@ -31,7 +31,6 @@ EXCHANGE_S = 600.0
 """Longest time of one exchange of tensors: ranks that load or compile differ in speed."""
 STOP = "stop"
 TASK = "task"
-"""Key of the function that the ranks run."""
 
 
 def is_torchrun() -> bool:
@@ -70,8 +69,6 @@ def key(kind: str, *numbers: int) -> str:
 
 
 class Rank:
-    """This process among the ranks, for the function that the rank runs."""
-
     def __init__(self, number: int, count: int, store: Store, device: Device) -> None:
         self.number = number
         self.count = count
@@ -135,7 +132,6 @@ def _variables(number: int, count: int, device: torch.device) -> Iterator[None]:
 
 
 def barrier(device: Device) -> None:
-    """Wait for all ranks, and drain the device."""
     import torch.distributed as dist
 
     dist.barrier()

@@ -63,8 +63,6 @@ class RankProcess(Protocol):
 
 
 class LocalProcess:
-    """A rank on this host."""
-
     def __init__(self, number: int, port: int) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -98,8 +96,6 @@ class LocalProcess:
 
 
 class RankProcesses:
-    """Ranks 1 and higher, each a process."""
-
     def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
         self.failure: RankError | None = None
         self.awaited: tuple[float, int] | None = None

@@ -16,8 +16,7 @@ from benchmarker.distributed.rank import STOP, Store, is_torchrun, key
 from benchmarker.distributed.ranks import TICK_S, LocalProcess, RankProcess
 
 LEADS = "BENCHMARKER_LEADS"
-"""Variable with the number of torchrun's processes, set in rank 0's command and its children. WORLD_SIZE is the number
-of ranks that are open."""
+"""Variable with the number of torchrun's processes. WORLD_SIZE is the number of open ranks."""
 OPENINGS = "benchmarker/openings"
 OPENING = "benchmarker/opening"
 """Key, with the number of an opening, of the count and port of the ranks to open, or of `STOP`."""
@@ -42,8 +41,6 @@ def agent_store() -> Store:
 
 
 class TorchrunProcess:
-    """A rank that another process of torchrun starts."""
-
     def __init__(self, store: Store, number: int, rank: int) -> None:
         self._store = store
         self._number = number
@@ -93,7 +90,7 @@ def follow() -> None:
 
 @contextlib.contextmanager
 def leading() -> Iterator[None]:
-    """Surround the command of rank 0, and end the other processes of torchrun after it."""
+    """Surround rank 0's command, and end the other processes of torchrun after it."""
     os.environ[LEADS] = os.environ["WORLD_SIZE"]
     # Kept open, because this process may hold the store.
     store = agent_store()

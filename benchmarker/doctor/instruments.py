@@ -16,8 +16,7 @@ from typing import Any
 
 from benchmarker.core.formatting import GIB
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.hardware.find_gpu import find_gpu
-from benchmarker.hardware.gpu import Gpu
+from benchmarker.hardware.gpu import Gpu, find_gpu
 from benchmarker.measure.peaks import measure_limits
 
 SLEEP_S = 0.2

@@ -14,10 +14,8 @@ import psutil
 from benchmarker.checkpoints.cache import cache_folder
 from benchmarker.checkpoints.find import transport_error
 from benchmarker.core.errors import installed_version
-from benchmarker.hardware.amd import has_amd_driver
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.find_gpu import all_gpus
-from benchmarker.hardware.gpu import Gpu
+from benchmarker.hardware.gpu import Gpu, all_gpus, has_amd_driver
 from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.record import Environment
 

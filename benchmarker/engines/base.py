@@ -32,7 +32,7 @@ NEEDS_GPU = {
     "cuda_graph": "a CPU has no graphs to capture; use --engine eager or compile there",
     "native": "native needs a CUDA GPU, for which its kernels are written; use --engine compile",
 }
-"""Engines that a CPU cannot run, with the remedy."""
+"""Engines that a CPU cannot run, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,6 @@ class Form:
 
 @dataclass(frozen=True)
 class Scores:
-    """Distribution of each next token of a given text."""
-
     log_probabilities: NDArray[numpy.float32]
     """Natural logarithms, [positions, vocabulary], on the host. Row i is the distribution of the token that follows
     the prompt and i further ids; a prompt of one id gives as many rows as ids."""
@@ -60,10 +58,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class PrefillScores:
-    """Likeliest tokens after each position of a text, computed by the engine's *prefill*.
-
-    They do not check the decode step, which is what is timed. A divergence computed from them is a lower bound.
-    """
+    """Likeliest tokens after each position of a text, by the engine's *prefill*, which is not timed like a step."""
 
     ids: NDArray[numpy.int64]
     """[positions, top]; -1 if the engine returned fewer."""
@@ -83,28 +78,20 @@ class Scorer:
         """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
         raise NotImplementedError
 
-    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then one decode step for each further
-        id, regardless of the step's own choice."""
-        del ids, prompt_tokens
+    def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
+        """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then a decode step for each other."""
         return None
 
-    def forward_scores(self, ids: TokenIds) -> Scores | None:
+    def forward_scores(self, ids: TokenIds) -> Scores | None:  # noqa: ARG002
         """Score a text by one forward pass over all ids, without a cache; one row per id."""
-        del ids
         return None
 
-    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:
+    def prefill_scores(self, ids: TokenIds) -> PrefillScores | None:  # noqa: ARG002
         """Score a text by the engine's prefill, one row per id. None if `step_scores` works instead."""
-        del ids
         return None
 
-    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
-        """Score a text by the libraries' own decode step, whose rounding is the ordinary one of this quantization.
-
-        None if `is_library_step`, and if the libraries' kernels have been replaced.
-        """
-        del ids, prompt_tokens
+    def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
+        """Score a text by the libraries' own decode step. None if `is_library_step`, or if our kernels replaced it."""
         return None
 
 
@@ -112,11 +99,10 @@ class TokenSource(Scorer):
     """A checkpoint that an engine has opened: the calls that are timed, and the facts about them."""
 
     model: PreTrainedModel | None = None
-    """The torch model, if it is in this process. Quality, kernel counts and the roofline need it."""
+    """The torch model, if it is in this process."""
     is_elsewhere: bool = False
     """True if another process makes the tokens."""
     loaded: LoadFacts | None = None
-    """Cost and result of loading; None if the engine does not report it."""
     shares: int = 1
     """Number of GPUs among which every weight is divided."""
     kv_value_bytes: float | None = None
@@ -125,19 +111,16 @@ class TokenSource(Scorer):
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens. `measure/clock.py` times it. Raises
-        UnsupportedError.
+        """Generate exactly `new_tokens` greedily, ignoring end-of-text tokens, timed by `measure/clock.py`.
 
         Args:
             prompt_ids: [batch][prompt_tokens].
-            new_tokens: At least 1.
             context: [batch][depth]: ids before the prompt, in the KV cache when the clock starts. Filling the cache
                 happens only at the first call with the same object.
         """
         raise NotImplementedError
 
     def facts(self) -> EngineFacts:
-        """Return proof of what ran, for the record."""
         raise NotImplementedError
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
@@ -155,44 +138,39 @@ class TokenSource(Scorer):
     def check(self) -> None:
         """Check, after the timed repeats, that the engine ran as the row claims. Raises UnsupportedError."""
 
-    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
+    def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:  # noqa: ARG002
         """Return the kernels of one decode step at the shape that ran last; None before that, and if unknown."""
-        del count
         return None
 
     @property
     def graph_pool_bytes(self) -> int | None:
-        """See Memory.graph_pool_bytes."""
         return None
 
     def step_facts(self) -> StepFacts | None:
-        """Return facts about the step of the shape that ran last; None if no step is kept between calls."""
+        """Return facts about the step at the shape that ran last; None if no step is kept between calls."""
         return None
 
 
 class Engine:
-    """One way of producing tokens. A method that returns `str | None` returns the reason for a refusal."""
+    """One way of producing tokens."""
 
     name: str
     summary: str
-    """Half a line for --help and the documents."""
     options: type[Options] = Options
-    """Options that `--engine-option key=value` sets."""
 
     def installed(self) -> str | None:
-        """Return None, or how to install the engine."""
+        """Return how to install the engine; None if it is installed."""
         return None
 
     def splits(self, form: Form) -> str | None:
-        """Return None, or why several GPUs cannot share this form. Called only for several GPUs."""
+        """Return why several GPUs cannot share this form; None if they can."""
         raise NotImplementedError
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        """Return None, or why this engine cannot open this checkpoint in this form."""
+        """Return why this engine cannot open this checkpoint in this form; None if it can."""
         raise NotImplementedError
 
     def open(
         self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
     ) -> AbstractContextManager[TokenSource]:
-        """Load the checkpoint and yield a TokenSource, which is closed at the end. Raises BenchmarkerError."""
         raise NotImplementedError

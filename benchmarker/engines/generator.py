@@ -1,7 +1,6 @@
 """Text in, text out, with a model in any quantization and by the step that is measured.
 
-Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text includes the engine's set-up
-(compilation, capture); later texts that fit into the same KV cache do not.
+Greedy, one text at a time, until an end-of-text token or `max_new_tokens`. The first text includes the engine's set-up.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ class Generator:
         """Wrap a model that `load_model` returned. Raises BenchmarkerError.
 
         Args:
-            engine: eager, cuda_graph, compile or native.
             engine_options: Options of the engine, such as {"prefill": "captured"} for native.
             tokenizer: Default: the tokenizer in the folder from which the model was loaded.
-            chat_template: Wrap each text in the model's own chat template.
         """
         import torch
         from transformers import AutoTokenizer
@@ -58,7 +55,12 @@ class Generator:
         self.model = model
         self.device: Device = find_device(str(model.device))
         refuse_device(engine, self.device)
-        self._decoder = torch_engine(engine).decoder(model, self.device, **_checked(engine, engine_options or {}))
+        kind = torch_engine(engine)
+        try:
+            options = kind.options.model_validate(dict(engine_options or {})).model_dump()
+        except ValidationError as error:
+            raise SpecError(f"engine_options: {first_problem(error, kind.options)}") from None
+        self._decoder = kind.decoder(model, self.device, **options)
         folder = Path(model.name_or_path or "")
         if tokenizer is None and not has_tokenizer(folder):
             raise ModelError(f"{folder}: no tokenizer there to read a text with; give Generator one")
@@ -74,11 +76,7 @@ class Generator:
     def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[True]) -> Iterator[str]: ...
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
-        """Continue the text. Raises BenchmarkerError.
-
-        Args:
-            stream: Return an iterator over pieces of text, each as soon as it is known.
-        """
+        """Continue the text, or `stream` pieces of text as soon as they are known. Raises BenchmarkerError."""
         ids = self._ids(text)
         self._check_length(len(ids), max_new_tokens)
         pieces = self._pieces(ids, max_new_tokens)
@@ -86,7 +84,6 @@ class Generator:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """Ids that end a generation: those of the generation config, and the tokenizer's end of text."""
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
         return frozenset(token for token in (*listed, self._tokenizer.eos_token_id) if token is not None)
@@ -139,16 +136,7 @@ class Generator:
             yield rest
 
 
-def _checked(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    kind = torch_engine(engine).options
-    try:
-        return kind.model_validate(dict(options)).model_dump()
-    except ValidationError as error:
-        raise SpecError(f"engine_options: {first_problem(error, kind)}") from None
-
-
 def refuse_device(engine: str, device: Device) -> None:
-    """Raise UnsupportedError, with an engine that works, if an engine cannot run on this device."""
     reason = NEEDS_GPU.get(torch_engine(engine).name) if device.kind == "cpu" else None
     if reason:
         raise UnsupportedError(reason)

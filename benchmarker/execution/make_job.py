@@ -148,7 +148,7 @@ def _variant(
     if not data:
         raise SpecError(f"no variant is given; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
-    return resolved(workload, variant, where=f"{WHERE}: ", joint="", flags=flags)
+    return resolved(workload, variant, where=f"{WHERE}: ", flags=flags)
 
 
 def _each_once(flag: str, options: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from benchmarker.core.process import FORKED
 from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
 from benchmarker.execution.make_job import blank_record
 from benchmarker.hardware.device import find_device, kind_of
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.peaks import measure_limits
 from benchmarker.schema.job import Job
@@ -46,7 +46,7 @@ class Run:
         started = datetime.now(UTC)
         surroundings = environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        title = self.workload.title(job)
+        title = job.title
         folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
         blank: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
@@ -55,7 +55,7 @@ class Run:
     def execute(self) -> RunRecord:
         """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
-        title, device = self.workload.title(self.job), self.record.environment.device.name
+        title, device = self.job.title, self.record.environment.device.name
         self.terminal.line(f"{self.job.variant.name}: {title} on {device}")
         # From here on, a sweep can read the progress of this process, also if it dies.
         self.keep()
@@ -130,7 +130,7 @@ class Run:
 
     def _measure_limits(self) -> None:
         try:
-            limits = measure_limits(self.device, self.workload.matmul_dtype(self.job))
+            limits = measure_limits(self.device, self.job.matmul_dtype)
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
@@ -154,7 +154,7 @@ class Run:
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
         # The memory of this process is no measure of another process.
-        computes_here = self.workload.processes(self.job) == 1
+        computes_here = self.job.processes == 1
 
         def line(number: int, sample: SampleBase) -> None:
             peak_bytes = sample.peak_allocated_bytes if computes_here else None

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind
 
@@ -31,42 +31,12 @@ class Peak:
     """Growth of the resident memory since `begin_growth`; None before that, and on a GPU."""
 
 
-class Device(Protocol):
-    @property
-    def torch_name(self) -> str: ...
-
-    @property
-    def kind(self) -> Literal["cuda", "rocm", "cpu"]: ...
-
-    @property
-    def indices(self) -> tuple[int, ...]: ...
-
-    def synchronize(self) -> None: ...
-
-    def reset_peak(self) -> None:
-        """Reset the high-water marks to the memory in use now."""
-
-    def peak(self) -> Peak: ...
-
-    def begin_growth(self) -> None:
-        """Remember the resident memory before the model is loaded."""
-
-    def release(self) -> None: ...
-
-    def is_out_of_memory(self, error: BaseException) -> bool: ...
-
-
 class CudaDevice:
-    def __init__(self, index: int) -> None:
-        self.index = index
+    """One GPU, or several that one process uses; inputs and outputs are then on the first."""
 
-    @property
-    def indices(self) -> tuple[int, ...]:
-        return (self.index,)
-
-    @property
-    def torch_name(self) -> str:
-        return f"cuda:{self.index}"
+    def __init__(self, *indices: int) -> None:
+        self.indices = indices
+        self.torch_name = f"cuda:{indices[0]}"
 
     @property
     def kind(self) -> Literal["cuda", "rocm"]:
@@ -77,20 +47,27 @@ class CudaDevice:
     def synchronize(self) -> None:
         import torch
 
-        torch.cuda.synchronize(self.index)
+        for index in self.indices:
+            torch.cuda.synchronize(index)
 
     def reset_peak(self) -> None:
+        """Reset the high-water marks to the memory in use now."""
         import torch
 
-        torch.cuda.reset_peak_memory_stats(self.index)
+        for index in self.indices:
+            torch.cuda.reset_peak_memory_stats(index)
 
     def peak(self) -> Peak:
+        """Return the peak of the GPU with the most."""
         import torch
 
-        return Peak(
-            allocated_bytes=torch.cuda.max_memory_allocated(self.index),
-            reserved_bytes=torch.cuda.max_memory_reserved(self.index),
-        )
+        reserved_bytes = max(torch.cuda.max_memory_reserved(index) for index in self.indices)
+        return Peak(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
+
+    def peaks(self) -> tuple[int, ...]:
+        import torch
+
+        return tuple(torch.cuda.max_memory_allocated(index) for index in self.indices)
 
     def begin_growth(self) -> None:
         """Do nothing: a GPU's allocator counts the model alone."""
@@ -107,37 +84,6 @@ class CudaDevice:
         return isinstance(error, torch.cuda.OutOfMemoryError) or (
             isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
         )
-
-
-class CudaDevices(CudaDevice):
-    """Several GPUs used by one process. Inputs and outputs are on the first."""
-
-    def __init__(self, indices: Sequence[int]) -> None:
-        super().__init__(indices[0])
-        self._all = tuple(CudaDevice(index) for index in indices)
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        return tuple(device.index for device in self._all)
-
-    def synchronize(self) -> None:
-        for device in self._all:
-            device.synchronize()
-
-    def reset_peak(self) -> None:
-        for device in self._all:
-            device.reset_peak()
-
-    def peak(self) -> Peak:
-        """Return the peak of the GPU with the most."""
-        peaks = [device.peak() for device in self._all]
-        return Peak(
-            allocated_bytes=max(peak.allocated_bytes or 0 for peak in peaks),
-            reserved_bytes=max(peak.reserved_bytes or 0 for peak in peaks),
-        )
-
-    def peaks(self) -> tuple[int, ...]:
-        return tuple(device.peak().allocated_bytes or 0 for device in self._all)
 
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -170,6 +116,7 @@ class CpuDevice:
         return Peak(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
 
     def begin_growth(self) -> None:
+        """Remember the resident memory before the model is loaded."""
         self._before_bytes = _status_bytes("VmRSS")
 
     def release(self) -> None: ...
@@ -178,6 +125,9 @@ class CpuDevice:
         return isinstance(error, MemoryError) or (
             isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         )
+
+
+Device = CudaDevice | CpuDevice
 
 
 def _status_bytes(field: str) -> int | None:
@@ -238,14 +188,14 @@ def devices_from(first: Device, count: int) -> tuple[Device, ...]:
     """Return `count` devices starting at `first`; for a CPU, the same one `count` times. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         return (first,) * count
-    return find_devices([f"cuda:{first.index + offset}" for offset in range(count)])
+    return find_devices([f"cuda:{first.indices[0] + offset}" for offset in range(count)])
 
 
 def one_of_several(first: Device, count: int) -> Device:
     """Return several GPUs as one device, for one process that uses them in turns. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         raise DeviceError("--split layers: a CPU has no second memory to put layers into; leave --gpus out")
-    return CudaDevices([index for device in devices_from(first, count) for index in device.indices])
+    return CudaDevice(*(index for device in devices_from(first, count) for index in device.indices))
 
 
 def torch_device(device: Device) -> torch.device:

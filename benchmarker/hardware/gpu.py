@@ -1,15 +1,22 @@
-"""GPU telemetry from the driver: NVML on NVIDIA, amdsmi on AMD.
+"""GPU telemetry from the driver: NVML (package nvidia-ml-py) on NVIDIA, amdsmi (comes with ROCm) on AMD.
 
 torch counts only the memory of its own allocator. The driver counts the whole GPU: the context, the libraries'
-workspaces and other programs. Neither library is required, and neither creates a context on the GPU. A value that the
-driver does not provide is None, never 0.
+workspaces and other programs. Neither library is required, and neither creates a context on the GPU.
+
+NVML and amdsmi number the GPUs in their own order and ignore CUDA_VISIBLE_DEVICES. Therefore a GPU is looked up by its
+UUID or its PCI address, never by torch's number.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any
+
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.schema.record import DeviceFacts
 
 
 @dataclass(frozen=True)
@@ -28,58 +35,343 @@ class GpuState:
     processes: int | None = None
 
 
-class Gpu(Protocol):
-    """One GPU, or one slice of a GPU (MIG), through its driver; None if the driver does not provide a value."""
+REASONS = {
+    0x4: "power_cap",
+    0x8: "hardware_slowdown",
+    0x20: "thermal",
+    0x40: "hardware_thermal",
+    0x80: "power_brake",
+}
+"""Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display do not lower the clocks."""
+VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
+"""Numbers of nvml.h, nvmlPerfPolicyType_t: policies whose time is counted, also between two readings."""
+
+
+class NvidiaGpu:
+    """GPU, or one slice of a GPU (MIG); None, never 0, for a value that the driver does not provide."""
+
+    vendor = "NVIDIA"
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
 
     @property
-    def vendor(self) -> str: ...
-
-    @property
-    def name(self) -> str | None: ...
+    def name(self) -> str | None:
+        return _text(self._of_gpu("nvmlDeviceGetName"))
 
     @property
     def uuid(self) -> str | None:
-        """Identifier that stays with the hardware."""
+        return _text(self._of_gpu("nvmlDeviceGetUUID"))
 
     @property
-    def driver(self) -> str | None: ...
+    def driver(self) -> str | None:
+        return _text(self._query("nvmlSystemGetDriverVersion"))
 
     @property
     def newest_cuda(self) -> str | None:
-        """Newest CUDA version that the driver supports, such as `13.0`; None on AMD."""
+        """Newest CUDA version that the driver supports, such as `13.0`."""
+        version = self._query("nvmlSystemGetCudaDriverVersion_v2")
+        return f"{version // 1000}.{version % 1000 // 10}" if version else None
 
     @property
     def is_sliced(self) -> bool:
-        """True if the GPU is divided into instances (MIG)."""
+        mode = self._of_gpu("nvmlDeviceGetMigMode")
+        return bool(mode and mode[0])
 
     def used_bytes(self) -> int | None:
-        """Return the memory in use by all programs together."""
+        # Version 1 of the call: version 2 leaves out the memory that the driver reserves.
+        memory = self._of_gpu("nvmlDeviceGetMemoryInfo")
+        return None if memory is None else int(memory.used)
 
-    def total_bytes(self) -> int | None: ...
+    def total_bytes(self) -> int | None:
+        memory = self._of_gpu("nvmlDeviceGetMemoryInfo")
+        return None if memory is None else int(memory.total)
 
     def energy_j(self) -> float | None:
         """Return the joules that the board has used since its driver was loaded; take differences."""
+        return _scaled(self._of_gpu("nvmlDeviceGetTotalEnergyConsumption"), 1e3)
 
     def power_w(self) -> float | None:
         """Return the watts of the whole board, which averages them over up to a second."""
+        return _scaled(self._of_gpu("nvmlDeviceGetPowerUsage"), 1e3)
 
-    def power_limit_w(self) -> float | None: ...
+    def power_limit_w(self) -> float | None:
+        return _scaled(self._of_gpu("nvmlDeviceGetPowerManagementLimit"), 1e3)
 
-    def power_default_w(self) -> float | None: ...
+    def power_default_w(self) -> float | None:
+        return _scaled(self._of_gpu("nvmlDeviceGetPowerManagementDefaultLimit"), 1e3)
 
     def temperature_c(self) -> float | None:
-        """Return degrees Celsius: of the GPU on NVIDIA, of its hottest spot on AMD."""
+        return _scaled(self._of_gpu("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU), 1)
 
     def clock_mhz(self) -> int | None:
-        """Return the current clock of the compute units."""
+        return _rounded(self._of_gpu("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM))
 
     def full_clock_mhz(self) -> int | None:
-        """Return the default clock of the compute units; None on AMD."""
+        return _rounded(self._of_gpu("nvmlDeviceGetDefaultApplicationsClock", self._nvml.NVML_CLOCK_SM))
 
     def memory_bytes_per_s(self) -> float | None:
-        """Return the bandwidth from the memory's highest clock and the width of its bus."""
+        bits = self._of_gpu("nvmlDeviceGetMemoryBusWidth")
+        megahertz = self._of_gpu("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_MEM)
+        # Two transfers a clock: on an H100 5120 bits at 2619 MHz are 3.35 TB/s, as in its data sheet.
+        return None if bits is None or megahertz is None else 2 * 1e6 * megahertz * bits / 8
 
     def process_ids(self) -> tuple[int, ...] | None:
         """Return the processes that compute on the GPU. In a container the ids are the host's and may be incomplete."""
+        processes = self._of_gpu("nvmlDeviceGetComputeRunningProcesses")
+        return None if processes is None else tuple(process.pid for process in processes)
 
-    def state(self) -> GpuState: ...
+    def state(self) -> GpuState:
+        time_s, processes = time.time(), self.process_ids()
+        bits = self._of_gpu("nvmlDeviceGetCurrentClocksThrottleReasons")
+        held = {reason: self._of_gpu("nvmlDeviceGetViolationStatus", policy) for reason, policy in VIOLATIONS.items()}
+        return GpuState(
+            time_s=time_s,
+            clock_mhz=self.clock_mhz(),
+            temperature_c=self.temperature_c(),
+            power_w=self.power_w(),
+            throttled_by=None if bits is None else frozenset(name for bit, name in REASONS.items() if bits & bit),
+            held_ns={reason: answer.violationTime for reason, answer in held.items() if answer is not None},
+            processes=None if processes is None else len(processes),
+        )
+
+    def _of_gpu(self, function: str, *arguments: Any) -> Any | None:
+        return self._query(function, self._handle, *arguments)
+
+    def _query(self, function: str, *arguments: Any) -> Any | None:
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+class AmdGpu:
+    """GPU; None, never 0, for a value that the driver does not provide."""
+
+    vendor = "AMD"
+    newest_cuda = None
+    is_sliced = False
+
+    def __init__(self, amdsmi: Any, handle: Any) -> None:
+        self._amdsmi = amdsmi
+        self._handle = handle
+
+    @property
+    def name(self) -> str | None:
+        return _text(self._table("amdsmi_get_gpu_asic_info").get("market_name"))
+
+    @property
+    def uuid(self) -> str | None:
+        return _text(self._query("amdsmi_get_gpu_device_uuid"))
+
+    @property
+    def driver(self) -> str | None:
+        return _text(self._table("amdsmi_get_gpu_driver_info").get("driver_version"))
+
+    @property
+    def pci_address(self) -> str:
+        """Domain, bus, device and function, such as `0000:03:00.0`."""
+        return str(self._query("amdsmi_get_gpu_device_bdf") or "").lower()
+
+    def used_bytes(self) -> int | None:
+        return self._memory_bytes("vram_used")
+
+    def total_bytes(self) -> int | None:
+        return self._memory_bytes("vram_total")
+
+    def energy_j(self) -> float | None:
+        count = self._table("amdsmi_get_energy_count")
+        # `power` in releases before 6.4; the resolution is in microjoules.
+        ticks = _number(count, "energy_accumulator", "power")
+        return None if ticks is None else ticks * count["counter_resolution"] / 1e6
+
+    def power_w(self) -> float | None:
+        return _scaled(_number(self._metrics(), "current_socket_power", "average_socket_power"), 1)
+
+    def power_limit_w(self) -> float | None:
+        return _scaled(_number(self._table("amdsmi_get_power_cap_info"), "power_cap"), 1e6)
+
+    def power_default_w(self) -> float | None:
+        return _scaled(_number(self._table("amdsmi_get_power_cap_info"), "default_power_cap"), 1e6)
+
+    def temperature_c(self) -> float | None:
+        return _scaled(_number(self._metrics(), "temperature_hotspot"), 1)
+
+    def clock_mhz(self) -> int | None:
+        return _rounded(_number(self._metrics(), "current_gfxclk"))
+
+    def memory_bytes_per_s(self) -> float | None:
+        # In GB/s; only in newer releases.
+        return _scaled(_number(self._table("amdsmi_get_gpu_vram_info"), "vram_max_bandwidth"), 1e-9)
+
+    def full_clock_mhz(self) -> int | None:
+        return None
+
+    def process_ids(self) -> tuple[int, ...] | None:
+        return None
+
+    def state(self) -> GpuState:
+        status = _number(self._metrics(), "throttle_status")
+        return GpuState(
+            time_s=time.time(),
+            clock_mhz=self.clock_mhz(),
+            temperature_c=self.temperature_c(),
+            power_w=self.power_w(),
+            # The meaning of the bits differs between generations of GPUs.
+            throttled_by=None if status is None else frozenset({"unspecified"} if status else ()),
+        )
+
+    def _metrics(self) -> dict[str, Any]:
+        return self._table("amdsmi_get_gpu_metrics_info")
+
+    def _memory_bytes(self, key: str) -> int | None:
+        # Documented as MB, but the library divides by 2^20.
+        mebibytes = _number(self._table("amdsmi_get_gpu_vram_usage"), key)
+        return None if mebibytes is None else int(mebibytes) * 2**20
+
+    def _table(self, function: str) -> dict[str, Any]:
+        return dict(self._query(function) or {})
+
+    def _query(self, function: str) -> Any | None:
+        try:
+            return getattr(self._amdsmi, function)(self._handle)
+        except (self._amdsmi.AmdSmiException, AttributeError):
+            # A release may lack a function.
+            return None
+
+
+Gpu = NvidiaGpu | AmdGpu
+
+
+def _number(table: dict[str, Any], *keys: str) -> int | float | None:
+    return next((table[key] for key in keys if isinstance(table.get(key), int | float)), None)
+
+
+def _scaled(number: Any | None, divisor: float) -> float | None:
+    return None if number is None else number / divisor
+
+
+def _rounded(number: Any | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def _text(answer: Any | None) -> str | None:
+    return None if answer is None else str(answer)
+
+
+def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
+    """Return the GPU, or slice of one, with this UUID (`GPU-...`, `MIG-...`, or as CUDA gives it, the digits alone)."""
+    nvml = _open_nvml()
+    if nvml is None:
+        return None
+    # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
+    names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
+    for name in names:
+        try:
+            return NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(name))
+        except nvml.NVMLError:
+            continue
+    return None
+
+
+def find_amd_gpu(identifier: str) -> AmdGpu | None:
+    """Return the GPU with this UUID or PCI address (`0000:03:00`); None if there is none or no amdsmi."""
+    address = f"{identifier.lower()}."
+    return next((gpu for gpu in _amd_gpus() if gpu.uuid == identifier or gpu.pci_address.startswith(address)), None)
+
+
+FINDERS = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}
+
+
+def find_gpu(device: Device) -> Gpu | None:
+    """Return the GPU that torch calls `device`; None for a CPU, or if no driver library works."""
+    if device.kind == "cpu":
+        return None
+    import torch
+
+    # Any: the stubs of a torch built for CPUs lack the PCI address.
+    properties: Any = torch.cuda.get_device_properties(torch_device(device))
+    if device.kind == "rocm":
+        address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}"
+        return find_amd_gpu(address)
+    return find_nvidia_gpu(str(properties.uuid))
+
+
+def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
+    """Return the GPU in a record, without torch; None for a CPU, or if no driver library works."""
+    finder = FINDERS.get(facts.kind or "")
+    return finder(facts.uuid) if finder and facts.uuid else None
+
+
+def all_gpus() -> tuple[Gpu, ...]:
+    """Return every GPU that a driver library lists, usable by torch or not; NVIDIA's first."""
+    return (*_nvidia_gpus(), *_amd_gpus())
+
+
+def _nvidia_gpus() -> list[NvidiaGpu]:
+    nvml = _open_nvml()
+    if nvml is None:
+        return []
+    try:
+        return [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError:
+        return []
+
+
+def _amd_gpus() -> list[AmdGpu]:
+    amdsmi = _open_amdsmi()
+    if amdsmi is None:
+        return []
+    try:
+        return [AmdGpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
+    except amdsmi.AmdSmiException:
+        return []
+
+
+def _open_nvml() -> Any | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+KFD = Path("/dev/kfd")
+
+
+def has_amd_driver() -> bool:
+    return KFD.exists()
+
+
+def _open_amdsmi() -> Any | None:
+    try:
+        import amdsmi
+    except (ImportError, OSError, KeyError, AttributeError):
+        # The import loads a library of ROCm and fails in these ways if that is missing or does not match.
+        return None
+    try:
+        amdsmi.amdsmi_init()
+    except amdsmi.AmdSmiException:
+        return None
+    return amdsmi
+
+
+class DeviceMemory:
+    """Memory in use on the whole GPU, with contexts, libraries and other programs. Make one before using the GPU."""
+
+    def __init__(self, device: Device) -> None:
+        self._gpu = find_gpu(device)
+        self.before_bytes = self._gpu.used_bytes() if self._gpu else None
+
+    def growth_bytes(self) -> int | None:
+        """Return the growth; None if unknown. Call it before the allocator releases memory, while it holds its peak."""
+        now = self._gpu.used_bytes() if self._gpu else None
+        if now is None or self.before_bytes is None:
+            return None
+        growth = now - self.before_bytes
+        return growth if growth >= 0 else None

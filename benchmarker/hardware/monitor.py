@@ -13,15 +13,14 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.errors import ErrorKind
 from benchmarker.core.formatting import percent
-from benchmarker.hardware.find_gpu import recorded_gpu
-from benchmarker.hardware.gpu import Gpu, GpuState
+from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
 from benchmarker.schema.record import Conditions, Environment, HostLoad
 
 PERIOD_S = 0.1
@@ -39,59 +38,23 @@ LOW_CLOCK = 0.75
 """Share of the default clock below which a measurement is invalid, as in NVBench."""
 
 
-class Gauge:
+class Monitor:
+    """Readings of a GPU of this host, taken in the background."""
+
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._full_clock_mhz = gpu.full_clock_mhz()
         self._states: deque[GpuState] = deque(maxlen=CAPACITY)
         self._first_c: float | None = None
-        self.failure: Exception | None = None
-        """Exception that ended the readings."""
-
-    def read(self) -> None:
-        state = self._state()
-        if state is None:
-            return
-        if self._first_c is None:
-            self._first_c = state.temperature_c
-        self._states.append(state)
-
-    def between(self, start_s: float, end_s: float) -> Conditions | None:
-        return conditions_of(
-            [state for state in list(self._states) if start_s <= state.time_s <= end_s],
-            full_clock_mhz=self._full_clock_mhz,
-        )
-
-    def is_hot(self) -> bool:
-        """Return whether the GPU is more than 5 degrees warmer than at its first reading."""
-        if self._first_c is None:
-            return False
-        state = self._state()
-        return bool(state and state.temperature_c is not None and state.temperature_c > self._first_c + COOL_WITHIN_C)
-
-    def _state(self) -> GpuState | None:
-        if self.failure is None:
-            try:
-                return self._gpu.state()
-            except Exception as error:  # noqa: BLE001
-                self.failure = error
-        return None
-
-
-class Monitor:
-    """Readings of one or several GPUs of this host, taken in the background."""
-
-    def __init__(self, *gpus: Gpu) -> None:
-        self._gauges = [Gauge(gpu) for gpu in gpus]
+        self._failure: Exception | None = None
         self._stop = threading.Event()
 
     @property
     def problem(self) -> str | None:
-        failure = next((gauge.failure for gauge in self._gauges if gauge.failure), None)
-        if failure is None:
+        if self._failure is None:
             return None
         return (
-            f"the board cannot be read ({type(failure).__name__}: {failure}); "
+            f"the board cannot be read ({type(self._failure).__name__}: {self._failure}); "
             "clocks and throttling are not watched from here on"
         )
 
@@ -106,31 +69,38 @@ class Monitor:
             self._stop.set()
             thread.join()
 
-    def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """Summarize all GPUs between two Unix times; None if a GPU was never read in between.
-
-        An interval between two readings uses both of them.
-        """
-        each = self.each_between(start_s, end_s)
-        watched = [conditions for conditions in each if conditions]
-        return together(watched) if watched and len(watched) == len(each) else None
-
-    def each_between(self, start_s: float, end_s: float) -> tuple[Conditions | None, ...]:
-        return tuple(
-            gauge.between(start_s, end_s) or gauge.between(start_s - BESIDE_S, end_s + BESIDE_S)
-            for gauge in self._gauges
-        )
-
-    def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait until no GPU is more than 5 degrees warmer than at its first reading, or `stopped` is true."""
-        end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and not stopped() and any(gauge.is_hot() for gauge in self._gauges):
-            time.sleep(COOL_STEP_S)
-
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            for gauge in self._gauges:
-                gauge.read()
+            if state := self._state():
+                if self._first_c is None:
+                    self._first_c = state.temperature_c
+                self._states.append(state)
+
+    def _state(self) -> GpuState | None:
+        if self._failure is None:
+            try:
+                return self._gpu.state()
+            except Exception as error:  # noqa: BLE001
+                self._failure = error
+        return None
+
+    def between(self, start_s: float, end_s: float) -> Conditions | None:
+        """Summarize the readings between two Unix times; an interval between two readings uses both of them."""
+        states = list(self._states)
+        inside = [state for state in states if start_s <= state.time_s <= end_s]
+        near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]
+        return conditions_of(inside or near, full_clock_mhz=self._full_clock_mhz)
+
+    def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the GPU is at most 5 degrees warmer than at its first reading, or `stopped` is true."""
+        end_s = time.monotonic() + limit_s
+        while time.monotonic() < end_s and not stopped() and self._is_hot():
+            time.sleep(COOL_STEP_S)
+
+    def _is_hot(self) -> bool:
+        state = self._state()
+        temperature_c = state.temperature_c if state else None
+        return temperature_c is not None and self._first_c is not None and temperature_c > self._first_c + COOL_WITHIN_C
 
 
 def find_monitor(environment: Environment) -> Monitor | None:
@@ -138,9 +108,7 @@ def find_monitor(environment: Environment) -> Monitor | None:
     return Monitor(gpu) if gpu else None
 
 
-def conditions_of(states: Iterable[GpuState], *, full_clock_mhz: int | None) -> Conditions | None:
-    """Summarize states of one GPU; None without any."""
-    states = list(states)
+def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> Conditions | None:
     if not states:
         return None
     clocks = [state.clock_mhz for state in states if state.clock_mhz is not None]
@@ -158,57 +126,17 @@ def conditions_of(states: Iterable[GpuState], *, full_clock_mhz: int | None) -> 
 
 
 def _throttled_by(states: Sequence[GpuState]) -> tuple[str, ...] | None:
-    """Return all reasons that lowered the clocks. None if no state has reasons and no counter moved."""
     reasons = [state.throttled_by for state in states if state.throttled_by is not None]
-    held = _held_between(states)
-    return tuple(sorted(held.union(*reasons))) if reasons or held else None
-
-
-def _held_between(states: Sequence[GpuState]) -> frozenset[str]:
-    """Return the reasons whose counters moved: single readings, 0.1 s apart, miss some."""
+    # Single readings, 0.1 s apart, miss some; the counters do not.
     first, last = states[0].held_ns, states[-1].held_ns
-    return frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
-
-
-def together(each: Sequence[Conditions]) -> Conditions:
-    """Combine several GPUs that worked on one cell: the worst of them, and the sum of their power.
-
-    A value that one GPU lacks is None for all, except throttle reasons and processes.
-    """
-    if len(each) == 1:
-        return each[0]
-    slowest = min(each, key=_clock_share)
-    temperatures = [conditions.temperature_c for conditions in each if conditions.temperature_c is not None]
-    powers = [conditions.power_w for conditions in each if conditions.power_w is not None]
-    reasons = [conditions.throttled_by for conditions in each if conditions.throttled_by is not None]
-    return Conditions(
-        samples=min(conditions.samples for conditions in each),
-        sm_clock_mhz=slowest.sm_clock_mhz,
-        sm_clock_full_mhz=slowest.sm_clock_full_mhz,
-        temperature_c=max(temperatures) if len(temperatures) == len(each) else None,
-        power_w=sum(powers) if len(powers) == len(each) else None,
-        throttled_by=tuple(sorted(set().union(*reasons))) if reasons else None,
-        processes=max((conditions.processes for conditions in each if conditions.processes is not None), default=None),
-    )
-
-
-def _clock_share(conditions: Conditions) -> float:
-    return (
-        conditions.sm_clock_mhz / conditions.sm_clock_full_mhz
-        if conditions.sm_clock_mhz and conditions.sm_clock_full_mhz
-        else 1.0
-    )
+    held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
+    return tuple(sorted(held.union(*reasons))) if reasons or held else None
 
 
 def why_invalid(
     conditions: Conditions, *, own_processes: int = 1, allow_shared: bool = False
 ) -> tuple[ErrorKind, str] | None:
-    """Return kind and reason if a measurement under these conditions is invalid; None otherwise.
-
-    Args:
-        own_processes: Number of the run's own processes on the board.
-        allow_shared: Accept other processes on the board.
-    """
+    """Return kind and reason if a measurement under these conditions is invalid; None otherwise."""
     if is_shared(conditions, own_processes=own_processes) and not allow_shared:
         ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
         return (
@@ -219,13 +147,13 @@ def why_invalid(
     held = [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]
     if held:
         return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
-    if _clock_share(conditions) < LOW_CLOCK:
-        return "throttled", f"the clock was {conditions.sm_clock_mhz} MHz of {conditions.sm_clock_full_mhz}"
+    clock_mhz, full_clock_mhz = conditions.sm_clock_mhz, conditions.sm_clock_full_mhz
+    if clock_mhz and full_clock_mhz and clock_mhz / full_clock_mhz < LOW_CLOCK:
+        return "throttled", f"the clock was {clock_mhz} MHz of {full_clock_mhz}"
     return None
 
 
 def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
-    """Return whether other processes than the measured ones computed on the board."""
     return conditions.processes is not None and conditions.processes > own_processes
 
 
@@ -284,7 +212,6 @@ class HostGauge:
         )
 
     def _core_ticks(self) -> tuple[int, int]:
-        """Return, summed over this process's cores, user + nice + system time, and steal."""
         names = {f"cpu{core}" for core in self._cores}
         busy = steal = 0
         for line in (self._proc / "stat").read_text().splitlines():

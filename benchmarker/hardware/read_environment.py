@@ -19,7 +19,7 @@ import psutil
 
 from benchmarker.core.errors import COMPUTING, installed_version
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.hardware.gpu import find_gpu
 from benchmarker.schema.record import DeviceFacts, Environment
 
 PROC = Path("/proc")
@@ -69,7 +69,6 @@ def _processor_quotas() -> Iterator[float]:
 
 
 def _control_groups(controller: str) -> Iterator[Path]:
-    """Yield the folders of this process's control group and of its parents, each of which may set a limit."""
     for line in _text(PROC / "self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -136,10 +135,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the git commit of the package's checkout, with `+changes` if the package was changed since.
-
-    None if the package is installed rather than checked out, or git fails.
-    """
+    """Return the git commit of the package's checkout, `+changes` if it was changed; None if there is no checkout."""
     checkout = package.parent
     # Otherwise an installation inside another repository would get that repository's commit.
     if not (checkout / ".git").exists():

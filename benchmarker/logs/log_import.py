@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
@@ -25,7 +26,7 @@ from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import write_record
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.registry import LOG_RECORD
 
 DeviceKind = Literal["cuda", "rocm", "cpu"]
 
@@ -115,10 +116,10 @@ def import_log(
         model=model,
         command=shlex.join(["benchmarker", "import", str(path), *arguments]),
     )
-    workload, rounds, records = workload_of(DEFAULT_WORKLOAD), Counter[str | None](), []
+    to_record, rounds, records = import_module(LOG_RECORD).to_record, Counter[str | None](), []
     for run, following in zip_longest(runs, runs[1:]):
         last_line = following.line if following else len(lines)
-        records.append(workload.record_of_log(run, log, last_line=last_line, earlier=rounds[run.name]))
+        records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))
         rounds[run.name] += 1
     return tuple(records)
 

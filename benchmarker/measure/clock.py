@@ -30,14 +30,11 @@ if TYPE_CHECKING:
 
 
 class GenerationSample(SampleBase):
-    """Times of one generation."""
-
     ttft_s: Seconds | None = None
     """Time to first token."""
     tpot_s: Seconds | None = None
     """Time per output token after the first. None for a single token."""
     new_tokens: Count
-    """Tokens made per sequence, counted in the output."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,8 @@ class Generation:
     """[batch][new_tokens]."""
     start_ns: int
     first_ns: int
-    """The first new token of every sequence was available."""
     last_ns: int
-    """The last new token was available."""
     end_ns: int
-    """The call had returned and the device was drained."""
 
     def sample(self, new_tokens: int) -> GenerationSample:
         """Return the times in seconds. Raises WrongTokenCountError if a sequence does not have `new_tokens` tokens."""
@@ -69,7 +63,7 @@ class Generation:
 
 
 class TokenClock:
-    """Streamer of `model.generate` that only reads the clock: first for the prompt, then for each token."""
+    """Streamer of `model.generate` that reads the clock: first for the prompt, then for each token."""
 
     def __init__(self) -> None:
         self.times_ns: list[int] = []

@@ -16,11 +16,9 @@ from benchmarker.hardware.gpu import Gpu
 from benchmarker.schema.record import Energy, EnergyWindow
 
 WINDOW_S = 10.0
-"""Shortest window."""
 WINDOWS = 3
 LEAST_GENERATIONS = 5
 SETTLE_S = 3.0
-"""Seconds of work before the first window, in which the GPU warms up."""
 AGREES_WITHIN = 1.3
 """Largest factor between the counter's mean power and the mean of the GPU's power readings. Some counters are wrong."""
 
@@ -28,12 +26,10 @@ AGREES_WITHIN = 1.3
 def measure_energy(
     gpu: Gpu | None, *, generation: Callable[[], object], prefill: Callable[[], object] | None
 ) -> Energy:
-    """Measure the energy of a generation, of its prefill, and of an idle GPU; takes more than a minute. Raises
-    DeviceError.
+    """Measure the energy of a generation, of its prefill, and of an idle GPU for a minute. Raises DeviceError.
 
     Args:
-        generation: Runs one whole generation and returns when the device is drained.
-        prefill: Runs one with a single new token; None if `generation` itself has only one.
+        prefill: Runs a generation of a single new token; None if `generation` itself has only one.
     """
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")

@@ -84,7 +84,7 @@ def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    """Count the kernels, copies and fills of some work on the device, with the profiler. Raises BenchmarkerError."""
+    """Count the kernels, copies and fills of some work, with the profiler. Raises BenchmarkerError."""
     kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 

@@ -22,7 +22,7 @@ LEAST_S = 0.020
 """Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate."""
 MOST_CALLS = 10_000
 GROWTH = 10
-"""Largest factor between two tries, because the first calls are slow and would mislead."""
+"""Largest factor between two tries, because the first calls are slow."""
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
 Step = Callable[[], SampleKind]
@@ -31,7 +31,7 @@ Step = Callable[[], SampleKind]
 
 @dataclass(frozen=True)
 class Measured(Generic[SampleKind]):
-    """The raw repeats of one cell, with the names of its fields."""
+    """Repeats of one cell, as fields of its record."""
 
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
@@ -43,11 +43,7 @@ class Measured(Generic[SampleKind]):
 
 
 def calls_needed(total_s: Callable[[int], float]) -> int:
-    """Return the number of calls in a row that take 20 ms together, at most 10,000.
-
-    Args:
-        total_s: Makes so many calls and returns their seconds in total.
-    """
+    """Return the number of calls in a row that take 20 ms together, at most 10,000, by `total_s` of a number."""
     total_s(1)
     calls = 1
     while calls < MOST_CALLS:
@@ -66,10 +62,7 @@ def warm_up(
     limit: int,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> tuple[SampleKind, ...]:
-    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times.
-
-    Some workloads never become stable; their cells get a flag.
-    """
+    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times."""
     samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
         samples.append(step())
@@ -98,7 +91,6 @@ def measure(
     Args:
         timed: Surrounds the timed repeats, for example to make a recompilation an error.
         after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
-        after_warmup: Called after each warm-up repeat.
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
@@ -125,12 +117,7 @@ def measure(
 
 
 def memory_of(peaks: Sequence[Peak]) -> Memory:
-    """Return the largest of several repeats' peaks.
-
-    torch's allocator has two marks: *allocated*, the live tensors, and *reserved*, the memory that it holds from the
-    driver. Formats that unpack weights on the fly (NF4) differ mostly in the first. The CUDA context and cuBLAS
-    workspaces are in neither.
-    """
+    """Return the largest of several repeats' peaks. The CUDA context and cuBLAS workspaces are in none of them."""
 
     def largest(values: Iterable[int | None]) -> int | None:
         return max((value for value in values if value is not None), default=None)

@@ -2,7 +2,7 @@
 
 The variant runs first because it is loaded already. Its timed decode step predicts the text token by token; the
 baseline uses its own forward. The two models never share the device. A second run of the baseline over a part of the
-text gives the noise floor of the divergence.
+text gives the noise floor of the divergence. A plan checks as much as possible before a model is loaded.
 """
 
 from __future__ import annotations
@@ -10,35 +10,158 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy
 import torch
-from numpy.typing import NDArray
 
-from benchmarker.checkpoints.base import Progress, Target
-from benchmarker.core.errors import QualityError, UnsupportedError
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import load_tokenizer
+from benchmarker.core.errors import ModelError, QualityError, SpecError, UnsupportedError
 from benchmarker.core.formatting import gib
-from benchmarker.engines.base import Scorer, TokenIds, TokenSource
+from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
-from benchmarker.quality.judging_plan import BASELINE, Plan
-from benchmarker.quality.saved_predictions import Bytes, SavedLogits, SavedPredictions, SavedTopK, scratch_file
-from benchmarker.quality.scoring import save_prefill_predictions, save_step_predictions, score_against
-from benchmarker.quality.statistics import Scores, divergence, perplexity, window_means
-from benchmarker.quality.windows import SCORED_FROM, Windows
+from benchmarker.quality.evaluation_text import (
+    SCORED_FROM,
+    Text,
+    Windows,
+    check_positions,
+    check_tokens,
+    cut,
+    read_text,
+    spread,
+)
+from benchmarker.quality.saved_predictions import VALUE_BYTES, File, SavedLogits, SavedTopK, check_room, scratch_file
+from benchmarker.quality.scoring import (
+    divergence,
+    perplexity,
+    save_prefill_predictions,
+    save_step_predictions,
+    score_against,
+    window_means,
+)
+from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.quality import GreedyText, Quality
+from benchmarker.schema.base import DType
+from benchmarker.schema.model import ModelSpec, QuantSpec
+from benchmarker.schema.quality import GreedyText, Quality, QualitySize, QualitySpec, baseline_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+BASELINE = QuantSpec(quant="fp16")
+PREFILL_TOP = 100
 NOISE_WINDOWS = 16
-SAVED_AS = torch.float32
 PROMPTS = 8
 PROMPT_TOKENS = 32
 NEW_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One variant compared with the unquantized model on one text."""
+
+    size: QualitySize
+    top_k: int | None
+    text: Text
+    windows: Windows
+    name: str
+    baseline: Checkpoint
+    dtype: DType
+    vocabulary: int
+    is_baseline: bool
+
+    @property
+    def baseline_name(self) -> str:
+        return baseline_name(self.baseline.model_id, self.dtype)
+
+    @property
+    def row_values(self) -> int:
+        """Number of saved values of a window."""
+        if self.top_k is not None:
+            return SavedTopK.row_values(self.windows.scored, self.top_k)
+        return SavedLogits.row_values(self.windows.scored, self.vocabulary)
+
+    @property
+    def file_bytes(self) -> int:
+        return len(self.windows.ids) * self.row_values * VALUE_BYTES
+
+
+def make_plan(
+    spec: QualitySpec,
+    model: ModelSpec,
+    form: QuantSpec,
+    *,
+    name: str,
+    checkpoint: Checkpoint,
+    tokenizer: Any | None,
+    progress: Progress,
+    is_plain: bool = True,
+) -> Plan:
+    """Read the text, cut it into windows and find the baseline.
+
+    Args:
+        tokenizer: Tokenizer of the variant; None if its folder has none.
+        is_plain: True if the engine uses the quantization as it is, without one of its own.
+
+    Raises:
+        BenchmarkerError: The text, the tokenizer, the baseline or the free disk space does not suffice.
+    """
+    assert spec.size != "off"
+    if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
+        place, remedy = "in its folder", "add its files"
+        if checkpoint.is_gguf:
+            place, remedy = "in the file", "name the original with --quality-baseline MODEL"
+        raise ModelError(f"{model.id}: no tokenizer {place}, and --quality is measured on a text; {remedy}")
+    text = read_text(spec.text)
+    check_positions(checkpoint.config, model.id, size=spec.size)
+    baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
+    # A GGUF file may come without a vocabulary; the original's is used then.
+    windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
+    check_tokens(windows, checkpoint.config, model.id)
+    plan = Plan(
+        size=spec.size,
+        top_k=spec.top_k,
+        text=text,
+        windows=windows,
+        name=name,
+        baseline=baseline,
+        dtype=model.dtype,
+        vocabulary=int(checkpoint.config["vocab_size"]),
+        is_baseline=is_plain and loader_options(form) == loader_options(BASELINE) and spec.baseline is None,
+    )
+    if plan.top_k is not None and plan.top_k >= plan.vocabulary:
+        raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
+    check_room(plan.file_bytes)
+    return plan
+
+
+def _find_baseline(
+    spec: QualitySpec, model: ModelSpec, checkpoint: Checkpoint, tokenizer: Any | None, progress: Progress
+) -> tuple[Checkpoint, Any]:
+    if spec.baseline is None:
+        if checkpoint.quantization is not None:
+            raise ModelError(
+                f"{model.id}: quantized already, so that --quality has no reference; "
+                "name the original with --quality-baseline MODEL"
+            )
+        return checkpoint, tokenizer
+    baseline = find_checkpoint(ModelSpec(id=spec.baseline, dtype=model.dtype), BASELINE, progress=progress)
+    baseline_tokenizer = load_tokenizer(baseline)
+    if baseline_tokenizer is None or (tokenizer and baseline_tokenizer.get_vocab() != tokenizer.get_vocab()):
+        raise ModelError(
+            f"--quality-baseline {spec.baseline}: its vocabulary differs from that of {model.id}, so that their "
+            "predictions do not compare; give the model that it was quantized from"
+        )
+    if baseline.config["vocab_size"] != checkpoint.config["vocab_size"]:
+        raise ModelError(
+            f"--quality-baseline {spec.baseline}: predicts {baseline.config['vocab_size']} tokens, and "
+            f"{model.id} {checkpoint.config['vocab_size']}; give the model that it was quantized from"
+        )
+    return baseline, baseline_tokenizer
 
 
 @dataclass
@@ -49,6 +172,7 @@ class Subject:
     close: Callable[[], None]
 
     def reference(self) -> PreTrainedModel | None:
+        """Return the variant's model if it can serve as the baseline: it has none of our kernels."""
         source = self.source
         if source is None or source.model is None:
             return None
@@ -60,86 +184,23 @@ class Subject:
         give_back(device)
 
 
-class Judge:
-    """Quality of one variant: `save` runs the variant, then `verdict` runs the baseline. Both check for NaN."""
-
-    def __init__(self, plan: Plan, file: Bytes, device: Device, progress: Progress, *, file_bytes: int) -> None:
-        self._plan, self._file, self._device, self._progress = plan, file, device, progress
-        self._file_bytes = file_bytes
-        self._started = time.perf_counter()
-        self._extra_bytes: int | None = None
-        self._saved: SavedPredictions = (
-            SavedLogits(file, dtype=SAVED_AS) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
-        )
-        self._path: Literal["step", "prefill"] = "step"
-        self._greedy: tuple[GreedyText, ...] = ()
-
-    def save(self, source: TokenSource) -> None:
-        """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
-        plan, name, before = self._plan, self._plan.name, self._mark()
-        dtype = getattr(torch, plan.dtype)
-        if not save_step_predictions(source, plan.windows, self._saved, self._progress, name=name, dtype=dtype):
-            self._path = "prefill"
-            # The rows of the file have the size of a step's predictions, which is larger.
-            row_bytes = SavedTopK.row_bytes(plan.windows.scored, plan.prefill_top)
-            top_k = SavedTopK(self._file[:, :row_bytes], count=plan.prefill_top)
-            self._saved = top_k
-            if not save_prefill_predictions(source, plan.windows, top_k, self._progress, name=name):
-                raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
-        self._greedy = greedy_texts(source, plan.windows)
-        after = self._device.peak().allocated_bytes
-        self._extra_bytes = None if before is None or after is None else after - before
-
-    def verdict(self, baseline: PreTrainedModel) -> Quality:
-        """Run the baseline, and a part of it again; compare the variant with the first run and that with the second."""
-        windows = self._plan.windows
-        scores = self._score(baseline, range(len(windows.ids)), replace=True)
-        return self._quality(scores, self._score(baseline, windows.spread(NOISE_WINDOWS).tolist(), replace=False))
-
-    def _score(self, baseline: PreTrainedModel, numbers: Sequence[int], *, replace: bool) -> Scores:
-        plan = self._plan
-        return score_against(
-            baseline, plan.windows, self._saved, self._progress, numbers, name=plan.baseline_name, replace=replace
-        )
-
-    def _mark(self) -> int | None:
-        self._device.reset_peak()
-        return self._device.peak().allocated_bytes
-
-    def _quality(self, scores: Scores, noise: Scores) -> Quality:
-        plan = self._plan
-        value, error = perplexity(scores.nats)
-        return Quality(
-            size=plan.size,
-            path=self._path,
-            text=plan.text.name,
-            text_sha256=plan.text.sha256,
-            text_asked=plan.text.source,
-            text_tokens=plan.windows.text_tokens,
-            window_tokens=plan.windows.tokens,
-            scored_from=SCORED_FROM,
-            begins_with=plan.windows.begins_with,
-            positions=scores.nats.size,
-            top_k=plan.top_k if self._path == "step" else plan.prefill_top,
-            perplexity=value,
-            perplexity_error=error,
-            baseline=plan.baseline_name,
-            is_baseline=plan.is_baseline,
-            baseline_perplexity=perplexity(scores.baseline_nats)[0],
-            against=divergence(scores),
-            noise=divergence(noise),
-            windows=window_means(scores),
-            greedy=self._greedy,
-            seconds=time.perf_counter() - self._started,
-            file_bytes=self._file_bytes,
-            extra_bytes=self._extra_bytes,
-        )
+def give_back(device: Device) -> None:
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
+    gc.collect()
+    device.release()
 
 
 def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
     """Judge a variant and drop it. Raises BenchmarkerError for lack of disk or memory, NaN or missing predictions."""
+    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the {plan.top_k} most likely of {plan.vocabulary:,}"
+    progress.note(
+        f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}, one at a time; predictions over {tokens} "
+        f"tokens take a temporary file of {gib(plan.file_bytes)}"
+    )
     try:
-        return _judge(plan, subject, device, progress)
+        with scratch_file(len(plan.windows.ids), plan.row_values) as file:
+            return _judge(plan, subject, file, device, progress)
     except (RuntimeError, MemoryError) as error:
         if not device.is_out_of_memory(error):
             raise
@@ -152,65 +213,91 @@ def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Q
             subject.drop(device)
 
 
-def _judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
-    rows, row_bytes = len(plan.windows.ids), plan.row_bytes(SAVED_AS)
-    tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the {plan.top_k} most likely of {plan.vocabulary:,}"
-    progress.note(
-        f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}, one at a time; predictions over {tokens} "
-        f"tokens take a temporary file of {gib(rows * row_bytes)}"
-    )
+def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: Progress) -> Quality:
+    started = time.perf_counter()
     assert subject.source is not None
-    with scratch_file(rows, row_bytes) as file:
-        judging = Judge(plan, file, device, progress, file_bytes=rows * row_bytes)
-        judging.save(subject.source)
-        reference = subject.reference() if plan.is_baseline else None
-        if reference is not None:
-            return judging.verdict(reference)
+    device.reset_peak()
+    before = device.peak().allocated_bytes
+    path, saved = _save(plan, subject.source, file, progress)
+    greedy = greedy_texts(subject.source, plan.windows)
+    after = device.peak().allocated_bytes
+    baseline = subject.reference() if plan.is_baseline else None
+    if baseline is None:
         subject.drop(device)
-        return judging.verdict(_load_baseline(plan, device, progress))
+        progress.note(f"quality: loading {plan.baseline_name}")
+        target = Target(device.torch_name, plan.dtype)
+        baseline = LOADERS[BASELINE.quant].load(plan.baseline, loader_options(BASELINE), target, progress).model
+    score = partial(score_against, baseline, plan.windows, saved, progress, name=plan.baseline_name)
+    windows = len(plan.windows.ids)
+    # The first run replaces the variant's predictions by the baseline's, with which the second one is compared.
+    scores = score(range(windows), replace=True)
+    noise = score(spread(NOISE_WINDOWS, windows).tolist(), replace=False)
+    value, error = perplexity(scores.nats)
+    return Quality(
+        size=plan.size,
+        path=path,
+        text=plan.text.name,
+        text_sha256=plan.text.sha256,
+        text_asked=plan.text.source,
+        text_tokens=plan.windows.text_tokens,
+        window_tokens=plan.windows.tokens,
+        scored_from=SCORED_FROM,
+        begins_with=plan.windows.begins_with,
+        positions=scores.nats.size,
+        top_k=saved.count if isinstance(saved, SavedTopK) else None,
+        perplexity=value,
+        perplexity_error=error,
+        baseline=plan.baseline_name,
+        is_baseline=plan.is_baseline,
+        baseline_perplexity=perplexity(scores.baseline_nats)[0],
+        against=divergence(scores),
+        noise=divergence(noise),
+        windows=window_means(scores),
+        greedy=greedy,
+        seconds=time.perf_counter() - started,
+        file_bytes=plan.file_bytes,
+        extra_bytes=None if before is None or after is None else after - before,
+    )
 
 
-def give_back(device: Device) -> None:
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
-    gc.collect()
-    device.release()
+def _save(
+    plan: Plan, source: TokenSource, file: File, progress: Progress
+) -> tuple[Literal["step", "prefill"], SavedLogits | SavedTopK]:
+    """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
+    saved = SavedLogits(file) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
+    dtype = getattr(torch, plan.dtype)
+    if save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
+        return "step", saved
+    # The rows of the file have the size of a step's predictions, which is larger.
+    count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
+    top_k = SavedTopK(file[:, : SavedTopK.row_values(plan.windows.scored, count)], count=count)
+    if not save_prefill_predictions(source, plan.windows, top_k, progress, name=plan.name):
+        raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
+    return "prefill", top_k
 
 
-def _load_baseline(plan: Plan, device: Device, progress: Progress) -> PreTrainedModel:
-    progress.note(f"quality: loading {plan.baseline_name}")
-    loader = LOADERS[BASELINE.quant]
-    target = Target(device.torch_name, plan.dtype)
-    return loader.load(plan.baseline, loader_options(BASELINE), target, progress).model
-
-
-def greedy_texts(scorer: Scorer, windows: Windows) -> tuple[GreedyText, ...]:
+def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
 
     Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
     converges again; so each token has the gap between the two most likely ones. Empty if the engine does not support
     this.
     """
-    count = min(PROMPTS, len(windows.ids))
-    chosen = windows.ids[numpy.arange(count) * len(windows.ids) // count, :PROMPT_TOKENS]
+    prompts = windows.ids[spread(PROMPTS, len(windows.ids)), :PROMPT_TOKENS]
     try:
-        return tuple(_greedy_text(scorer, prompt) for prompt in chosen.tolist())
+        return tuple(_greedy_text(source, prompt) for prompt in prompts.tolist())
     except UnsupportedError:
         return ()
 
 
-def _greedy_text(scorer: Scorer, prompt: TokenIds) -> GreedyText:
-    tokens = scorer.greedy_tokens(prompt, NEW_TOKENS)
-    logs = _log_probabilities(scorer, [*prompt, *tokens[:-1]], prompt_tokens=len(prompt))
-    if logs is None:
+def _greedy_text(source: TokenSource, prompt: TokenIds) -> GreedyText:
+    tokens = source.greedy_tokens(prompt, NEW_TOKENS)
+    ids = [*prompt, *tokens[:-1]]
+    if scores := source.step_scores(ids, prompt_tokens=len(prompt)):
+        logs = scores.log_probabilities
+    elif prefill := source.prefill_scores(ids):
+        logs = prefill.log_probabilities[len(prompt) - 1 :]
+    else:
         return GreedyText(tokens=tokens)
     top_two = numpy.partition(logs, -2, axis=1)[:, -2:]
     return GreedyText(tokens=tokens, gaps=tuple((top_two[:, 1] - top_two[:, 0]).astype(float).tolist()))
-
-
-def _log_probabilities(scorer: Scorer, ids: TokenIds, *, prompt_tokens: int) -> NDArray[numpy.floating] | None:
-    scores = scorer.step_scores(ids, prompt_tokens=prompt_tokens)
-    if scores is not None:
-        return scores.log_probabilities
-    prefill = scorer.prefill_scores(ids)
-    return None if prefill is None else prefill.log_probabilities[prompt_tokens - 1 :]

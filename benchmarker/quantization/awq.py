@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Progress, Target
 from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.quantization.gptqmodel_kernels import balanced, deviation, linear_class_of, read_packed
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class AWQOptions(FormOptions):
 
 def check(options: AWQOptions, target: Target) -> None:
     """Raise an error for a type, a library or a device without support, whatever the checkpoint."""
-    require("awq", "gptqmodel")
     if target.dtype == "float32":
         raise SpecError("awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":

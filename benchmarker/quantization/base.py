@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Options(Plain):
-    """Options of a loader. Every value is a scalar, given as `--option key=value`."""
+    """Options of a loader, all scalars, given as `--option key=value`."""
 
 
 class FormOptions(Options):
@@ -45,21 +45,6 @@ class Loaded:
     file_types: TensorTypes | None = None  # Stored in LoadFacts.file_types.
 
 
-def nothing(options: Any, target: Target) -> None: ...
-
-
-def as_it_is(checkpoint: Checkpoint, options: Any, target: Target, progress: Progress) -> Checkpoint:  # noqa: ARG001
-    return checkpoint
-
-
-def reads_none(stored: dict[str, Any]) -> bool:  # noqa: ARG001
-    return False
-
-
-def no_tensors(module: nn.Module) -> Iterator[torch.Tensor]:  # noqa: ARG001
-    return iter(())
-
-
 @dataclass(frozen=True)
 class Loader:
     name: str
@@ -67,14 +52,14 @@ class Loader:
     options: type[Options]
     packages: tuple[str, ...]  # pip names of libraries beyond torch and transformers.
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
-    """Takes `options` without `lm_head`. Raises a BenchmarkerError for unsupported checkpoints, devices or libraries,
-    if possible before any weight is read."""
-    check: Callable[[Any, Target], None] = nothing
-    """Raises an error for missing libraries, and for devices or types without support. Called before anything is
-    downloaded or made."""
-    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = as_it_is
+    """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
+    check: Callable[[Any, Target], None] = lambda options, target: None
+    """Raises an error for devices or types without support, before anything is downloaded or made."""
+    prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
+        checkpoint
+    )
     """Makes the checkpoint for `load` if quantizing takes long: once, cached on disk."""
-    reads: Callable[[dict[str, Any]], bool] = reads_none
+    reads: Callable[[dict[str, Any]], bool] = lambda stored: False
     """Returns whether a checkpoint with this `quantization_config` is loaded as it is."""
     stored_only: str | None = None  # Error text for a checkpoint that `reads` rejects, if the loader does not quantize.
     packing: Packing | None = None
@@ -84,12 +69,10 @@ class Loader:
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
     splits: tuple[Split, ...] = ()  # Ways in which several GPUs can share the model.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
-    extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = no_tensors
-    """Yields tensors of a module that are neither parameters nor buffers, mostly scales. Called for every module of
-    every model."""
+    extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
+    """Yields tensors of any model's module that are neither parameters nor buffers, mostly scales."""
     kernels: Mapping[str, Category] = field(default_factory=dict)
-    """Category by name of its kernels and operators in profiles. The rules are in profiling/categories.py; a test
-    compares them with these names."""
+    """Category of its kernels and operators in profiles; a test compares the rules of profiling/categories.py."""
 
 
 def require(variant: str, *packages: str) -> None:
@@ -103,8 +86,10 @@ def has_int8_head(options: Options) -> bool:
     return isinstance(options, FormOptions) and options.lm_head is not None
 
 
-def check_head(options: Options) -> None:
-    """Raise MissingLibraryError if torchao, which quantizes the output layer, is required and not installed."""
+def check_supported(loader: Loader, options: Options, target: Target) -> None:
+    """Raise an error for missing libraries, and for devices or types without support."""
+    require(loader.name, *loader.packages)
+    loader.check(options, target)
     if has_int8_head(options) and installed_version("torchao") is None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 

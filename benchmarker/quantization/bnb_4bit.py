@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 
 if TYPE_CHECKING:
     import torch
@@ -23,10 +23,6 @@ class Bnb4Options(FormOptions):
     """Sixteen values: quantiles of a normal distribution, or 4-bit floating-point numbers."""
     double_quant: bool = False
     """Quantize the scales too."""
-
-
-def check(options: Bnb4Options, target: Target) -> None:  # noqa: ARG001
-    require("bnb4", "bitsandbytes")
 
 
 def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -80,7 +76,6 @@ LOADER: Loader = Loader(
     options=Bnb4Options,
     packages=("bitsandbytes",),
     load=load,
-    check=check,
     reads=reads,
     aliases=("nf4", "bnb-4bit", "bnb-nf4", "bitsandbytes-4bit"),
     splits=("layers",),

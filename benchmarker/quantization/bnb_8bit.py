@@ -15,7 +15,7 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +26,6 @@ class Bnb8Options(FormOptions):
     threshold: Annotated[float, Field(ge=0)] = 6.0
     """Input channels with a larger value are multiplied in 16 bits; 0 multiplies all in 8 bits. Above 0 each product
     synchronizes with the GPU to find such channels, which a CUDA graph cannot contain."""
-
-
-def check(options: Bnb8Options, target: Target) -> None:  # noqa: ARG001
-    require("bnb8", "bitsandbytes")
 
 
 def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -70,7 +66,6 @@ LOADER: Loader = Loader(
     options=Bnb8Options,
     packages=("bitsandbytes",),
     load=load,
-    check=check,
     reads=reads,
     aliases=("llm.int8", "llm-int8", "bnb-8bit", "bnb-int8", "bitsandbytes-8bit"),
     bits=(8,),

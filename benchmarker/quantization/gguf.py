@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.gguf_file import GgufFacts, gguf_facts
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.schema.model import TensorTypes
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ PACKED_LINEAR = "GgufLinear"  # transformers' class of a linear whose weight sta
 
 class GgufOptions(FormOptions):
     """No options; the file determines how weights are stored."""
-
-
-def check(options: GgufOptions, target: Target) -> None:  # noqa: ARG001
-    require("gguf", "gguf")
 
 
 def load(checkpoint: Checkpoint, options: GgufOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -54,6 +50,5 @@ LOADER: Loader = Loader(
     options=GgufOptions,
     packages=("gguf",),
     load=load,
-    check=check,
     of_gguf=True,
 )

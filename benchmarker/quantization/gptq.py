@@ -29,7 +29,7 @@ from benchmarker.checkpoints.dummy import empty_model, packable_linears
 from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config, shipped_text
 from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, undisturbed
 from benchmarker.core.errors import ModelError, SpecError, read_problem
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.quantization.gptqmodel_kernels import (
     PACKING,
     KernelName,
@@ -87,7 +87,6 @@ class GPTQOptions(FormOptions):
 
 def check(options: GPTQOptions, target: Target) -> None:
     """Raise an error for missing libraries, calibration texts, and unsupported kernels, types and devices."""
-    require("gptq", "optimum", "gptqmodel")
     if target.dtype == "float32":
         raise SpecError("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     check_kernel(options.kernel, options.model_dump(), find_gpu(target.device))
@@ -274,11 +273,6 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return the model's config.json with the packed format.
-
-    optimum packs version 2 of the format and converts to version 1 on saving if zero points are symmetric. Its own
-    config names the earlier version and contains the calibration tokens.
-    """
     quantization = quantization_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

@@ -137,12 +137,7 @@ NOT_STORED = ("input_perm",)
 
 
 def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
-    """Return the model with gptqmodel's linear layers.
-
-    Args:
-        form: Name of the quantization, for messages.
-        quantization: transformers config with the kernel.
-    """
+    """Return the model with gptqmodel's linear layers, for a transformers config that names the kernel."""
     import_libraries("gptqmodel")
     try:
         with undisturbed():
@@ -159,12 +154,7 @@ def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization:
 
 
 def linear_class_of(form: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
-    """Return the linear class that gptqmodel used; DeviceError if it is not the expected class.
-
-    Args:
-        title: Name of the kernel, for messages.
-        expected: Expected class, or None if gptqmodel chooses.
-    """
+    """Return the linear class that gptqmodel used; DeviceError if another one is expected."""
     from gptqmodel.nn_modules.qlinear import BaseQuantLinear
 
     classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))

@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds
 from benchmarker.checkpoints.find import find_for_quantization, gguf_file
 from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Loaded, Options, check_head, with_head
+from benchmarker.quantization.base import Loaded, Options, check_supported, with_head
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
@@ -71,7 +71,6 @@ def parameter_count(model: PreTrainedModel) -> int:
 
 
 def _own_copy_ids(model: PreTrainedModel) -> set[int]:
-    """Return the output layer's weight if the architecture ties it and this model does not."""
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
     is_copy = (
@@ -108,7 +107,6 @@ def _is_narrow(linear: Linear) -> bool:
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
-    """Return the local shard of a DTensor, or the tensor itself."""
     to_local: Any = getattr(weight, "to_local", None)
     part: torch.Tensor = to_local() if to_local else weight
     return part
@@ -182,23 +180,16 @@ def find_checkpoint(
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
 ) -> Checkpoint:
-    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized.
-
-    Args:
-        device: torch's name of the model's device, on which a dummy's random numbers are made.
-        check_config: Raises if the config is not suitable, before any weight is downloaded or made.
-    """
+    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized."""
     loader = LOADERS[variant.quant]
     if loader.of_gguf and gguf_file(model) is None:
         raise ModelError(
             f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
-    loader.check(loader_options(variant), Target(device, model.dtype))
-    check_head(loader_options(variant))
-    needs = QuantizationNeeds(
-        loader.packages, partial(check_stored, variant.quant), loader.packing, loader_options(variant)
-    )
+    options = loader_options(variant)
+    check_supported(loader, options, Target(device, model.dtype))
+    needs = QuantizationNeeds(loader.packages, partial(check_stored, variant.quant), loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
 
 

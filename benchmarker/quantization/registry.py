@@ -66,7 +66,6 @@ def loader_options(form: QuantSpec) -> Options:
 
 
 def _instead(plain: str) -> str:
-    """Return suggestions: quantizations with the same number of bits, or a similar name."""
     if plain in ("hqq", "half-quadratic"):
         # transformers 5.23 raises "QuantizationMethod.HQQ is not available yet".
         return "; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 --option scales=hqq"

@@ -9,14 +9,13 @@ from __future__ import annotations
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
-    require("fp8", "torchao")
     _check_device(target.device)
     if target.dtype != "bfloat16":
         # torch's product with row scales returns bfloat16 only.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
 
 CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
@@ -29,7 +29,6 @@ class Int4Options(FormOptions):
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with the kernel."""
-    require("int4", "torchao")
     _check_device(target.device)
     if target.dtype != "bfloat16":
         raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")

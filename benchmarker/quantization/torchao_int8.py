@@ -13,7 +13,7 @@ from pydantic import Field
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
 
 
 class Int8Options(FormOptions):
@@ -21,10 +21,6 @@ class Int8Options(FormOptions):
 
     group_size: Annotated[int, Field(gt=0)] | None = None
     """Input channels that share a scale; None for one scale per output channel (a whole row)."""
-
-
-def check(options: Int8Options, target: Target) -> None:  # noqa: ARG001
-    require("int8", "torchao")
 
 
 def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -54,7 +50,6 @@ LOADER: Loader = Loader(
     options=Int8Options,
     packages=("torchao",),
     load=load,
-    check=check,
     aliases=("torchao-int8", "int8wo", "int8-weight-only"),
     splits=("layers",),
     bits=(8,),

@@ -11,11 +11,7 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes, require
-
-
-def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    require("int8-dynamic", "torchao")
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -34,7 +30,6 @@ LOADER: Loader = Loader(
     options=FormOptions,
     packages=("torchao",),
     load=load,
-    check=check,
     aliases=("w8a8", "int8da", "torchao-int8-dynamic"),
     bits=(8,),
     kernels={"aten::_int_mm": "quantized matmul"},

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from benchmarker.comparison.ranking import Ranking, Rival
-from benchmarker.comparison.recommend import BudgetRival, Candidate, Check, Recommendation
+from benchmarker.comparison.ranking import Ranking
+from benchmarker.comparison.recommend import Candidate, Check, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
@@ -25,63 +25,45 @@ from benchmarker.schema.registry import workload_of
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """Return at most three sentences; none if nothing was measured."""
-    if ranking.leader is None:
+    leader = ranking.leader
+    if leader is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
-    return (f"{where}{_which(results, ranking)}", *rest_of_answer(results, ranking))
+    name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
+    if not ranking.rivals:
+        first = f"{name}: {rate}."
+    elif ranking.undecided:
+        first = f"{name} leads: {rate}."
+    elif ranking.same:
+        as_fast = (ranking.fastest, *(rival.row for rival in ranking.same))
+        others = listed(row.label for row in as_fast if row and row is not leader)
+        within = percent(SAME_WITHIN, places=0)
+        first = f"{name} is best: {rate}; as fast as {others} within {within}, in least memory."
+    else:
+        second = ranking.rivals[0].row
+        following = "" if ranking.named is second else f"; next is {plain_line(second.label)}, {_rate(second)}"
+        first = f"{name} is fastest: {rate}{following}."
+    return (f"{where}{first}", *_rest_of_answer(results, ranking))
 
 
-def rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
+def _rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """Return the rounds that would decide, the costs of the leader, and its command."""
     if ranking.leader is None:
         return ()
-    row = ranking.leader
-    records = results.members.get(row.variant, ())
+    records = results.members.get(ranking.leader.variant, ())
     command = workload_of(results.workload).command(records) if records else ""
-    middle = " ".join(filter(None, (_decides(results, ranking), _costs(row, ranking))))
+    middle = " ".join(filter(None, (_decides(results, ranking), _costs(ranking.leader, ranking.named))))
     return tuple(filter(None, (middle, f"Run it: {code(command)}" if command else "")))
 
 
-def _which(results: Results, ranking: Ranking) -> str:
-    leader = ranking.leader
-    assert leader is not None
-    rate = f"{_rate(leader)}{_gain(results, ranking, leader)}"
-    if not ranking.rivals:
-        return f"{_name(leader)}: {rate}."
-    if ranking.undecided:
-        return f"{_name(leader)} leads: {rate}."
-    if ranking.same:
-        others = listed(row.label for row in _as_fast(ranking))
-        within = percent(SAME_WITHIN, places=0)
-        return f"{_name(leader)} is best: {rate}; as fast as {others} within {within}, in least memory."
-    second = ranking.rivals[0].row
-    following = "" if ranking.named is second else f"; next is {plain_line(second.label)}, {_rate(second)}"
-    return f"{_name(leader)} is fastest: {rate}{following}."
-
-
-def _as_fast(ranking: Ranking) -> list[Row]:
-    assert ranking.leader is not None
-    assert ranking.fastest is not None
-    rows = [ranking.fastest, *(rival.row for rival in ranking.same)]
-    return [row for row in rows if row is not ranking.leader]
-
-
 def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
-    plain = workload_of(leader.workload).baseline_noun
-    kind = "baseline" if results.has_named_baseline else plain
+    noun = "baseline" if results.has_named_baseline else workload_of(leader.workload).baseline_noun
     if ranking.named is None or leader.against_named is None:
-        return f", the {kind} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
-    title = kind if kind == "baseline" else f"fastest {kind}"
-    reference = f"{plain_line(ranking.named.label)} ({title})"
+        return f", the {noun} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
+    reference = f"{plain_line(ranking.named.label)} ({noun if noun == 'baseline' else f'fastest {noun}'})"
     if leader.against_named.outlier:
         return f"; relative to {reference}, round {leader.against_named.outlier} is an outlier"
     return f", {times(leader.against_named.ratio)} {reference}"
-
-
-def _behind(rival: Rival) -> str:
-    if rival.outlier:
-        return f"{plain_line(rival.row.label)} may be as fast, round {rival.outlier} is an outlier"
-    return f"{plain_line(rival.row.label)} is {percent(1 - 1 / rival.ratio.value)} behind"
 
 
 def _decides(results: Results, ranking: Ranking) -> str:
@@ -91,33 +73,29 @@ def _decides(results: Results, ranking: Ranking) -> str:
     """
     if not ranking.undecided:
         return ""
+    nearest = ranking.undecided[0]
+    behind = f"is {percent(1 - 1 / nearest.ratio.value)} behind"
+    if nearest.outlier:
+        behind = f"may be as fast, round {nearest.outlier} is an outlier"
+    opening = f"Not decided: {plain_line(nearest.row.label)} {behind}"
     more = [rounds_to_tell(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
     rounds = max((count for count in more if count), default=0)
-    opening = f"Not decided: {_behind(ranking.undecided[0])}"
     if not rounds:
         return f"{opening}, and more rounds would hardly decide."
+    is_minimum = any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided)
+    counted = f"{'at least ' if is_minimum else ''}{plural(rounds, 'more round', 'more rounds')}"
     round_time_s = round_s(results.records)
     how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
-    counted = plural(rounds, "more round", "more rounds")
-    if any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided):
-        return f"{opening}; at least {counted} would decide{how_long}."
     return f"{opening}; {counted} would decide{how_long}."
 
 
-def _costs(row: Row, ranking: Ranking) -> str:
-    plain = ranking.named if ranking.named is not row else None
+def _costs(row: Row, named: Row | None) -> str:
     size, instead = gib(row.peak_memory_bytes), ""
-    if plain and plain.peak_memory_bytes:
-        plain_size = gib(plain.peak_memory_bytes)
-        instead = f", like {plain_line(plain.label)}" if size == plain_size else f" instead of {plain_size}"
-    parts = [f"{size}{instead}"] if row.peak_memory_bytes is not None else []
-    quality = row.quality_text
-    parts += [quality] if quality else []
-    return f"Costs {'; '.join(parts)}." if parts else ""
-
-
-def _name(row: Row) -> str:
-    return bold(plain_line(row.label))
+    if named and named is not row and named.peak_memory_bytes:
+        named_size = gib(named.peak_memory_bytes)
+        instead = f", like {plain_line(named.label)}" if size == named_size else f" instead of {named_size}"
+    costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
+    return f"Costs {'; '.join(filter(None, costs))}." if any(costs) else ""
 
 
 def _rate(row: Row) -> str:
@@ -141,27 +119,29 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
     """Return at most three lines: the variant within the budget, its costs, its command."""
-    budget = plain_line(recommendation.budget)
-    first = f"For the budget {code(budget)}, at {cell_words(recommendation.cell)}: {_answer(recommendation)}"
-    rest = rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
-    return (" ".join((first, *_meanings(recommendation))), *rest)
+    rest = _rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
+    return (_recommendation_line(recommendation), *rest)
+
+
+def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
+    return [_recommendation_line(recommendation), bullets(budget_lines(recommendation))]
+
+
+def _recommendation_line(recommendation: Recommendation) -> str:
+    budget = code(plain_line(recommendation.budget))
+    checks = recommendation.candidates[0].checks if recommendation.candidates else ()
+    meanings = filter(None, dict.fromkeys(check.limit.what.meaning for check in checks))
+    first = f"For the budget {budget}, at {cell_words(recommendation.cell)}: {_recommended(recommendation)}"
+    return " ".join((first, *meanings))
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
     """Return every variant with its margins, the fastest first."""
-    candidates = sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed)
-    return [_against_budget(candidate) for candidate in candidates]
-
-
-def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
-    first = f"For the budget {code(plain_line(recommendation.budget))}, at {cell_words(recommendation.cell)}"
-    answer = " ".join((_answer(recommendation), *_meanings(recommendation)))
-    return [f"{first}: {answer}", bullets(budget_lines(recommendation))]
-
-
-def _meanings(recommendation: Recommendation) -> list[str]:
-    checks = recommendation.candidates[0].checks if recommendation.candidates else ()
-    return list(filter(None, dict.fromkeys(check.limit.what.meaning for check in checks)))
+    lines = []
+    for candidate in sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed):
+        word = "fits" if candidate.fits else "does not fit" if candidate.breaks else "is not known to fit"
+        lines.append(f"{candidate.row.variant_text} {word}{_margins(candidate, ': ')}")
+    return lines
 
 
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
@@ -173,7 +153,7 @@ def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
         "budget": recommendation.budget,
         "variant": chosen.variant if chosen else None,
         **({"engine": chosen.form["engine"] if chosen else None} if has_engines else {}),
-        "why": unmarked(_answer(recommendation)),
+        "why": unmarked(_recommended(recommendation)),
         "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
         "nearest": nearest.row.variant if nearest else None,
         "fits": [candidate.row.variant for candidate in recommendation.candidates if candidate.fits],
@@ -181,69 +161,58 @@ def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
     }
 
 
-def _answer(recommendation: Recommendation) -> str:
+def _recommended(recommendation: Recommendation) -> str:
     if recommendation.unmeasured:
         reasons = "; ".join(f"{limit.metric} was not measured: {limit.what.how}" for limit in recommendation.unmeasured)
         return f"it cannot be answered; {reasons}."
     if recommendation.chosen:
-        return _recommended(recommendation, recommendation.chosen)
-    if recommendation.undecided and recommendation.fastest:
-        return _undecided(recommendation.fastest, recommendation.undecided)
+        chosen = recommendation.chosen
+        return f"{chosen.row.variant_text}{_margins(chosen, ', ')}; {_why_chosen(recommendation, chosen)}."
+    fastest, undecided = recommendation.fastest, recommendation.undecided
+    if undecided and fastest:
+        second = undecided[0].candidate.row
+        more = f" and {len(undecided) - 1} more that fit" if len(undecided) > 1 else ""
+        return (
+            f"{fastest.row.variant_text} leads, not decided: {_rate(fastest.row)}{_margins(fastest, ', ')}; "
+            f"{plain_line(second.variant)}, {_rate(second)}{more}: {undecided[0].verdict}."
+        )
     nearest = recommendation.nearest
     unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
-    if unsure or nearest is None:
-        return _unsure(unsure)
-    return f"none fits; the nearest is {_form(nearest)}: {_margins(nearest)}."
-
-
-def _recommended(recommendation: Recommendation, chosen: Candidate) -> str:
-    words = f"{_form(chosen)}{_margins(chosen, opening=', ')}"
-    if not recommendation.rivals:
-        unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
-        if unsure:
-            return f"{words}; {listed(candidate.row.variant for candidate in unsure)} may fit too."
-        return f"{words}; no other variant fits."
-    same = [rival.candidate for rival in recommendation.rivals if rival.verdict == "same"]
-    if same and recommendation.fastest:
-        equals = [candidate for candidate in (recommendation.fastest, *same) if candidate is not chosen]
-        names = listed(candidate.row.variant for candidate in equals)
-        return f"{words}; it is as fast as {names} within the band, and needs least memory."
-    second = recommendation.rivals[0]
-    return f"{words}; {times(second.ratio)} as fast as {plain_line(second.candidate.row.variant)}, the next that fits."
-
-
-def _undecided(fastest: Candidate, undecided: tuple[BudgetRival, ...]) -> str:
-    second, others = undecided[0], len(undecided) - 1
-    more = f" and {others} more that fit" if others else ""
-    return (
-        f"{_form(fastest)} leads, not decided: {_rate(fastest.row)}{_margins(fastest, opening=', ')}; "
-        f"{plain_line(second.candidate.row.variant)}, {_rate(second.candidate.row)}{more}: {second.verdict}."
-    )
-
-
-def _unsure(candidates: Sequence[Candidate]) -> str:
-    inside = [candidate for candidate in candidates if _is_inside(candidate)]
+    if not unsure and nearest:
+        return f"none fits; the nearest is {nearest.row.variant_text}: {_margins(nearest)}."
+    inside = [candidate for candidate in unsure if all(map(_is_inside, candidate.checks))]
     if not inside:
-        names = listed(candidate.row.variant for candidate in candidates) or "no variant"
+        names = _names(unsure) if unsure else "no variant"
         return f"none is known to fit; {names} may fit, and more rounds or measurements would decide."
     first, *others = sorted(inside, key=lambda candidate: -candidate.row.speed)
-    more = f"; {listed(candidate.row.variant for candidate in others)} too" if others else ""
+    too = f"; {_names(others)} too" if others else ""
     return (
-        f"none is known to fit before there are more rounds. As measured {_form(first)} does, {_rate(first.row)}"
-        f"{_margins(first, opening=', ')}{more}."
+        f"none is known to fit before there are more rounds. As measured {first.row.variant_text} does, "
+        f"{_rate(first.row)}{_margins(first, ', ')}{too}."
     )
 
 
-def _is_inside(candidate: Candidate) -> bool:
-    return all(check.value is not None and check.limit.allows(check.value) for check in candidate.checks)
+def _why_chosen(recommendation: Recommendation, chosen: Candidate) -> str:
+    if not recommendation.rivals:
+        unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
+        return f"{_names(unsure)} may fit too" if unsure else "no other variant fits"
+    same = [rival.candidate for rival in recommendation.rivals if rival.verdict == "same"]
+    if same and recommendation.fastest:
+        names = _names(candidate for candidate in (recommendation.fastest, *same) if candidate is not chosen)
+        return f"it is as fast as {names} within the band, and needs least memory"
+    second = recommendation.rivals[0]
+    return f"{times(second.ratio)} as fast as {plain_line(second.candidate.row.variant)}, the next that fits"
 
 
-def _against_budget(candidate: Candidate) -> str:
-    word = "fits" if candidate.fits else "does not fit" if candidate.breaks else "is not known to fit"
-    return f"{_form(candidate)} {word}{_margins(candidate, opening=': ')}"
+def _names(candidates: Iterable[Candidate]) -> str:
+    return listed(candidate.row.variant for candidate in candidates)
 
 
-def _margins(candidate: Candidate, *, opening: str = "") -> str:
+def _is_inside(check: Check) -> bool:
+    return check.value is not None and check.limit.allows(check.value)
+
+
+def _margins(candidate: Candidate, opening: str = "") -> str:
     return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
@@ -252,10 +221,6 @@ def _margin(check: Check) -> str:
     if check.value is None:
         return f"{limit.metric} not measured"
     excess = limit.excess(check.value)
-    side = ("above" if limit.is_upper else "below") if excess > 0 else ("below" if limit.is_upper else "above")
+    side = "above" if (excess > 0) == limit.is_upper else "below"
     close = {"close": ", too close to call", "untested": f", of fewer than {MIN_ROUNDS} rounds"}.get(check.fit, "")
     return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
-
-
-def _form(candidate: Candidate) -> str:
-    return candidate.row.variant_text

@@ -18,7 +18,11 @@ def caption(results: Results) -> str:
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
-    return " ".join([*_spread(rows), *_speed_up(rows), *_verdicts(rows), *_peak(results)])
+    return " ".join([*_spread(rows), *_speed_up(rows), *_verdicts(rows), *_peak(results), *_further(rows)])
+
+
+def _further(rows: Sequence[Row]) -> list[str]:
+    return list(filter(None, dict.fromkeys(row.caption for row in rows)))
 
 
 def _spread(rows: Sequence[Row]) -> list[str]:
@@ -102,10 +106,10 @@ def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
     return f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
 
 
-def plain_title(results: Results) -> str:
+def page_title(results: Results) -> str:
     """Return the title of a page: `attention on NVIDIA H100 80GB HBM3`."""
-    devices = dict.fromkeys(plain_line(record.environment.device.name) for record in results.records)
-    return f"{plain_line(results.workload)} on {', '.join(devices)}"
+    subjects = each(results.records, lambda record: record.subject_name)
+    return f"{subjects} on {each(results.records, lambda record: record.environment.device.name)}"
 
 
 def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:

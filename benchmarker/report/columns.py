@@ -27,9 +27,13 @@ class InCell(Protocol):
     def cell(self) -> CellKey | None: ...
 
 
-def names(rows: Sequence[Row]) -> Columns:  # noqa: ARG001
-    """Return the column of the variant's name."""
-    return [Column[Row]("variant", lambda row: row.variant, "left")]
+def names(rows: Sequence[Row]) -> Columns:
+    """Return the columns of the variant's name, and of its surroundings, such as the engine, if they vary."""
+    columns = [Column[Row]("variant", lambda row: row.variant, "left")]
+    if len({row.surroundings for row in rows}) > 1:
+        heading = rows[0].described.surroundings_noun
+        columns.append(Column(heading, lambda row: row.surroundings or MISSING, "left"))
+    return columns
 
 
 def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:

@@ -27,7 +27,8 @@ from benchmarker.core.tables import Block, Column, Sheet, bold, bullets, code, p
 from benchmarker.explain.explain import Contrast, contrasts_of, explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
-from benchmarker.report.columns import against_named, bound, speed_up, whole_call
+from benchmarker.report.captions import caption
+from benchmarker.report.columns import against_named, bound, names, speed_up, whole_call
 from benchmarker.report.explanations import reasons
 from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.schema.record import RunRecord
@@ -132,7 +133,7 @@ def whole(results: Results) -> list[Block]:
         first,
         *([limits] if limits else []),
         *others,
-        workload.caption(results),
+        caption(results),
         bullets(workload.remarks(rows, results.baseline)),
     ]
     if results.reasons:
@@ -206,11 +207,11 @@ def sheets(results: Results) -> list[Sheet]:
             *whole_call(shown, results.baseline),
         ]
 
-    of_cell = [*workload.name_columns(rows), *columns(chosen), *bound(chosen), *workload.cost_columns(chosen)]
+    of_cell = [*names(rows), *columns(chosen), *bound(chosen), *workload.cost_columns(chosen)]
     tables = [Sheet(f"At {cell_words(cell)}" if cell else "", of_cell, chosen)]
     if len({row.cell for row in rows}) > 1:
         costs = workload.cost_columns(rows, whole=True)
-        every_cell = [*workload.cell_columns(rows), *workload.name_columns(rows), *columns(rows), *costs]
+        every_cell = [*workload.cell_columns(rows), *names(rows), *columns(rows), *costs]
         tables.append(Sheet("Every cell", every_cell, rows))
     return [*tables, *workload.detail_sheets(chosen)]
 

@@ -13,7 +13,7 @@ from benchmarker.core.formatting import decimal
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.captions import reference_note
-from benchmarker.report.columns import against_named, bound, memory, outlier_words, speed_up
+from benchmarker.report.columns import against_named, bound, memory, names, outlier_words, speed_up
 from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
 
@@ -38,7 +38,7 @@ def columns(ranking: Ranking) -> Columns:
     variant = Column[Row]("variant", lambda row: row.label, "left")
     return [
         variant,
-        *workload.name_columns(rows)[1:],
+        *names(rows)[1:],
         *brief,
         _pace(rows[0]),
         *speed_up(rows),

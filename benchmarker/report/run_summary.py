@@ -14,6 +14,7 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
 from benchmarker.explain.values import bounds_of
 from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.compare import compare_records
 from benchmarker.schema import record_io
@@ -77,7 +78,7 @@ def run_blocks(record: RunRecord, bounds: Mapping[tuple[str, Context], str] | No
         bullets(workload.header([record], is_run=True)),
         *([Sheet("", columns, rows)] if cells else []),
         *([limits] if limits else []),
-        workload.caption(results),
+        caption(results),
         bullets(workload.caveats([record], rows)),
     ]
 

@@ -15,30 +15,21 @@ from pydantic_core import ValidationError
 from benchmarker.core.errors import did_you_mean
 
 DType = Literal["float16", "bfloat16", "float32"]
-"""Types of unquantized weights, by torch's names."""
 Split = Literal["tensors", "layers"]
-"""Ways in which several GPUs share a model."""
 Scalar = str | int | float | bool | None
-"""Value of `--option key=value`."""
 SHOWN_LENGTH = 60
-"""Length of the longest value that a message repeats."""
 
 Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 """Measured number. The bounds keep products of two such numbers finite."""
 Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
-"""Whole number or size in bytes."""
 Count = Annotated[int, Field(ge=0, le=10**18)]
-"""Whole number, 0 or more."""
 Positive = Annotated[int, Field(ge=1, le=10**18)]
-"""Whole number, 1 or more."""
 Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
 """Measured time, more than 0 and less than thirty years."""
 Spent = Annotated[float, Field(ge=0, le=1e9)]
 """Sum of times in seconds, 0 or more."""
 Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
-"""Measured energy, more than 0."""
 Rate = Annotated[float, Field(ge=1, le=1e30)]
-"""Bytes or operations per second."""
 
 
 class Plain(BaseModel):
@@ -50,15 +41,10 @@ class Plain(BaseModel):
 
 
 _IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "list_type": "must be a list"}
-"""Pydantic's messages about JSON, in terms of YAML."""
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """Return the first error, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`.
-
-    Args:
-        kind: Class that was validated.
-    """
+    """Return the first error, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`."""
     problem = error.errors()[0]
     place = list(problem["loc"])
     text = problem["msg"].removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""Config files in YAML, and `key=value` of the command line."""
+"""Config files in YAML, and `key=value` of the command line. Functions raise SpecError with file, key and remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import FieldError, SpecError, read_problem
 from benchmarker.schema.base import Plain, Scalar, first_problem
-from benchmarker.schema.job import ExperimentBase, VariantBase
+from benchmarker.schema.job import VariantBase
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 PlainT = TypeVar("PlainT", bound=Plain)
+FOLDER = Path(str(files("benchmarker") / "configs"))
 NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -37,8 +38,9 @@ _Yaml.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 # YAML 1.1 requires a dot in a float, so PyYAML reads 1e6 as text.
-_EXPONENT = re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$")
-_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def _unique_keys(loader: _Yaml, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -56,23 +58,11 @@ _Yaml.add_constructor("tag:yaml.org,2002:map", _unique_keys)
 
 
 def read_experiment(path: Path) -> Any:
-    """Read and check a config file, or one that ships with the program.
-
-    Returns:
-        The experiment, of the class that its workload has.
-
-    Raises:
-        SpecError: With the file, the key's path and the near miss.
-    """
+    """Return the experiment, of its workload's class, in a config file or in one that ships with the program."""
     return parse_experiment(read_config_bytes(path), path)
 
 
 def read_config_bytes(path: Path) -> bytes:
-    """Content of a config file, or of one that ships with the program.
-
-    Raises:
-        SpecError: There is no such file, or it cannot be read.
-    """
     try:
         return find_config(path).read_bytes()
     except FileNotFoundError as error:
@@ -84,23 +74,18 @@ def read_config_bytes(path: Path) -> bytes:
 
 
 def parse_experiment(content: bytes, path: Path) -> Any:
-    """Check a config file's content.
-
-    Args:
-        path: Where the content is from, for messages.
-
-    Returns:
-        The experiment, of the class that its workload has.
-
-    Raises:
-        SpecError: With the file, the key's path and the near miss.
-    """
+    """Return the experiment in a config file's content; `path` is for messages."""
     data = _mapping(content, path)
     try:
         workload = workload_of(str(data.get("workload", DEFAULT_WORKLOAD)))
     except SpecError as error:
         raise SpecError(f"{path}: workload: {error}") from error
-    return _resolved(validated(workload.experiment, data, where=str(path)), workload, path)
+    experiment = validated(workload.experiment, data, where=str(path))
+    variants = tuple(
+        resolved(workload, variant, where=f"{path}: variants[{position}].")
+        for position, variant in enumerate(experiment.variants)
+    )
+    return experiment.model_copy(update={"variants": variants})
 
 
 def _mapping(content: bytes, path: Path) -> dict[str, Any]:
@@ -123,43 +108,23 @@ def workload_in(path: Path) -> str | None:
     return None
 
 
-def _resolved(experiment: ExperimentBase, workload: Workload, path: Path) -> ExperimentBase:
-    variants = tuple(
-        resolved(workload, variant, where=f"{path}: variants[{position}]", joint=".")
-        for position, variant in enumerate(experiment.variants)
-    )
-    return experiment.model_copy(update={"variants": variants})
-
-
 def resolved(
-    workload: Workload, variant: VariantBase, *, where: str, joint: str = ": ", flags: Mapping[str, str] = NO_FLAGS
+    workload: Workload, variant: VariantBase, *, where: str, flags: Mapping[str, str] = NO_FLAGS
 ) -> VariantBase:
-    """The variant with its names as the registries have them.
+    """Return the variant with the registries' names instead of aliases.
 
-    Args:
-        joint: What stands between `where` and the name of a key.
-        flags: As `validated` has them.
-
-    Raises:
-        SpecError: There is no such name; after `where`.
+    Messages begin with the option of the field, from `flags`, or with `where` and the field.
     """
     try:
-        resolved: VariantBase = workload.resolve(variant)
+        variant = workload.resolve(variant)
     except FieldError as error:
-        place = f"{where}{joint}{error.field}" if error.field else where.removesuffix(": ")
+        place = f"{where}{error.field}" if error.field else where.rstrip(".: ")
         raise SpecError(f"{flags.get(error.field, place)}: {error}") from error
-    return resolved
+    return variant
 
 
 def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Mapping[str, str] = NO_FLAGS) -> PlainT:
-    """Check plain data as JSON, which is strict on numbers but takes a list for a tuple.
-
-    Args:
-        flags: The options that fill keys, where they were typed: a message names the option then.
-
-    Raises:
-        SpecError: The first thing wrong, after `where` or the option.
-    """
+    """Check plain data as JSON, which is strict on numbers but takes a list for a tuple."""
     try:
         return kind.model_validate_json(json.dumps(data, allow_nan=True))
     except ValidationError as error:
@@ -171,11 +136,7 @@ def validated(kind: type[PlainT], data: dict[str, Any], *, where: str, flags: Ma
 
 
 def parse_option(text: str) -> tuple[str, Scalar]:
-    """`group_size=64` as a key and a YAML scalar.
-
-    Raises:
-        SpecError: No equals sign, or a value that is not a scalar.
-    """
+    """Return `group_size=64` as a key and a YAML scalar."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"--option {text}: write it as key=value")
@@ -188,19 +149,13 @@ def parse_option(text: str) -> tuple[str, Scalar]:
     return key.strip(), parsed
 
 
-FOLDER = Path(str(files("benchmarker") / "configs"))
-
-
 def shipped_configs() -> tuple[str, ...]:
     """Return the names of the shipped configs, without the ending."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def find_config(path: Path) -> Path:
-    """The file itself, or the shipped one that it names: `quickstart`, or `configs/quickstart.yaml` anywhere.
-
-    A file of the user's always comes first; where there is neither, the path as it was given.
-    """
+    """Return the user's file if it exists, else the shipped one named `quickstart` or `configs/quickstart.yaml`."""
     if path.exists() or path.parent.name not in ("", "configs") or path.is_absolute():
         return path
     shipped = FOLDER / f"{path.name.removesuffix('.yaml')}.yaml"

@@ -42,8 +42,6 @@ class GridBase(Plain):
 
 
 class Procedure(Plain):
-    """How each cell is measured."""
-
     warmup: Annotated[int, Field(gt=0, le=100)] = 3
     """Untimed generations at the cell's exact shape. More follow until the last three agree within 2 %."""
     warmup_limit: Annotated[int, Field(gt=0, le=100)] = 10
@@ -95,50 +93,40 @@ class Part(Plain):
 
     record: Path
     sweep: str
-    """Time at which the sweep began."""
     round: int = 0
     cells: tuple[int, ...] = ()
     only: Literal["timing", "quality"]
-    """Timing and quality have a process each."""
     profile: bool = False
     """Whether this process profiles and checks the step; one process of a variant does."""
     place: str | None = None
-    """Worker of the sweep, as `local:1`. None if the sweep has one worker."""
 
 
 class Origin(Plain):
     """State of the machine and the files when a sweep wrote the job. A process stops if it differs."""
 
     config: str
-    """Config file of the job. It is not read again."""
     config_sha256: str
     benchmarker: str
     environment: Environment
     keys: tuple[str, ...]
     """`key` of each cell, by position in the grid."""
     inputs: dict[str, str]
-    """Fingerprints of the files that the job reads, by description."""
     commit: str | None = None
-    """Hub commit of the model's files. None for a folder, or if the hub did not return one."""
 
 
 class Job(Plain):
     job_version: Literal[2] = 2
     workload: str
     subject: Plain
-    """Values that all variants share."""
     variant: VariantBase
     grid: GridBase
     procedure: Procedure
     device: str
     reproduce: str
-    """Command line, for the record."""
     output: Path | None = None
     """Folder for the record; None for `results/<device>/<subject>`."""
     part: Part | None = None
-    """None for a single run, which measures the whole grid."""
     origin: Origin | None = None
-    """None for a job that no sweep wrote."""
 
     @property
     def is_timed(self) -> bool:
@@ -146,12 +134,30 @@ class Job(Plain):
 
     @property
     def source(self) -> Plain:
-        """Part of the job that decides which files a look-up finds."""
         return self.subject
 
     @property
     def gpus(self) -> int:
         return 1
+
+    @property
+    def title(self) -> str:
+        """Subject of the job, for the first line and the folder of its records."""
+        return self.workload
+
+    @property
+    def matmul_dtype(self) -> str:
+        """Type in which the device's matmul rate is measured."""
+        return getattr(self.variant, "dtype", None) or getattr(self.subject, "dtype", None) or "float32"
+
+    @property
+    def processes(self) -> int:
+        """Number of processes of one run that may compute on the same GPU."""
+        return 1
+
+    def repeat_s(self, point: Any) -> float:  # noqa: ARG002
+        """Return a first guess of the seconds of one repeat."""
+        return 1.0
 
     def in_part(self, part: Part) -> Self:
         if part.profile or not self.procedure.profile:

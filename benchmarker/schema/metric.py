@@ -12,19 +12,13 @@ class Axis:
     """One field of a grid's point and of its cell."""
 
     name: str
-    """`seq_len`."""
     heading: str
-    """Heading of its column: `S`."""
     words: Callable[[Any], str]
-    """Returns a value in a sentence."""
     is_size: bool = True
-    """Whether a larger value never needs less memory. Only cells with equal values of the other axes are comparable in
-    memory."""
+    """True if a larger value never needs less memory. Memory is compared between cells with equal other axes."""
     size: Callable[[Any], float] | None = None
-    """Returns the size of a point if it differs from the point's field."""
 
     def size_at(self, point: Any) -> float:
-        """Return the size of a point on this axis."""
         return float(getattr(point, self.name)) if self.size is None else self.size(point)
 
 
@@ -35,29 +29,21 @@ class Metric:
     name: str
     """Stem of its JSON keys, and its name in --budget: `ttft`."""
     heading: str
-    """Heading of its column: `TTFT ms`."""
     unit: str
-    """`s`, `B`, `1/s`, `FLOP/s`; empty for a share or a count."""
     scale: float
-    """Factor from the value to the shown number."""
     better: Literal["higher", "lower"]
     formula: str
-    """Definition with units, for the documents and --help."""
     of_sample: Callable[[Any, Any], float | None] | None = None
-    """Returns the value of a cell's sample; the median of a process counts."""
     of_latency: Callable[[Any, float], float | None] | None = None
     """Returns a rate from a cell and its median time. A mean of rates would hide slow repeats."""
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
-    """Returns the time that `of_latency` receives; the latency by default."""
     of_cell: Callable[[Any, Any], float | None] | None = None
     """Returns a fact of the process from a record and one of its cells."""
     combine: Literal["median", "max", "geometric_mean"] = "median"
-    """Combination of the facts of several processes."""
     is_quality: bool = False
-    """Whether it measures exactness, so that the first table has it."""
+    """True if it measures exactness, so that the first table has it."""
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
-        """Return the value of one repeat; None for a fact of the process."""
         if self.of_sample:
             return self.of_sample(cell, sample)
         time_s = self.time(cell, sample) if self.of_latency else None
@@ -65,5 +51,4 @@ class Metric:
 
     @property
     def shown_unit(self) -> str:
-        """Unit behind a number in a sentence: the last word of the heading."""
         return self.heading.split()[-1]

@@ -43,11 +43,9 @@ class QuantSpec(Plain):
 class ModelFacts(Plain):
     id: str
     revision: str | None = None
-    """Hub commit of the files; None for a folder or random weights."""
     config_sha256: str | None = None
     """SHA-256 of the model's shapes. It distinguishes models of equal names."""
     files_sha256: str | None = None
-    """Fingerprint of a folder's files, equal for any path. Not for a model from the hub."""
     load_format: Literal["auto", "dummy"] = "auto"
     dtype: str = "float16"
     parameters: Whole | None = None
@@ -56,8 +54,6 @@ class ModelFacts(Plain):
 
 
 class TensorTypes(Plain):
-    """Storage types of the tensors of a GGUF file."""
-
     tensors_by_type: dict[str, Whole]
     weight_bytes_by_type: dict[str, Whole]
     output_type: str
@@ -73,11 +69,9 @@ class LoadFacts(Plain):
     weight_bytes: Positive
     """Bytes of the unique storages of all parameters and buffers, quantization scales included."""
     parameters: Positive
-    """Number of parameters of the architecture; shared ones count once."""
     bits_per_weight: Number
     """8 * weight_bytes / parameters: effective bits, unquantized parts and scales included."""
     quantized_fraction: Number
-    """Share of the parameters that is stored in fewer than 16 bits."""
     linear_classes: dict[str, Whole]
     weight_classes: dict[str, Whole]
     """Number of weight tensors by class. torchao's layers are plain `Linear`; their weights are not."""
@@ -85,9 +79,7 @@ class LoadFacts(Plain):
     lm_head_tied: bool
     file_types: TensorTypes | None = None
     per_gpu_bytes: tuple[Whole, ...] = ()
-    """`weight_bytes` of each GPU that shares the model."""
     notes: tuple[str, ...] = ()
-    """Notes of the loader for the reader, such as a config of the checkpoint that replaced an option."""
 
 
 DISAGREEMENT = 0.02
@@ -102,9 +94,7 @@ class ExternalFacts(Plain):
     python: str
     commit: str | None = None
     library_sha256: str | None = None
-    """SHA-256 of llama.cpp's library if its commit is unknown."""
     build: str | None = None
-    """Backends and instruction sets of the build."""
     settings: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
     weight_bytes: int | None = None
     weight_bytes_by_type: dict[str, int] = Field(default_factory=dict)
@@ -115,7 +105,6 @@ class ExternalFacts(Plain):
     """Type of the output layer. llama.cpp's Q4_0 stores it in Q6_K."""
     is_tied: bool | None = None
     linear_methods: dict[str, int] = Field(default_factory=dict)
-    """Number of layers by vLLM's class of linear method."""
     attention: tuple[str, ...] = ()
     kv_cache_bytes: int | None = None
     peak_bytes: int | None = None
@@ -147,7 +136,6 @@ class KernelUse(Plain):
 
     purpose: Purpose
     origin: Origin
-    """Owner of the kernel: the layer's library, torch's compiler, or this program."""
     name: str
     covered: int | None = None
     """Number of linears that it multiplies, of `total`; null if it concerns no linears, or all."""
@@ -175,15 +163,12 @@ class ProductChoice(Plain):
     """Kernel of one matrix shape in a step of several sequences, with the measurement that chose it."""
 
     form: str
-    """Storage of the weights, as in the GEMM kernels."""
     rows: Whole
-    """Number of sequences of the step."""
     inputs: Whole
     outputs: Whole
     way: str
     """Name of the fastest candidate in `us`."""
     us: dict[str, Number]
-    """Time of each candidate alone, microseconds, with cold weights."""
 
     def words(self) -> str:
         slowest = max(self.us.values(), default=0.0)
@@ -202,7 +187,6 @@ def attention_use(attention: str) -> KernelUse:
 
 
 def one_row(uses: tuple[KernelUse, ...]) -> tuple[KernelUse, ...]:
-    """Return the kernels of a step with fused decode layers, which have their own attention kernel."""
     rest = tuple(use for use in uses if use.purpose != "attention")
     return (*rest, _own("layer", "one_row_layer"), _own("attention", "one_row_attention"))
 
@@ -212,7 +196,6 @@ def _own(purpose: Purpose, name: str) -> KernelUse:
 
 
 def multiplies_all_packed(uses: tuple[KernelUse, ...]) -> bool:
-    """Return whether this program's kernel multiplies all of GPTQ's linears."""
     has_own = any(use.name == "gemv_gptq" for use in uses)
     return has_own and not any(use.purpose == "linear" and use.origin == "library" for use in uses)
 
@@ -221,11 +204,8 @@ class StepFacts(Plain):
     """Decode step of an engine with a static KV cache for one cell's shape."""
 
     graph_kernels: Whole | None = None
-    """Number of kernels, copies and fills in its graph by the driver's count."""
     attention: str | None = None
-    """Attention kernel, and whether it reads the whole cache."""
     products: tuple[ProductChoice, ...] = ()
-    """Measured choices of native's products with several rows, by matrix shape."""
 
 
 class EngineFacts(Plain):
@@ -234,11 +214,9 @@ class EngineFacts(Plain):
     """`each`: the host reads every token as it is made; `end`: all tokens at the end."""
     kv_cache: Literal["dynamic", "static", "paged", "quantized"]
     kv_cache_stored: str | None = None
-    """Storage of keys and values in a quantized cache; None for other caches."""
     setup_s: Number | None = None
     """Time of the first generation at a new shape, with compilation or capture; the longest of several."""
     setup_cache: Literal["cold", "warm"] | None = None
-    """`warm` if every graph came from the compiler's cache on disk."""
     compiled: Literal["layer", "step"] | None = None
     """Unit of one compilation: a decoder layer, which all layers run, or the whole step."""
     frames_compiled: Whole | None = None
@@ -246,14 +224,11 @@ class EngineFacts(Plain):
     """0 with compilation, because a break is an error before timing."""
     recompilations: Whole | None = None
     graphs_captured: Whole | None = None
-    """Number of CUDA or HIP graphs of a decode step, over all shapes."""
     graph_replays: Whole | None = None
     graph_kernels: Whole | None = None
     """Number of kernels, copies and fills in the last graph. A step that runs more of them makes the cell invalid."""
     attention: str | None = None
-    """Attention of the last decode step to its static cache."""
     prefill: Literal["captured", "plain"] | None = None
-    """`captured`, or launched kernel by kernel although a captured prefill was requested."""
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()
     engine_version: str | None = None

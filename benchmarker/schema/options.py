@@ -24,8 +24,6 @@ Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "p
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a run."""
-
     flag: str
     place: str
     """Field of the job that it sets."""
@@ -111,7 +109,6 @@ def _fields(job: type[Plain], group: str) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def is_group(annotation: Any) -> bool:
-    """Return whether a field has fields of its own."""
     return hasattr(annotation, "model_fields")
 
 
@@ -131,7 +128,6 @@ def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str
 
 
 def kind_of(annotation: Any) -> Kind:
-    """Return the kind of option for values of a type."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return kind_of(next(part for part in arguments if part is not type(None)))
@@ -158,7 +154,6 @@ def _turned_off(info: FieldInfo) -> str:
 
 
 def _first_sentence(info: FieldInfo) -> str:
-    """Return the first sentence of a field's docstring, with the choices of a Literal."""
     first = " ".join((info.description or "").split()).partition(". ")[0].removesuffix(".")
     choices = get_args(info.annotation) if get_origin(info.annotation) is Literal else ()
     return f"{first}: {', '.join(choices[:-1])} or {choices[-1]}." if choices else f"{first}."

@@ -38,7 +38,6 @@ class Divergence(Plain):
     """0.1st percentile of the change of the probability of the text's own token."""
     change_high: Number | None = None
     same_top: Number
-    """Share of tokens with the same most likely next token."""
     same_top_error: Number | None
     probability_rms: Number
     """Root mean square of the change of the probability of the text's own token."""
@@ -51,7 +50,6 @@ class StepDivergence(Plain):
     text_tokens: Positive
     """Length of each text with a prompt of one token; no longer than the timed shape."""
     kl_mean: Number
-    """Mean Kullback-Leibler divergence of the step from the forward pass."""
     kl_max: Number
     same_top: Number
     plain_kl_mean: Number | None = None
@@ -87,8 +85,6 @@ ENGINE_STEP_WRONG = 0.1
 
 
 class TaskResult(Plain):
-    """Answers to the questions of one task of lm-evaluation-harness."""
-
     task: str
     version: str
     harness: str
@@ -98,7 +94,6 @@ class TaskResult(Plain):
     asked: tuple[str, ...] = ()
     """All task names of --tasks; one name may stand for several tasks."""
     limit: Whole | None = None
-    """Number of questions of each task; None for all."""
     right: Annotated[tuple[bool, ...], Field(min_length=1)]
 
     @property
@@ -118,21 +113,16 @@ class WindowMeans(Plain):
 
 
 class GreedyText(Plain):
-    """Greedy continuation of one prompt."""
-
     tokens: tuple[Whole, ...]
     gaps: tuple[Number, ...] = ()
     """Difference of the log-probabilities of the two most likely tokens at each position, nats."""
 
 
 class Quality(Plain):
-    """Perplexity, and divergence from the unquantized model."""
-
     size: QualitySize
     path: Literal["forward", "step", "prefill"] = "forward"
     """Source of the predictions: the engine's decode `step`, its `prefill`, or the model's `forward`."""
     text: str
-    """Name of the text: the shipped one, a file or a data set."""
     text_sha256: str
     text_asked: str | None = None
     text_tokens: Whole
@@ -140,9 +130,7 @@ class Quality(Plain):
     scored_from: Whole
     """First position in a window whose next token is scored."""
     begins_with: Whole | None
-    """Token at the beginning of every window (BOS); None without one."""
     positions: Whole
-    """Number of scored tokens over all windows."""
     top_k: Whole | None
     """Number of tokens kept of each distribution, null for all; divergences are then lower bounds."""
     perplexity: Number
@@ -185,18 +173,14 @@ class Quality(Plain):
 
 
 SILENT_KL = 0.01
-"""Nats per token. Nearer to the baseline, divergence does not rank variants (arXiv 2606.19558). Our choice between
-llama.cpp's 8-bit 0.0014 and 4-bit 0.031 for Llama-3-8B."""
+"""Nats per token. Nearer to the baseline, divergence does not rank variants (arXiv 2606.19558). Our choice."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:
-    """Return the name of an unquantized model: `fp16 of Qwen/Qwen3-4B in float16`."""
     return f"fp16 of {model_id} in {dtype}"
 
 
 class QualitySpec(Plain):
-    """Requested measurement of perplexity and divergence."""
-
     size: Literal["off", "quick", "full"] = "off"
     """`quick` scores 2,048 tokens in 64 windows spread over the text, `full` all of it."""
     text: str | None = None
@@ -226,7 +210,6 @@ INDISTINGUISHABLE = "indistinguishable"
 
 
 def quality_line(quality: Quality) -> str:
-    """Return the result in one line, for the end of a run."""
     against = quality.against
     sentences = [f"quality: perplexity {decimal(quality.perplexity)}"]
     if not quality.is_reference:
@@ -240,7 +223,6 @@ def quality_line(quality: Quality) -> str:
 
 
 def step_line(checked: StepDivergence) -> str:
-    """Return the divergence of the timed step in one line."""
     verdicts = {
         "equal": "rounding",
         "differs": f"more than rounding, which is up to {significant(checked.expected, 2)}",
@@ -254,7 +236,6 @@ def step_line(checked: StepDivergence) -> str:
 
 
 def wrong_step_words(checked: StepDivergence) -> str:
-    """Return why a cell with a wrong step has no speed."""
     expected = significant(checked.expected, 2)
     return (
         "the timed step predicts something else than the form's own forward: "

@@ -40,7 +40,6 @@ Flag = Literal[
 
 
 def status_words(status: str) -> str:
-    """Return a status in words: `out of GPU memory`."""
     return STATUS_TEXTS.get(status, plain_line(status))
 
 
@@ -54,7 +53,6 @@ class DeviceFacts(Plain):
     """Compute capability as `9.0`, or the gfx architecture on ROCm."""
     driver: str | None = None
     runtime: str | None = None
-    """CUDA or HIP version of the torch build."""
     power_limit_w: Number | None = None
 
 
@@ -73,7 +71,6 @@ class Environment(Plain):
     """Environment variables that change behaviour, by an allow-list that excludes tokens."""
     governor: str | None = None
     commit: str | None = None
-    """git commit of benchmarker, with `+changes` if the tree was modified."""
 
 
 class HostLoad(Plain):
@@ -89,8 +86,6 @@ class HostLoad(Plain):
 
 
 class Conditions(Plain):
-    """State of the board while a cell was timed, sampled by another process through the driver."""
-
     samples: Whole
     sm_clock_mhz: Whole | None = None
     sm_clock_full_mhz: Whole | None = None
@@ -124,7 +119,6 @@ class Section(Plain):
     """Union of the intervals of the kernels that started in it; on CPU the sum of self times."""
     span_s: Spent | None = None
     launches: Count | None = None
-    """Number of launches by the host; a replayed graph is one. Not on CPU."""
 
 
 class Profile(Plain):
@@ -132,9 +126,7 @@ class Profile(Plain):
 
     by: Literal["device", "cpu"]
     latency_s: Seconds
-    """Latency with the profiler on. Not a speed."""
     kernel_s: Spent
-    """Sum of all kernel times, to which percentages are relative."""
     busy_s: Spent
     """Union of the kernels' intervals over all streams; on CPU equal to `kernel_s`."""
     span_s: Spent
@@ -153,7 +145,6 @@ class EnergyWindow(Plain):
 
     seconds: Seconds
     energy_j: Joules
-    """Energy of the whole board by its driver's counter, idle power included."""
     generations: Positive
     temperature_before_c: Number | None = None
     temperature_after_c: Number | None = None
@@ -171,7 +162,6 @@ class Limits(Plain):
     """Limits of the device, measured in this process before a model was loaded."""
 
     read_bytes_per_s: Rate
-    """Bandwidth of summing an array."""
     copy_bytes_per_s: Rate
     """Bandwidth of copying one half of the array to the other, bytes read plus written."""
     array_bytes: Whole
@@ -193,8 +183,6 @@ class Limits(Plain):
 
 
 class Demand(Plain):
-    """Least work of one call, from its shapes and tensors."""
-
     flops: Count | None = None
     bytes: Count | None = None
 
@@ -209,8 +197,6 @@ class SampleBase(Plain):
 
 
 class Memory(Plain):
-    """Peak memory over the timed repeats of one cell."""
-
     peak_allocated_bytes: Whole | None = None
     peak_reserved_bytes: Whole | None = None
     device_used_bytes: Whole | None = None
@@ -222,12 +208,9 @@ class Memory(Plain):
     graph_pool_bytes: Whole | None = None
     """Memory of the captured graph's own tensors, which the allocator counts as free between replays."""
     per_gpu_bytes: tuple[Whole, ...] = ()
-    """Peak of each of several GPUs that share the work; `peak_allocated_bytes` is the largest."""
 
 
 class Checked(Plain):
-    """Check of one call's result before timing."""
-
     against: str
     """Reference, such as `the same in float64`."""
     error: Spent
@@ -248,18 +231,21 @@ class CellBase(Plain):
     key: str | None = None
     """SHA-256 of everything that determines the result. A resumed sweep reuses cells with an equal key."""
     timed_at: tuple[Number, Number] | None = None
-    """Unix times between which the repeats were timed."""
     energy: Energy | None = None
     conditions: Conditions | None = None
     host_load: HostLoad | None = None
     demand: Demand | None = None
     checked: Checked | None = None
 
+    @property
+    def note(self) -> str:
+        """Warning after the line that is printed before the cell is measured."""
+        return ""
+
 
 class VariantFacts(Plain):
     name: str
     options: dict[str, Scalar] = Field(default_factory=dict)
-    """All options, defaults included."""
 
 
 class Missing(Plain):
@@ -273,24 +259,20 @@ class Imported(Plain):
     source: str
     line: Whole
     evidence: str
-    """Line of the log, or option, that identifies the variant."""
     profiler_tables: tuple[str, ...] = ()
 
 
 Moment = tuple[str, int]
-"""Start time of a sweep, and a round of it."""
 
 
 class RunRecord(Plain):
     schema_version: Literal[2] = SCHEMA_VERSION
     workload: str
     benchmarker: str
-    """Version of this program."""
     run_id: str
     started_at: str
     """ISO 8601, UTC. For an imported run the day, or `undated`."""
     status: Literal["running", "complete", "interrupted", "failed"]
-    """`running` in a file means that the process died."""
     error_kind: ErrorKind | None = None
     reason: str | None = None
     round: Count = 0
@@ -303,7 +285,6 @@ class RunRecord(Plain):
     environment: Environment
     procedure: dict[str, int | bool | str] = Field(default_factory=dict)
     opened_at: Number | None = None
-    """Unix time at which the first cell began."""
     limits: Limits | None = None
     cells: tuple[CellBase, ...] = ()
     profile: Profile | None = None
@@ -311,6 +292,11 @@ class RunRecord(Plain):
     no_energy: Missing | None = None
     imported: Imported | None = None
     reproduce: str
+
+    @property
+    def subject_name(self) -> str:
+        """Measured subject in the title of a page."""
+        return self.workload
 
     @property
     def form(self) -> dict[str, str]:
@@ -343,12 +329,10 @@ class RunRecord(Plain):
 
     @property
     def libraries(self) -> Container[str] | None:
-        """Quantization libraries that the variant runs; None if unknown."""
         return None
 
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
-        """Return why no record of a variant has a speed, such as a proof that it computes something else."""
         return None
 
     @property
@@ -357,5 +341,4 @@ class RunRecord(Plain):
 
     @property
     def last_good(self) -> int | None:
-        """Position of the largest cell that ran; cells are measured smallest first."""
         return max((position for position, cell in enumerate(self.cells) if cell.status == "ok"), default=None)

@@ -25,20 +25,12 @@ UNFINISHED = ".benchmarker.tmp"
 
 
 def write_record(record: RunRecord, path: Path) -> None:
-    """Replace the file in one step, so that a reader never sees half a record.
-
-    Raises:
-        ResultsError: The folder cannot be written to, or the disk is full. The old file is unchanged.
-    """
+    """Replace the file in one step, so that a reader never sees half a record. Raises ResultsError."""
     write_atomically(path, record.model_dump_json(indent=1) + "\n")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file beside `path`, flush it to the disk, and rename it.
-
-    Raises:
-        ResultsError: As for `write_record`.
-    """
+    """Write a file beside `path`, flush it to the disk, and rename it. Raises ResultsError."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +54,6 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename durable: a file system may keep a folder's entries in memory."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -71,16 +62,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_record(path: Path) -> RunRecord:
-    """Read one record of its workload's class.
-
-    Raises:
-        ResultsError: Not a record, truncated, edited into something invalid, or of another schema.
-    """
     return parse_record(read_bytes(path), path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file. Raises ResultsError."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -88,7 +73,6 @@ def read_bytes(path: Path) -> bytes:
 
 
 def parse_record(text: bytes, path: Path) -> RunRecord:
-    """Return the record in a file's content. Raises ResultsError, as `read_record`."""
     data = parse_json(text, path)
     kind = _class_of(data, path)
     try:
@@ -98,7 +82,6 @@ def parse_record(text: bytes, path: Path) -> RunRecord:
 
 
 def parse_json(text: bytes, path: Path) -> dict[str, Any]:
-    """Return a record's content as JSON. Raises ResultsError, as `read_record`."""
     try:
         data: Any = json.loads(text)
     except ValueError as error:
@@ -136,21 +119,18 @@ class OrderLine(Plain):
     variant: str
     pid: int
     start: float
-    """Unix time in seconds."""
     end: float
     worker: str | None
-    """Name of the worker, as `local:1`; None for a sweep without --places."""
     device: str
     """UUID of the device, or its name if it has none."""
 
 
 def append_order(folder: Path, line: OrderLine) -> None:
-    """Append a process to the folder's list; raises ResultsError."""
     append_lines(folder, f"{line.model_dump_json()}\n".encode())
 
 
 def append_lines(folder: Path, lines: bytes) -> None:
-    """Append complete lines in one write, so that processes do not interleave; raises ResultsError."""
+    """Append complete lines in one write, so that processes do not interleave."""
     path = folder / RUN_ORDER
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -179,21 +159,15 @@ def read_order(folder: Path) -> list[OrderLine]:
 
 
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
-"""As this program writes one; an edited one may have its keys in another order."""
 SWEEP_FILE = "sweep.json"
-"""File with a sweep's request, beside its records."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Records below some paths."""
-
     files: tuple[tuple[Path, RunRecord], ...]
-    """Every record once, in the order of their names."""
     problems: tuple[str, ...]
-    """One line for each file that should be a record and is not."""
     baseline: str | None = None
-    """Variant with which all sweeps among them compared. None if they differ or have none."""
+    """Variant with which all sweeps among them compared."""
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -201,13 +175,9 @@ class Collected:
 
 
 def collect(paths: Sequence[str | Path]) -> Collected:
-    """Read all records in these files and folders.
+    """Read all records in these files and folders. Raises ResultsError if nothing in them could be used.
 
-    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder, such as a trace,
-    is passed over; a file that is named outright must be a record.
-
-    Raises:
-        ResultsError: A path is not there, or nothing in them could be used.
+    A copy of a record (equal run_id, start, variant and round) counts once. Other JSON in a folder is passed over.
     """
     unique: dict[tuple[object, ...], tuple[Path, RunRecord]] = {}
     problems: list[str] = []

@@ -18,16 +18,14 @@ WORKLOADS: dict[str, str] = {
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
 }
 """Modules with a `WORKLOAD`, by the workload's name."""
+LOG_RECORD = "benchmarker.workloads.generation.log_record"
+"""Module whose `to_record` makes a record of a run in a log of the reference script."""
 DEFAULT_WORKLOAD = "generation"
 """Workload of a config file or command line that names none."""
 
 
 def workload_of(name: str) -> Workload:
-    """Return the workload of this name.
-
-    Raises:
-        SpecError: There is no such workload.
-    """
+    """Return the workload of this name. Raises SpecError."""
     if name not in WORKLOADS:
         raise SpecError(f"no workload '{name}'{did_you_mean(name, WORKLOADS)}")
     description: Workload = import_module(WORKLOADS[name]).WORKLOAD

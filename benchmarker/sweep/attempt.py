@@ -170,7 +170,7 @@ class Attempt:
             flags.append("throttling_unknown")
         elif "power_cap" in conditions.throttled_by:
             flags.append("power_limited")
-        own_processes = self.sweep.workload.processes(self.sweep.jobs[self.variant])
+        own_processes = self.sweep.jobs[self.variant].processes
         if is_shared(conditions, own_processes=own_processes):
             flags.append("shared_device")
         changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}

@@ -18,7 +18,6 @@ from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.job_file import with_origin
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
-from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.live_table import LiveTable
@@ -212,8 +211,7 @@ def _earlier_commit(request: SweepRequest) -> str | None:
 
 def _new_folder(request: SweepRequest, environment: Environment) -> Path:
     job = next(iter(request.jobs.values()))
-    title = workload_of(job.workload).title(job)
-    return RESULTS / slug(environment.device.name.lower()) / slug(title.lower()) / now_id()
+    return RESULTS / slug(environment.device.name.lower()) / slug(job.title.lower()) / now_id()
 
 
 def _sweep_file(request: SweepRequest) -> SweepFile:

@@ -108,8 +108,8 @@ class Forecast:
 
 
 def _repeats_s(job: Job) -> float:
-    repeats, workload = job.procedure.warmup + job.procedure.runs, workload_of(job.workload)
-    return sum(repeats * workload.repeat_s(point) for point in job.grid.points())
+    repeats = job.procedure.warmup + job.procedure.runs
+    return sum(repeats * job.repeat_s(point) for point in job.grid.points())
 
 
 class Schedule:

@@ -19,14 +19,12 @@ from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFa
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Results, Row
+    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.logs.log_import import Log
-    from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.schema.job import ExperimentBase
@@ -103,10 +101,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
             BenchmarkerError: With the remedy.
         """
 
-    def title(self, job: JobT) -> str:
-        """Return the subject of a job, for the first line and the folder of its records."""
-        return job.workload
-
     def point_text(self, point: Any) -> str:
         """Return a cell in a line."""
         return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
@@ -152,10 +146,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     def prepare(self, job: JobT, device: Device, progress: Terminal) -> None:
         """Download or build the files that a job loads. Raises BenchmarkerError."""
 
-    def processes(self, job: JobT) -> int:  # noqa: ARG002
-        """Return how many processes of one run may compute on the same GPU."""
-        return 1
-
     def cell_fields(self, job: JobT, point: Any, records: Sequence[RecordT]) -> dict[str, Any] | None:  # noqa: ARG002
         """Return fields of a cell that is not measured; None as long as they are unknown.
 
@@ -164,33 +154,15 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """
         return {axis.name: getattr(point, axis.name) for axis in self.axes}
 
-    def cell_text(self, cell: Any) -> str:
-        """Return the line that is printed before a cell is measured."""
-        return self.cell_opening + ", ".join(axis.words(getattr(cell, axis.name)) for axis in self.axes)
-
     def sample_text(self, cell: Any, sample: Any) -> str:
         """Return the numbers that are printed after a repeat, behind its latency."""
         from benchmarker.core.formatting import significant
 
         return f"{significant(self.rate(cell, sample))} {self.rate_unit}"
 
-    def repeat_s(self, point: Any) -> float:  # noqa: ARG002
-        """Return a first guess of the seconds of one repeat."""
-        return 1.0
-
-    def matmul_dtype(self, job: JobT) -> str:
-        """Return the type in which the device's matmul rate is measured."""
-        return getattr(job.variant, "dtype", None) or getattr(job.subject, "dtype", None) or "float32"
-
     def judging(self) -> Judging[JobT, RecordT] | None:
         """Return the measurements apart from time."""
         return None
-
-    # Logs
-
-    def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> RunRecord:
-        """Return the record of one run in a log of the reference script."""
-        raise NotImplementedError
 
     # Comparing records
 
@@ -237,12 +209,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return timed_call(name, records)
 
     # Showing
-
-    def name_columns(self, rows: Sequence[RowT]) -> Sequence[Column[Any]]:
-        """Return the columns that name a variant; the first is its name."""
-        from benchmarker.report.columns import names
-
-        return names(rows)
 
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
         """Return the columns of the axes that vary; with `always`, of all axes."""
@@ -303,12 +269,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
         return *variant, *plain_header(records)
 
-    def caption(self, results: Results) -> str:
-        """Return the paragraph below the tables that explains how to read them."""
-        from benchmarker.report.captions import caption
-
-        return caption(results)
-
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         """Return sentences on all rows together.
 
@@ -338,11 +298,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         return plain_charts(comparison)
 
-    def page_title(self, results: Results) -> str:
-        from benchmarker.report.captions import plain_title
-
-        return plain_title(results)
-
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:  # noqa: ARG002
         """Return sentences on predicted and measured limits, and on when a variant has paid for its start."""
         return (), ()
@@ -362,6 +317,12 @@ class Workload(Generic[JobT, RecordT, RowT]):
     def cell_class(self) -> type[CellBase]:
         kind: type[CellBase] = get_args(self.record.model_fields["cells"].annotation)[0]
         return kind
+
+    @final
+    def cell_text(self, cell: CellBase) -> str:
+        """Return the line that is printed before a cell is measured."""
+        words = filter(None, (axis.words(getattr(cell, axis.name)) for axis in self.axes))
+        return f"{self.cell_opening}{', '.join(words)}{cell.note}"
 
     @final
     def at_least(self, point: Any, smaller: Any) -> bool:

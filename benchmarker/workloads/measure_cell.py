@@ -8,7 +8,7 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line, status_of
 from benchmarker.distributed.ranks import RankError
 from benchmarker.hardware.device import Device, kind_of
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench

@@ -13,7 +13,7 @@ from benchmarker.schema.record import CellBase, Missing, RunRecord
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
-    from benchmarker.hardware.find_gpu import DeviceMemory
+    from benchmarker.hardware.gpu import DeviceMemory
     from benchmarker.measure.repeat import Measured, Step
 
 JobT = TypeVar("JobT", bound=Job)

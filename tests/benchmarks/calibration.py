@@ -23,10 +23,9 @@ from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.dummy import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
-from benchmarker.quality.judging_plan import BASELINE, make_plan
+from benchmarker.quality.judge import BASELINE, make_plan
 from benchmarker.quality.saved_predictions import SavedLogits
-from benchmarker.quality.scoring import predictions, score_against
-from benchmarker.quality.statistics import divergence
+from benchmarker.quality.scoring import divergence, predictions, score_against
 from benchmarker.quantization.load import find_checkpoint, load_model
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
@@ -107,8 +106,8 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
         tokenizer=tokenizer,
         progress=Silent(),
     )
-    windows, dtype = plan.windows, getattr(torch, DTYPE)
-    saved = SavedLogits(np.zeros((len(windows.ids), plan.row_bytes(dtype)), dtype=np.uint8), dtype=dtype)
+    windows = plan.windows
+    saved = SavedLogits(np.zeros((len(windows.ids), plan.row_values), dtype=np.float32))
     for window, logits, targets in predictions(model, windows, Silent(), range(len(windows.ids)), name="model"):
         saved.put(window, logits, targets)
     baseline = load_model(MODEL, dtype=DTYPE, device=find_device("cpu").torch_name)

@@ -17,7 +17,7 @@ from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.engines.base import Form
 from benchmarker.engines.registry import ENGINES
-from benchmarker.quality.judging_plan import make_plan
+from benchmarker.quality.judge import make_plan
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec, TensorTypes

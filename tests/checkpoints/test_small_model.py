@@ -81,7 +81,7 @@ def in_four_bits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]
     know 16 bit alone, in which a processor may be slow."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patched.setattr("benchmarker.quality.windows.QUICK_WINDOWS", 8)
+        patched.setattr("benchmarker.quality.evaluation_text.QUICK_WINDOWS", 8)
         patched.setitem(WINDOW_TOKENS, "quick", 512)
         return outcomes(
             bits=4, group_size=128, size="quick", options={"calibration_samples": 16, "calibration_tokens": 128}

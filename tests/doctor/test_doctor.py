@@ -18,9 +18,8 @@ from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_
 from benchmarker.doctor.findings import Finding, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
 from benchmarker.doctor.machine import Card, Machine, all_cards, card_of
-from benchmarker.hardware.amd import AmdGpu
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.hardware.nvidia import NvidiaGpu
+from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
 from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
@@ -298,9 +297,9 @@ def test_a_card_is_read_through_amdsmi():
 
 def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarker.doctor.machine.all_gpus", lambda: ())
-    monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path)
+    monkeypatch.setattr("benchmarker.hardware.gpu.KFD", tmp_path)
     assert all_cards() == (Card("an AMD card", vendor="AMD"),)
-    monkeypatch.setattr("benchmarker.hardware.amd.KFD", tmp_path / "absent")
+    monkeypatch.setattr("benchmarker.hardware.gpu.KFD", tmp_path / "absent")
     assert all_cards() == ()
 
 

@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import Captured
-from benchmarker.engines.decoders import captured_prefill
-from benchmarker.engines.decoders.captured_prefill import chunks, padded
+from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import Captured
 from benchmarker.engines.decoders.native import native_decoder
+from benchmarker.engines.decoders.prefill_decode import chunks, padded
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.generator import Generator
 from benchmarker.engines.registry import ENGINES, torch_engine
@@ -80,7 +80,7 @@ def test_a_padded_prompt_behind_a_depth_gives_the_tokens_of_a_prompt_that_is_lon
 def test_a_long_prompt_goes_in_chunks_each_behind_the_last(
     model: PreTrainedModel, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(captured_prefill, "LONGEST_CHUNK", 64)
+    monkeypatch.setattr(prefill_decode, "LONGEST_CHUNK", 64)
     asked = prompt(batch=2, tokens=tokens)
     expected = EagerDecoder(model, CpuDevice()).generate(asked, 8, context=context(40)).tokens
     decoder = captured_decoder(model, CpuDevice(), capture=Rerun())

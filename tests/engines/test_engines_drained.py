@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.engines.capture.graph_capture import Captured
 from benchmarker.engines.decoders import static_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import Captured
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.measure import clock
 from tests.engines.test_engines_graph import Rerun

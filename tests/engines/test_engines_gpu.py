@@ -7,10 +7,10 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import GraphCapture
 from benchmarker.engines.decoders import attention
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import GraphCapture
 from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder

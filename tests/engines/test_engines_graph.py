@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
 from benchmarker.engines.decoders import attention, static_cache
 from benchmarker.engines.decoders.attention import attend
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import CpuDevice

@@ -19,7 +19,7 @@ from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
-from benchmarker.engines.capture.inductor import REPEATS, TIMES_THE_CACHE, heads_normed_at_once, kernels_timed_alone
+from benchmarker.engines.decoders.compile import REPEATS, TIMES_THE_CACHE, heads_normed_at_once, kernels_timed_alone
 from benchmarker.engines.decoders.native import keep_kernels_beside_inductors
 from benchmarker.hardware.device import CpuDevice
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
+from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, known_settings
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.native import NativeStep
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder

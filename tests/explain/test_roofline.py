@@ -25,7 +25,6 @@ from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
-from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.spec import Point
@@ -310,4 +309,4 @@ def test_what_a_captured_graph_keeps_for_itself_counts_as_memory(tmp_path: Path)
 def test_the_matmul_rate_is_measured_in_the_type_of_the_work(words: str) -> None:
     for dtype in ("bfloat16", "float32"):
         job = read_job([*words.split(), "--dtype", dtype])
-        assert workload_of(job.workload).matmul_dtype(job) == dtype
+        assert job.matmul_dtype == dtype

@@ -8,8 +8,7 @@ from unittest import mock
 import pytest
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.hardware.amd import AmdGpu
-from benchmarker.hardware.nvidia import NvidiaGpu
+from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
 from benchmarker.measure.energy import LEAST_GENERATIONS, WINDOW_S, WINDOWS, measure_energy
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.record import Energy, EnergyWindow

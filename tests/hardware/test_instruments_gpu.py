@@ -6,7 +6,7 @@ import pytest
 
 from benchmarker.doctor.instruments import readings
 from benchmarker.hardware.device import CudaDevice, find_device
-from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import WINDOW_S, WINDOWS, measure_energy
 
 torch = pytest.importorskip("torch")

@@ -177,7 +177,7 @@ assert fused_decode_step.fused_decode_step(model, 2) is None
     "the engine that is timed": MODEL
     + """
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.capture.graph_capture import Captured
+from benchmarker.engines.decoders.graph_capture import Captured
 from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.hardware.device import CpuDevice
 class Rerun:

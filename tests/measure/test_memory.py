@@ -6,10 +6,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.hardware.amd import find_amd_gpu
 from benchmarker.hardware.device import CpuDevice, CudaDevice, Peak
-from benchmarker.hardware.find_gpu import DeviceMemory, recorded_gpu
-from benchmarker.hardware.nvidia import find_nvidia_gpu
+from benchmarker.hardware.gpu import DeviceMemory, find_amd_gpu, find_nvidia_gpu, recorded_gpu
 from benchmarker.measure.repeat import memory_of
 from benchmarker.schema.record import DeviceFacts, Memory
 

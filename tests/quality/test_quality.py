@@ -18,7 +18,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.execution.single_run import Run
-from benchmarker.quality import windows as windows_module
+from benchmarker.quality import evaluation_text
 from benchmarker.quantization.load import load_model
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
@@ -49,7 +49,7 @@ def run(
 @pytest.fixture(autouse=True, scope="module")
 def _few_windows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows_module, "QUICK_WINDOWS", 2)
+        patch.setattr(evaluation_text, "QUICK_WINDOWS", 2)
         yield
 
 

@@ -13,17 +13,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-import torch
 
 from benchmarker.checkpoints.base import Silent
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, QualityError, SpecError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality.evaluation_text import check_text, is_text, read_text
-from benchmarker.quality.judge import Subject, judge
-from benchmarker.quality.judging_plan import Plan, make_plan
+from benchmarker.quality.evaluation_text import QUICK_WINDOWS, check_text, cut, is_text, read_text
+from benchmarker.quality.judge import Plan, Subject, judge, make_plan
 from benchmarker.quality.saved_predictions import check_room, scratch_file
-from benchmarker.quality.windows import QUICK_WINDOWS, cut
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
@@ -56,7 +53,7 @@ def test_the_shipped_text_gives_64_windows_spread_over_all_of_it(session_model: 
     assert positions == sorted(positions)
     assert len(positions) == QUICK_WINDOWS
     assert positions[-1] > 0.9 * len(tokens)
-    assert quick.row_bytes(torch.float16) == 32 * 2048 * 2
+    assert quick.file_bytes == 2048 * 2048 * 4
 
 
 def _places(window: list[int], tokens: list[int]) -> list[int]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarker.quality.saved_predictions import SavedLogits, SavedPredictions, SavedTopK
-from benchmarker.quality.statistics import Scores, divergence, perplexity, standard_error, window_means
+from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
+from benchmarker.quality.scoring import Scores, divergence, perplexity, standard_error, window_means
 
 WINDOWS, POSITIONS, VOCABULARY = 5, 70, 37
 
@@ -25,9 +25,9 @@ TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS
 
 def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
     """Compute scores with the code of a run, without a model: save, then compare."""
-    size = SavedTopK.row_bytes(POSITIONS, top_k) if top_k else SavedLogits.row_bytes(POSITIONS, VOCABULARY, dtype)
-    file = np.zeros((WINDOWS, size), dtype=np.uint8)
-    saved: SavedPredictions = SavedTopK(file, count=top_k) if top_k else SavedLogits(file, dtype=dtype)
+    size = SavedTopK.row_values(POSITIONS, top_k) if top_k else SavedLogits.row_values(POSITIONS, VOCABULARY)
+    file = np.zeros((WINDOWS, size), dtype=np.float32)
+    saved = SavedTopK(file, count=top_k) if top_k else SavedLogits(file)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):
         saved.put(window, torch.tensor(model[window], dtype=dtype), targets[window])
@@ -35,7 +35,7 @@ def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, 
         saved.compare(window, torch.tensor(base[window], dtype=dtype), targets[window]) for window in range(WINDOWS)
     ]
     nats, baseline_nats, kl, same_top = (torch.stack(column).numpy() for column in zip(*found, strict=True))
-    return Scores(nats.astype(float), baseline_nats.astype(float), kl.astype(float), same_top)
+    return Scores(nats.astype(float), baseline_nats.astype(float), kl.astype(float), same_top.astype(float))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

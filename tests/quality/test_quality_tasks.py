@@ -14,7 +14,7 @@ from benchmarker.core.errors import MissingLibraryError, SpecError
 from benchmarker.quality.harness_tasks import _result, check_tasks
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.schema.quality import TaskResult
-from benchmarker.workloads.generation.reading.answer_tables import paired
+from benchmarker.workloads.generation.reading.quality_tables import paired
 from tests import records
 from tests.jobs import job_of
 from tests.quality.test_quality import run

@@ -21,7 +21,7 @@ from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.quality.judging_plan import make_plan
+from benchmarker.quality.judge import make_plan
 from benchmarker.quantization.base import FormOptions, Loaded, with_head
 from benchmarker.quantization.fp16 import FP16Options
 from benchmarker.quantization.load import load_form, load_model

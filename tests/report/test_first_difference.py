@@ -8,8 +8,8 @@ import numpy
 import pytest
 
 from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, UnsupportedError
+from benchmarker.quality.evaluation_text import Windows
 from benchmarker.quality.judge import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
-from benchmarker.quality.windows import Windows
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.schema.quality import GreedyText
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference

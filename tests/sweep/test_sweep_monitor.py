@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarker.hardware.gpu import GpuState
-from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, together, why_invalid
-from benchmarker.hardware.nvidia import NvidiaGpu
+from benchmarker.hardware.gpu import GpuState, NvidiaGpu
+from benchmarker.hardware.monitor import Monitor, conditions_of, find_monitor, why_invalid
 from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record, write_record
 from tests import records
@@ -138,48 +137,6 @@ def test_a_board_that_was_hot_for_hours_is_left_to_cool_to_where_it_began(monkey
     gpu.show(reading(temperature=80), reading(temperature=44))
     monitor.cool_down()
     assert slept == [1.0]
-
-
-def test_several_gpus_are_read_by_themselves_and_together() -> None:
-    hot = reading(1400, 80, 500.0, "hardware_thermal")
-    monitor = Monitor(ShownGpu(reading(1900, 40, 300.0)), ShownGpu(hot))
-    started = time.time()
-    with monitor.running():
-        time.sleep(0.35)
-    cool_gpu, hot_gpu = monitor.each_between(started, time.time())
-    assert cool_gpu
-    assert hot_gpu
-    assert (cool_gpu.sm_clock_mhz, why_invalid(cool_gpu)) == (1900, None)
-    assert (hot_gpu.sm_clock_mhz, hot_gpu.throttled_by) == (1400, ("hardware_thermal",))
-    both = monitor.between(started, time.time())
-    assert both
-    assert why_invalid(both) == ("throttled", "the board was throttled meanwhile (hardware thermal)")
-    assert (both.sm_clock_mhz, both.temperature_c, both.power_w) == (1400, 80.0, 800.0)
-
-
-def test_one_gpu_that_was_not_read_leaves_all_of_them_unknown() -> None:
-    monitor = Monitor(ShownGpu(reading()), BrokenGpu(reading()))
-    started = time.time()
-    with monitor.running():
-        time.sleep(0.25)
-    first, second = monitor.each_between(started, time.time())
-    assert first
-    assert second is None
-    assert monitor.between(started, time.time()) is None
-    assert monitor.problem
-    assert monitor.problem.startswith("the board cannot be read (AttributeError: no such question)")
-
-
-def test_several_gpus_together_are_as_the_worst_of_them() -> None:
-    small = Conditions(samples=5, sm_clock_mhz=1500, sm_clock_full_mhz=1500, temperature_c=50, power_w=200, processes=1)
-    large = Conditions(samples=4, sm_clock_mhz=1700, sm_clock_full_mhz=1980, temperature_c=45, power_w=300, processes=2)
-    assert together([small, large]) == Conditions(
-        samples=4, sm_clock_mhz=1700, sm_clock_full_mhz=1980, temperature_c=50, power_w=500, processes=2
-    )
-    assert together([large]) == large
-    silent = Conditions(samples=9, throttled_by=None)
-    mixed = together([small, silent])
-    assert (mixed.power_w, mixed.temperature_c, mixed.throttled_by, mixed.processes) == (None, None, (), 1)
 
 
 class BrokenGpu(ShownGpu):

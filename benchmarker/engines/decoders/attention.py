@@ -4,14 +4,11 @@ Several query heads share one key head. Repeating the keys for each of them woul
 Qwen3-4B, and a mask rules out the fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash
 attention takes the length of each sequence from the device, reads only the filled positions, and splits a long sequence
 over the whole GPU. Elsewhere attention is two matmuls over the whole cache, in which unfilled positions have weight 0.
-
-A short cache is quick to read and slow to launch for: there the native engine uses this program's own kernel, which
-also reads only the filled part. One sequence whose step is five kernels per layer does not use this file:
-`kernels/fused_decode_attention.py` computes its attention.
+For a short cache the native engine uses this program's own kernel, which also reads only the filled part.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -26,31 +23,22 @@ from benchmarker.schema.model import OWN_ATTENTION
 # No `from __future__ import annotations` here: torch reads the operator's types from its annotations.
 
 LIBRARY = "benchmarker_decode"
-"""Name of attention by torch's kernels in transformers, which makes no mask for names other than its own."""
+"""Name of attention by torch's kernels. transformers makes no mask for names other than its own."""
 NATIVE = "benchmarker_decode_native"
-"""Name of attention with this program's kernel for a short cache."""
 PROMPT = "benchmarker_prompt"
-"""Name of attention of a padded prompt, over a cache whose filled length is only on the device."""
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
 UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
-"""Arguments of transformers' attention that change its output and that are not implemented here."""
 
 
-@contextmanager
-def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Make the model use `attend` in decode steps. A prefill keeps the model's own attention."""
-    with _attention_named(model, NATIVE if native else LIBRARY):
-        yield
+def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> AbstractContextManager[None]:
+    return _attention_named(model, NATIVE if native else LIBRARY)
 
 
-@contextmanager
-def prompt_attention_backend(model: PreTrainedModel) -> Iterator[None]:
-    """Make the model use `attend_prompt`, which a captured prefill needs."""
-    with _attention_named(model, PROMPT):
-        yield
+def prompt_attention_backend(model: PreTrainedModel) -> AbstractContextManager[None]:
+    return _attention_named(model, PROMPT)
 
 
 @contextmanager
@@ -81,8 +69,7 @@ def attend(
     Args:
         query: [batch, heads, 1, head_dim].
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
-        native: Allow this program's own kernel.
-        others: Further arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
+        others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
 
     Returns:
         [batch, 1, heads, head_dim], and no weights.
@@ -117,10 +104,8 @@ def attend_prompt(
 ) -> tuple[Tensor, None]:
     """Compute causal attention of one layer for a padded prompt, over the cache up to the prompt's end.
 
-    Arguments, result and errors are those of `attend`, with a query of [batch, heads, tokens, head_dim].
-
-    Args:
-        sequence_lengths: Lengths that include the padded prompt, and query starts spaced by the prompt's length.
+    Arguments are those of `attend`, with a query of [batch, heads, tokens, head_dim] and lengths that include the
+    padded prompt.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     if attention_backend(key) == FLASH:
@@ -157,13 +142,11 @@ def attend_native(
     sequence_lengths: SequenceLengths | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Call `attend` with `native=True`."""
     others |= {"scaling": scaling, "sequence_lengths": sequence_lengths}
     return attend(module, query, key, value, attention_mask, native=True, **others)
 
 
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
-    """Return the attention kernels for a cache, by their name in records: `ONE_KERNEL`, `FLASH` or `MATMULS`."""
     if native and supports(key) is None:
         return ONE_KERNEL
     head_dim = key.shape[3]
@@ -182,14 +165,11 @@ def flash(
     key_starts: Tensor,
     scaling: float,
 ) -> Tensor:
-    """Run torch's flash attention over sequences of different lengths.
-
-    With one query per sequence, the kernel takes the heads of a group as its rows and splits the keys. Several queries
-    are the last ones of their sequence, with causal attention.
+    """Run torch's flash attention over sequences of different lengths, whose queries are the last ones.
 
     Args:
         query: [batch, heads, queries, head_dim].
-        key: Stored keys, [batch, positions, key heads, head_dim], which need no copy; like the value.
+        key: Stored keys, [batch, positions, key heads, head_dim], like the value.
     """
     batch, heads, queries, head_dim = query.shape
     in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
@@ -211,10 +191,7 @@ def flash_kernel(
     positions: int,
     scaling: float,
 ) -> Tensor:
-    """Call the operator beneath torch.nn.attention.varlen, which needs a GPU.
-
-    Queries, keys and values of all sequences are concatenated: [tokens, heads, head_dim].
-    """
+    """Call the operator beneath torch.nn.attention.varlen, which needs a GPU, with [tokens, heads, head_dim]."""
     output: Tensor = torch.ops.aten._flash_attention_forward(
         query,
         key,

@@ -1,29 +1,36 @@
 """The decode step compiled by torch.compile over a fixed KV cache, and captured as a graph on a GPU.
 
 On a GPU one decoder layer is compiled and all of the model's layers run it: in Qwen3-4B that is a 36th of the work of
-compiling them all, and the capture removes the host's work between the layers. torch guards compiled code on every
-number it read, including a layer's own index, by which the layer finds its part of the cache. Each layer would then be
-compiled anew, until torch gives up after eight and silently runs the rest uncompiled. So each layer is given its own
-part of the cache, and giving up is an error. On a CPU, without a capture, the whole step is compiled at once: one layer
-at a time took up to twice as long there (four small layers on two cores, GPTQ: 5.3 ms a token instead of 2.5).
+compiling them all. torch guards compiled code on every number it read, including a layer's own index, by which the
+layer finds its part of the cache. Each layer would then be compiled anew, until torch gives up after eight and silently
+runs the rest uncompiled. So each layer is given its own part of the cache, and giving up is an error. On a CPU, without
+a capture, the whole step is compiled at once: one layer at a time took up to twice as long there.
 
 `generate` compiles only for a static cache on a GPU and for quantizers that declare support; otherwise it silently runs
 uncompiled. Here a graph break is an error, and so is a recompilation while timing: a row labelled `compile` was
 compiled. Prefill stays uncompiled, except that `native` compiles `prompt_layer` for it.
+
+Inductor times each candidate between two events, after overwriting memory as large as the last-level cache. On an H100
+the overwrite takes less time than the host needs to launch the candidate, so that the measured time is the launch.
+`kernels_timed_alone` overwrites five times as much, as Triton's own `do_bench` does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.capture.graph_capture import Capture, capture_for
-from benchmarker.engines.capture.inductor import ON_GPU, kernels_timed_alone, known_settings
 from benchmarker.engines.decoders.attention import decode_attention_backend
+from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
@@ -32,18 +39,43 @@ from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 from benchmarker.schema.model import KernelUse
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.fx import GraphModule
-    from transformers import PreTrainedModel
-
 Function = Callable[..., Any]
+
+ON_GPU = {
+    # A GEMV becomes a reduction by inductor, tuned step by step: cuBLAS leaves a third of the bandwidth unused there
+    # (205 to 249 tok/s for fp16 on an H100).
+    "coordinate_descent_tuning": True,
+    # Small independent kernels become one, but not GEMMs: combined, they are tuned as one too, and int8's query, key
+    # and value took 19 us instead of 12 (H100).
+    "combo_kernels": True,
+    "combo_kernels_pointwise_only": True,
+    # Short sums need no reduction.
+    "unroll_reductions_threshold": 16,
+    # Otherwise torch 2.11 times a second block size next to the one that an earlier process chose and kept. If it then
+    # chooses the second, sums round differently, and random weights give another text.
+    "dynamic_scale_rblock": False,
+    # A kernel is launched while the previous one ends (Hopper and newer).
+    "triton.enable_pdl": True,
+    "triton.unique_kernel_names": True,
+}
+BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
+"""Settings for a model in which inductor compiles only short kernels, and no GEMV.
+
+Candidates are compiled in parallel instead of one after another. Set-up with empty caches for 512 tokens of Qwen3-4B on
+one H100 (2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
+"""
+TIMES_THE_CACHE = 5
+"""Bytes written before each timing, as a multiple of the cache: 90 us on an H100. A host launches a kernel in 30 us."""
+REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
+"""Inductor's default is 100 each. Fewer keep set-up as short as without the larger overwrite."""
+
+SHORT_SUM = 256
+"""Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's."""
 
 
 def compile_decoder(
     model: PreTrainedModel, device: Device, *, capture: Capture | None = None, settings: dict[str, Any] | None = None
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `compile`."""
     capture = capture or capture_for(device)
     step = CompiledStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture)
@@ -82,31 +114,57 @@ class CompiledStep(LibraryStep):
     def through_layers(
         self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
-        """Run tokens through all decoder layers.
-
-        Args:
-            layer: Function that is compiled: `decode_layer`, or one with the same arguments.
-            ids: [batch, tokens].
+        """Run tokens, [batch, tokens], through all decoder layers by the compiled form of `layer`.
 
         Returns:
             [batch, tokens, hidden], and the norm that must still be applied to it.
         """
-        route = Route(self.model, self._layers, partial(self.run_compiled, layer))
-        with route.taken():
+        name, norm = type(self.model).__name__, getattr(self.model.base_model, "norm", None)
+        ran = 0
+        left: Tensor | None = None
+
+        def run_layer(index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
+            nonlocal ran
+            cached = arguments.get("past_key_values")
+            if rest or cached is None:
+                raise UnsupportedError(
+                    f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
+                )
+            arguments["past_key_values"] = cached.layers[index]
+            ran += 1
+            return self.run_compiled(layer, self._layers[index], hidden_states, arguments)
+
+        def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
+            nonlocal left
+            # Some models apply the same norm before their layers too.
+            if ran < len(self._layers):
+                applied: Tensor = forward(hidden)
+                return applied
+            left = hidden
+            return hidden
+
+        with ExitStack() as stack:
+            for index, module in enumerate(self._layers):
+                stack.enter_context(_forward_of(module, partial(run_layer, index)))
+            if norm is not None:
+                stack.enter_context(_forward_of(norm, partial(leave_last_norm, norm.forward)))
             hidden = self.model.base_model(
                 input_ids=ids, past_key_values=cache.layers, use_cache=True, sequence_lengths=sequence_lengths
             ).last_hidden_state
-        return hidden, route.norm_left(hidden)
+        if ran != len(self._layers):
+            raise UnsupportedError(
+                f"{name} runs {ran} of its {len(self._layers)} decoder layers in a decode step; "
+                "use --engine eager or cuda_graph"
+            )
+        if left is not None and left is not hidden:
+            raise UnsupportedError(f"{name} does something behind its last norm; use --engine eager or cuda_graph")
+        return hidden, None if left is None else norm
 
     def chosen(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the likeliest token after [batch, 1, hidden], and the logits."""
         chosen: tuple[Tensor, Tensor] = self.run_compiled(head, norm, self.model.get_output_embeddings(), hidden)
         return chosen
 
     def run_compiled(self, function: Function, *arguments: Any) -> Any:
-        """Call the compiled form of a function, which is compiled at its first call."""
-        import torch
-
         name = function.__name__
         if name not in self._functions:
             # A prompt of a second length is compiled for any length.
@@ -126,28 +184,20 @@ class CompiledStep(LibraryStep):
         return cast("Function", compiled)
 
     def inductor_settings(self) -> dict[str, Any]:
-        """Settings that override inductor's defaults."""
         return known_settings(({} if self._on_cpu else self.settings_on_gpu()) | self._settings)
 
     def settings_on_gpu(self) -> dict[str, Any]:
         return ON_GPU
 
     def tuning(self) -> AbstractContextManager[None]:
-        """Make inductor's tuning time kernels without the host."""
         return nullcontext() if self._on_cpu else kernels_timed_alone()
 
     def forget(self) -> None:
-        """Drop compiled code: guards of an earlier shape would be tried first at every step, and would count as
-        recompilations towards the limit after which torch gives up."""
-        import torch
-
+        # Guards of an earlier shape would be tried first at every step, and would count as recompilations.
         torch.compiler.reset()
         self._functions = {}
 
     def timed(self) -> AbstractContextManager[None]:
-        """Make a recompilation raise."""
-        import torch
-
         stance: AbstractContextManager[None] = torch.compiler.set_stance("fail_on_recompile")
         return stance
 
@@ -177,7 +227,6 @@ class CompiledStep(LibraryStep):
 
     @property
     def needs_compiler(self) -> bool:
-        """True if the step is wrong when nothing was compiled."""
         return True
 
     def check(self) -> None:
@@ -201,26 +250,18 @@ class CompiledStep(LibraryStep):
 
 
 def decode_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
-    """Run a decoder layer's own forward, compiled for decode steps."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 
 
 def prompt_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
-    """Run a decoder layer's own forward, compiled for prompts.
-
-    It is separate from `decode_layer` because the compiler keeps compiled code by function.
-    """
+    """Do the same as `decode_layer`. The compiler keeps compiled code by function."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, **arguments)
 
 
 def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply the last norm and the output layer, and choose the likeliest token.
-
-    Returns:
-        The token, [batch, 1], and the logits, [batch, 1, vocabulary].
-    """
+    """Apply the last norm and the output layer; return the likeliest token, [batch, 1], and the logits."""
     if norm is not None:
         forward: Function = type(norm).forward
         hidden = forward(norm, hidden)
@@ -228,68 +269,7 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
     return greedy(logits), logits
 
 
-RunLayer = Callable[["nn.Module", "Tensor", dict[str, Any]], Any]
-"""Runs a layer on hidden states and its other arguments, which include the layer's own part of the cache."""
-
-
-class Route:
-    """Runs the model with its decoder layers and last norm intercepted. Afterwards the model is unchanged."""
-
-    def __init__(self, model: PreTrainedModel, layers: Sequence[nn.Module], run: RunLayer) -> None:
-        self._model = type(model).__name__
-        self._layers = layers
-        self._run = run
-        self._norm: Any = getattr(model.base_model, "norm", None)
-        self._ran = 0
-        self._left: Tensor | None = None
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Intercept the layers and the norm."""
-        with ExitStack() as stack:
-            for index, layer in enumerate(self._layers):
-                stack.enter_context(_forward_of(layer, partial(self._layer, index)))
-            if self._norm is not None:
-                stack.enter_context(_forward_of(self._norm, partial(self._last_norm, self._norm.forward)))
-            yield
-
-    def norm_left(self, hidden: Tensor) -> nn.Module | None:
-        """Return the norm that must still be applied to the hidden states. Raises UnsupportedError."""
-        if self._ran != len(self._layers):
-            raise UnsupportedError(
-                f"{self._model} runs {self._ran} of its {len(self._layers)} decoder layers in a decode step; "
-                "use --engine eager or cuda_graph"
-            )
-        if self._left is None:
-            return None
-        if self._left is not hidden:
-            raise UnsupportedError(
-                f"{self._model} does something behind its last norm; use --engine eager or cuda_graph"
-            )
-        norm: nn.Module = self._norm
-        return norm
-
-    def _layer(self, index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
-        cache = arguments.get("past_key_values")
-        if rest or cache is None:
-            raise UnsupportedError(
-                f"{self._model} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
-            )
-        self._ran += 1
-        return self._run(self._layers[index], hidden_states, {**arguments, "past_key_values": cache.layers[index]})
-
-    def _last_norm(self, norm: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
-        # Some models apply the same norm before their layers too.
-        if self._ran < len(self._layers):
-            return norm(hidden)
-        self._left = hidden
-        return hidden
-
-
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the model's decoder layers, first to last. Raises UnsupportedError."""
-    from torch import nn
-
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
@@ -316,3 +296,60 @@ def _reason(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", None) or error
     lines = [line.strip() for line in str(inner).strip().splitlines() if line.strip()] or ["no reason given"]
     return f"{type(inner).__name__}: {lines[0]}"
+
+
+@contextmanager
+def kernels_timed_alone() -> Iterator[None]:
+    """Surround code that may tune."""
+    from torch._inductor.runtime import benchmarking
+
+    timer: Any = benchmarking.benchmarker
+    if not isinstance(timer, benchmarking.InductorBenchmarker):
+        yield
+        return
+    changed = {
+        "L2_cache_size": TIMES_THE_CACHE * timer.L2_cache_size,
+        "benchmark_gpu": partial(timer.benchmark_gpu, **REPEATS),
+    }
+    attributes = dict(vars(timer))
+    vars(timer).update(changed)
+    try:
+        yield
+    finally:
+        vars(timer).clear()
+        vars(timer).update(attributes)
+
+
+@contextmanager
+def heads_normed_at_once() -> Iterator[None]:
+    """Make inductor keep the numbers of a short sum in registers instead of reading them twice.
+
+    By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. After the joined GEMM of query,
+    key and value, heads are not: their norm in Qwen3-4B at 512 tokens took 20 us instead of 4 (H100, 2026-11-25).
+    """
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.virtualized import V
+    from torch.compiler import config
+
+    class Choices(InductorChoices):
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            is_short = V.graph.sizevars.statically_known_leq(features.reduction_numel, SHORT_SUM)
+            usual: bool = InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+            return usual or (bool(is_short) and not cooperative_reduction)
+
+    # torch's caches ignore the handler: the tag separates code that was compiled without it.
+    compiler: Any = config
+    tag = f"{compiler.cache_key_tag}, sums of {SHORT_SUM} at once"
+    with V.set_choices_handler(Choices()), compiler.patch(cache_key_tag=tag):
+        yield
+
+
+def known_settings(wanted: dict[str, Any]) -> dict[str, Any]:
+    from torch._inductor import config
+
+    has: dict[str, Any] = config.get_config_copy()
+    settings = {name: value for name, value in wanted.items() if name in has}
+    if "combo_kernels_pointwise_only" not in settings:
+        settings.pop("combo_kernels", None)
+    return settings

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 KVForm = Literal["fp8", "int8", "int4"]
 BITS: dict[KVForm, int] = {"fp8": 8, "int8": 8, "int4": 4}
 GROUP = 64
-"""Values that share a scale and a zero point in HQQ's caches: transformers' default."""
+"""Values that share a scale and a zero point in HQQ's caches."""
 UNPACKED = 127
-"""Maximum number of newest tokens that HQQ's caches leave unpacked: transformers packs them in blocks of 128."""
+"""Maximum number of newest tokens that HQQ's caches leave unpacked."""
 
 
 class EagerOptions(Options):
@@ -49,8 +49,6 @@ class EagerOptions(Options):
 
 
 class EagerDecoder(TorchDecoder):
-    """`model.generate` with a KV cache that grows."""
-
     def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
         super().__init__(model, device)
         self.kv_cache: KVForm | None = kv_cache
@@ -202,12 +200,11 @@ class ForcedTokens:
 
 
 class TokenQueue:
-    """A streamer that passes each token to another thread."""
+    """Streamer that passes each token to another thread."""
 
     def __init__(self) -> None:
         self.items: SimpleQueue[list[int] | BaseException | None] = SimpleQueue()
         self.abandoned = False
-        """True once nobody reads tokens any more."""
         self._is_prompt = True
 
     def put(self, value: Tensor) -> None:
@@ -222,7 +219,6 @@ class TokenQueue:
         return input_ids.new_full((len(input_ids),), self.abandoned).bool()
 
     def pieces(self, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Yield new tokens without stop tokens, or raise the error of `generate`."""
         while (item := self.items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
@@ -234,8 +230,7 @@ class TokenQueue:
 def greedy(new_tokens: int) -> dict[str, Any]:
     """Return arguments of `generate` for exactly that many greedy tokens.
 
-    Qwen3's own generation config samples (temperature 0.6, top-k 20): a sort of 151,936 logits per token, and lengths
-    that differ from run to run. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
+    Qwen3's own generation config samples. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
     GenerationConfig it would fall back to the model's own.
     """
     return {
@@ -254,7 +249,6 @@ def greedy(new_tokens: int) -> dict[str, Any]:
 
 
 def missing_library(kv_form: KVForm | None) -> str | None:
-    """Return the library that a cache needs and how to install it; None if nothing is missing."""
     if kv_form in ("int8", "int4") and installed_version("hqq") is None:
         return f"kv_cache={kv_form}: the library 'hqq' is not installed; {install_hint('kv-cache')}"
     if kv_form == "fp8":
@@ -300,7 +294,6 @@ def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
 
 
 def stored_words(kv_form: KVForm) -> str:
-    """Describe the storage of keys and values, for the record."""
     if kv_form == "fp8":
         return "fp8 by transformers, a scale a layer, fixed by the prompt; every step unpacks all of it"
     return (
@@ -311,8 +304,6 @@ def stored_words(kv_form: KVForm) -> str:
 
 @dataclass(frozen=True)
 class EagerEngine(TorchEngine):
-    """The engine `eager`, alone in having quantized KV caches."""
-
     def splits(self, form: Form) -> str | None:
         if _kv_form(form):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"

@@ -1,10 +1,7 @@
 """The compiled decode step with this program's own kernels for every layer that they support, captured as a graph.
 
 For one sequence, and a model whose layers `kernels/fused_decode_layer.py` supports, nothing of the step is left to the
-compiler: it is five kernels per layer.
-
-Users of the libraries get `eager`, `cuda_graph` or `compile` instead. A linear that none of our kernels supports keeps
-its library's kernel, and the facts count both.
+compiler: it is five kernels per layer. A linear that none of our kernels supports keeps its library's kernel.
 """
 
 from __future__ import annotations
@@ -14,10 +11,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.read_model import key_heads
-from benchmarker.engines.capture.graph_capture import Capture, capture_for
-from benchmarker.engines.capture.inductor import BESIDE_OUR_PRODUCTS, ON_GPU, heads_normed_at_once
 from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
-from benchmarker.engines.decoders.compile import CompiledStep, prompt_layer
+from benchmarker.engines.decoders.compile import (
+    BESIDE_OUR_PRODUCTS,
+    ON_GPU,
+    CompiledStep,
+    heads_normed_at_once,
+    prompt_layer,
+)
+from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
@@ -51,7 +53,6 @@ def native_decoder(
     capture: Capture | None = None,
     settings: dict[str, Any] | None = None,
 ) -> StaticCacheDecoder:
-    """Make the decoder of the engine `native`."""
     capture = capture or capture_for(device)
     step = NativeStep(model, device, is_captured=capture is not None, settings=settings)
     return StaticCacheDecoder(step, device, capture=capture, captured_prefill=prefill == "captured")
@@ -75,7 +76,6 @@ class NativeStep(CompiledStep):
         """Rotary embedding at the positions of the shape; None for a shape that runs the compiled layer."""
 
     def prepare(self, batch: int, length: int) -> None:
-        """Replace the linears, the first time, and compute the rotary embedding."""
         if self._replaced is None:
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self.model, optimize(self.model))
@@ -95,44 +95,37 @@ class NativeStep(CompiledStep):
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt into the cache by the compiled layer."""
         with self.tuning():
             with prompt_attention_backend(self.model), heads_normed_at_once():
                 hidden, norm = self.through_layers(prompt_layer, ids, cache, visible)
             return self.chosen(norm, hidden.index_select(1, last))
 
     @property
-    def is_one_row(self) -> bool:
-        """True if the shape that ran last steps without the compiler."""
-        return self._rotation is not None
-
-    @property
     def needs_compiler(self) -> bool:
-        return not self.is_one_row
+        return self._rotation is None
 
     def settings_on_gpu(self) -> dict[str, Any]:
         has_products = any(use.origin == "inductor" for use in self.linear_kernels())
         return ON_GPU if has_products else BESIDE_OUR_PRODUCTS
 
     def attention(self, keys: Tensor) -> str:
-        return OWN_ATTENTION if self.is_one_row else attention_backend(keys, native=True)
+        return attention_backend(keys, native=True) if self.needs_compiler else OWN_ATTENTION
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
 
     def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
         uses = super().kernels_used(attention)
-        return one_row(uses) if self.is_one_row else uses
+        return uses if self.needs_compiler else one_row(uses)
 
     def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:
         return product_choices(rows)
 
 
 def keep_kernels_beside_inductors(device: Device) -> None:
-    """Make Triton cache our kernels in the folder in which it caches inductor's.
+    """Make Triton cache our kernels in inductor's folder.
 
-    Inductor sets that folder when it first compiles a kernel. In a process that finds all of them compiled, it does not
-    set it, and our kernels from earlier processes would be compiled again.
+    Inductor sets that folder only when it compiles a kernel. Otherwise our kernels would be compiled again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
@@ -142,23 +135,22 @@ def keep_kernels_beside_inductors(device: Device) -> None:
 def native_kernels(model: nn.Module, replacements: Sequence[Replacement]) -> tuple[KernelUse, ...]:
     """Count the linears that each of our kernels replaced, and the libraries' linears that remain."""
     linears = [module for module in model.modules() if is_linear(module)]
-    ours = [
-        KernelUse(
-            purpose=PURPOSES.get(replacement.kernel, "linear"),
-            origin="benchmarker",
-            name=replacement.kernel,
-            covered=len(replacement.modules) if _counts(replacement) else None,
-            total=len(linears) if _counts(replacement) else None,
+    ours = []
+    for replacement in replacements:
+        purpose = PURPOSES.get(replacement.kernel, "linear")
+        counts = purpose in ("linear", "packed_rows")
+        ours.append(
+            KernelUse(
+                purpose=purpose,
+                origin="benchmarker",
+                name=replacement.kernel,
+                covered=len(replacement.modules) if counts else None,
+                total=len(linears) if counts else None,
+            )
         )
-        for replacement in replacements
-    ]
     replaced = {id(module) for replacement in replacements for module in replacement.modules}
     rest = [module for module in linears if id(module) not in replaced]
     return (*ours, *kernels_by_class(rest, total=len(linears), compiled=True))
-
-
-def _counts(replacement: Replacement) -> bool:
-    return PURPOSES.get(replacement.kernel, "linear") in ("linear", "packed_rows")
 
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
@@ -166,14 +158,7 @@ def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
     from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(
-        ProductChoice(
-            form=choice.form,
-            rows=choice.rows,
-            inputs=choice.inputs,
-            outputs=choice.outputs,
-            way=choice.way,
-            us=choice.us,
-        )
+        ProductChoice(**{name: getattr(choice, name) for name in ProductChoice.model_fields})
         for choice in choices()
         if choice.rows in rows
     )

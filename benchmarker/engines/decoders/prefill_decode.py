@@ -3,39 +3,51 @@
 Every decode step has the same shapes and addresses, as compilers and graph captures require. `LibraryStep` runs the
 functions as they are, which the engine cuda_graph captures. It is also the specification of the faster steps of the
 engines compile (compile.py) and native (native.py).
+
+A prompt of 26 tokens is a thousand launches from Python, which take several times as long as the work on the device.
+`CapturedPrefill` records the whole prefill as a graph for each length; `plain_prefill` is its specification and its
+fallback. A shorter prompt is padded on the right: attention is causal, so that no real token sees padding. Padding
+leaves keys and values at positions to which each decode step writes before it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.attention import (
     attention_backend,
     decode_attention_backend,
     prompt_attention_backend,
 )
+from benchmarker.engines.decoders.graph_capture import Capture, Captured
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-    from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
+    from benchmarker.engines.decoders.static_decoder import Shape
 
 PART = 128
 """Vocabulary entries in one part of the two-step argmax."""
+STEP = 32
+"""Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights."""
+LONGEST_CHUNK = 4096
+"""Tokens of a sequence in one graph."""
+MOST_ROWS = 16_384
+"""Tokens of all sequences in one graph: activations of more would take gigabytes and save no time."""
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
-    """Put the prompt into the cache and return the logits after its last token, [batch, 1, vocabulary].
-
-    Args:
-        prompt: Token ids, [batch, prompt_tokens], on the model's device.
-        cache: At the position at which the prompt belongs, with room for it.
-    """
+    """Put a prompt, [batch, tokens], into the cache at its position, and return the logits after the last token,
+    [batch, 1, vocabulary]."""
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
@@ -43,27 +55,20 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
 
 
 def fill(model: PreTrainedModel, context: Tensor, cache: StaticKVCache) -> None:
-    """Fill the cache with tokens from its beginning, in chunks."""
     cache.go_to(0)
     for chunk in context.split(CHUNK, dim=1):
         prefill(model, chunk, cache)
 
 
 def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run one decode step and advance the cache by one token.
-
-    Args:
-        token: [batch, 1].
-
-    Returns:
-        Greedy next token, [batch, 1], and its logits, [batch, 1, vocabulary].
-    """
+    """Run one decode step, advance the cache by one token, and return the greedy next token, [batch, 1], and its
+    logits, [batch, 1, vocabulary]."""
     with decode_attention_backend(model):
         return attending_step(model, token, cache)
 
 
 def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run `decode_step` for a model whose attention reads the static cache already. A compiler gets this function."""
+    """Run `decode_step` with the static cache's attention selected. A compiler gets this function."""
     logits = model(
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
@@ -74,7 +79,7 @@ def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) 
 def greedy(logits: Tensor) -> Tensor:
     """Return the likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1].
 
-    The first of equals wins. The argmax is taken over parts and then among them, which keeps a whole GPU busy.
+    The argmax is taken over parts and then among them, which keeps a whole GPU busy.
     """
     last = logits[:, -1]
     if last.shape[1] % PART:
@@ -91,7 +96,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def cache_length(tokens: int) -> int:
-    """Round a number of tokens up to a multiple of 128, so that similar shapes share one compilation."""
+    """Round up to a multiple of 128, so that similar shapes share one compilation."""
     return -(-tokens // 128) * 128
 
 
@@ -104,21 +109,16 @@ class LibraryStep:
         self.model = model
 
     def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-        """Run one decode step; see `decode_step`."""
         return decode_step(self.model, token, cache)
 
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt into the cache, for a captured prefill.
+        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`.
 
         Args:
-            ids: [batch, padded tokens].
             visible: Filled part of the cache, the padded prompt included.
             last: [1]: index of the last real token.
-
-        Returns:
-            Greedy next token, [batch, 1], and its logits, [batch, 1, vocabulary].
         """
         with prompt_attention_backend(self.model):
             logits: Tensor = self.model(
@@ -131,13 +131,12 @@ class LibraryStep:
         return greedy(logits), logits
 
     def prepare(self, batch: int, length: int) -> None:
-        """Get ready for a new shape, before its cache is allocated."""
+        """Prepare for a new shape, before its cache is allocated."""
 
     def forget(self) -> None:
         """Drop everything that belongs to the previous shape."""
 
     def tuning(self) -> AbstractContextManager[None]:
-        """Surround code that compiles or runs for the first time."""
         return nullcontext()
 
     def timed(self) -> AbstractContextManager[None]:
@@ -148,10 +147,9 @@ class LibraryStep:
         return nullcontext()
 
     def check(self) -> None:
-        """Raise UnsupportedError if the timed steps were not of this kind."""
+        """Raise UnsupportedError if the timed steps were of another kind."""
 
     def attention(self, keys: Tensor) -> str:
-        """Return the attention kernels by their name in records, for cached keys of one layer."""
         return attention_backend(keys)
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
@@ -161,9 +159,126 @@ class LibraryStep:
         return (*self.linear_kernels(), attention_use(attention))
 
     def products(self, rows: Collection[int]) -> tuple[ProductChoice, ...]:  # noqa: ARG002
-        """Return the measured choices of GEMM kernels for these numbers of rows."""
         return ()
 
     def facts(self, *, has_shape: bool) -> dict[str, Any]:  # noqa: ARG002
-        """Return fields of EngineFacts that this kind of step adds."""
         return {}
+
+
+def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tensor:
+    """Put the prompt into the cache and the first new token into `shape.token`, and return the prompt's logits."""
+    logits = prefill(model, prompt, shape.cache)
+    shape.token.copy_(greedy(logits))
+    shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
+    return logits
+
+
+@dataclass(frozen=True)
+class RecordedPrefill:
+    """Graph of one padded length, and the memory that it reads and writes."""
+
+    ids: Tensor
+    """[batch, padded tokens]."""
+    start: Tensor
+    """Position of the first token in the cache, a scalar."""
+    count: Tensor
+    """Number of real tokens, a scalar."""
+    logits: list[Tensor]
+    """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
+    captured: Captured
+
+
+class CapturedPrefill:
+    """Prefill by graphs, which are kept in `Shape.prefills`."""
+
+    def __init__(self, step: LibraryStep, capture: Capture | None) -> None:
+        self._step = step
+        self._capture = capture
+        self._plain_reason: str | None = None
+
+    def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
+        """Record the graphs for a prompt of this length, and return whether any was new."""
+        lengths = {length for _, length in chunks(prompt_tokens, len(shape.token))}
+        is_new = [self._recorded(shape, length)[1] for length in sorted(lengths)]
+        return any(is_new)
+
+    def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
+        """Do the work of `plain_prefill`. If `shared`, pad to a power of two, so that many lengths need few graphs."""
+        position, start = shape.cache.position, 0
+        logits: Tensor | None = None
+        for count, exact in chunks(prompt.shape[1], len(prompt)):
+            length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
+            assert position.on_host is not None
+            recorded = None
+            if position.on_host + length <= shape.cache.length:
+                recorded, _ = self._recorded(shape, length)
+            chunk = prompt[:, start : start + count]
+            if recorded is None:
+                logits = plain_prefill(self._step.model, shape, chunk)
+            else:
+                recorded.ids[:, :count].copy_(chunk)
+                recorded.start.fill_(position.on_host)
+                recorded.count.fill_(count)
+                recorded.captured.replay()
+                position.on_host += count
+                logits = recorded.logits[-1]
+            start += count
+        assert logits is not None
+        return logits
+
+    def _recorded(self, shape: Shape, length: int) -> tuple[RecordedPrefill | None, bool]:
+        if length in shape.prefills or self._plain_reason is not None or self._capture is None:
+            return shape.prefills.get(length), False
+        known_position = shape.cache.position.on_host
+        try:
+            with self._step.explained():
+                shape.prefills[length] = self._record(shape, length, self._capture)
+        except UnsupportedError as error:
+            self._plain_reason = str(error)
+        shape.cache.go_to(known_position or 0)
+        # Recording overwrites the depth.
+        shape.context = None
+        return shape.prefills.get(length), True
+
+    def _record(self, shape: Shape, length: int, capture: Capture) -> RecordedPrefill:
+        # The graph holds this function: a reference to the shape in it would be a cycle that keeps the memory.
+        cache, token, tokens, batch = shape.cache, shape.token, shape.tokens, len(shape.token)
+        device = cache.position.on_device.device
+        ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
+        start = torch.zeros((), dtype=torch.int64, device=device)
+        count = torch.ones((), dtype=torch.int64, device=device)
+        starts = cache.sequence_lengths.query_starts
+        # The lengths are set in the step.
+        visible = SequenceLengths(cache.sequence_lengths.lengths.clone(), starts * length, starts * cache.length)
+        logits: list[Tensor] = []
+
+        def step() -> None:
+            cache.position.on_device.copy_(start)
+            visible.lengths.copy_(start + length)
+            cache.sequence_lengths.lengths.copy_(start + 1)
+            following, prompt_logits = self._step.run_prompt(ids, cache, visible, (count - 1).view(1))
+            cache.advance(count)
+            token.copy_(following)
+            tokens.index_copy_(1, cache.position.on_device.view(1), token)
+            logits[:] = [prompt_logits]
+
+        cache.go_to(0)
+        cache.begin_decoding()
+        return RecordedPrefill(ids, start, count, logits, capture(step))
+
+    def facts(self, shape: Shape | None) -> dict[str, Any]:
+        is_captured = bool(shape and shape.prefills) and self._plain_reason is None
+        return {"prefill": "captured" if is_captured else "plain", "prefill_reason": self._plain_reason}
+
+
+def padded(tokens: int) -> int:
+    step = STEP if tokens <= 256 else 2 * STEP if tokens <= 1024 else 4 * STEP
+    return -(-tokens // step) * step
+
+
+def chunks(tokens: int, batch: int) -> Iterator[tuple[int, int]]:
+    """Yield the chunks of a prompt: number of tokens and padded length of each."""
+    longest = max(STEP, min(LONGEST_CHUNK, MOST_ROWS // batch // STEP * STEP))
+    for start in range(0, tokens, longest):
+        count = min(longest, tokens - start)
+        yield count, min(longest, padded(count))

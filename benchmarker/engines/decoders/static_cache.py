@@ -1,8 +1,8 @@
 """A KV cache at fixed addresses: room for the whole generation from the start, written in place.
 
-transformers' static cache keeps a counter in every layer, which costs several small kernels per layer and step, and 36
-resets. Here all layers share one position on the device. A captured graph advances it at each replay, and a reset is
-one write. Keys are stored as [batch, positions, heads, head_dim], the layout of variable-length attention kernels.
+transformers' static cache keeps a counter in every layer, which costs several small kernels per layer and step. Here
+all layers share one position on the device, which a captured graph advances at each replay. Keys are stored as
+[batch, positions, heads, head_dim], the layout of variable-length attention kernels.
 """
 
 import math
@@ -37,19 +37,16 @@ class SequenceLengths(NamedTuple):
     lengths: Tensor
     """Positions that a decode step attends to, including its own, [batch]."""
     query_starts: Tensor
-    """Start of each sequence's queries in the concatenation of all sequences, [batch + 1]."""
+    """Start of each sequence's queries when all are concatenated, [batch + 1]."""
     key_starts: Tensor
-    """Start of each sequence's keys in the concatenation of all sequences, [batch + 1]."""
 
 
 class StaticKVLayer(StaticLayer):
-    """One layer's keys and values."""
-
     keys: Tensor
-    """Keys in transformers' layout, [batch, key heads, positions, head_dim]: a view of `stored_keys`."""
+    """[batch, key heads, positions, head_dim]: a view of `stored_keys`."""
     values: Tensor
     stored_keys: Tensor
-    """Keys in memory, [batch, positions, key heads, head_dim]."""
+    """[batch, positions, key heads, head_dim]."""
     stored_values: Tensor
 
     def __init__(self, length: int, position: CachePosition) -> None:
@@ -57,7 +54,7 @@ class StaticKVLayer(StaticLayer):
         self.position = position
 
     def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate memory for all positions. `shape` is (batch, key heads, head_dim)."""
+        """Allocate memory; `shape` is (batch, key heads, head_dim)."""
         batch, heads, numbers = shape
         stored_shape = (batch, self.max_cache_len, heads, numbers)
         self.stored_keys = torch.zeros(stored_shape, dtype=dtype, device=device)
@@ -68,10 +65,7 @@ class StaticKVLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache.
-        Raises UnsupportedError.
-
-        The position does not change, because the other layers write at it too.
-        """
+        Raises UnsupportedError."""
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:
                 raise UnsupportedError(
@@ -89,7 +83,6 @@ class StaticKVLayer(StaticLayer):
         return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
 
     def get_seq_length(self) -> Any:
-        """Return the position: a number if the host has it, else a tensor on the device."""
         return self.position.on_device if self.position.on_host is None else self.position.on_host
 
 
@@ -104,7 +97,6 @@ def check_room(needed_bytes: int, batch: int, length: int, device: torch.device)
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the GPU memory that tensors can still take; None on a CPU."""
     if device.type != "cuda":
         return None
     free, _ = torch.cuda.mem_get_info(device)
@@ -112,8 +104,6 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class StaticKVCache:
-    """KV cache of all layers, for one batch size and length, with their shared position."""
-
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
         config = model.config.get_text_config(decoder=True)
         weight: Any = model.get_input_embeddings().weight
@@ -130,7 +120,6 @@ class StaticKVCache:
         for part in parts:
             part.allocate(shape, dtype=weight.dtype, device=device)
         self.keys: Tensor = parts[0].keys
-        """Keys of the first layer; all layers have the same shape."""
         self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.sequence_lengths = SequenceLengths(
@@ -140,16 +129,15 @@ class StaticKVCache:
         )
 
     def go_to(self, position: int) -> None:
-        """Set the position of the next token. Later entries stay until they are overwritten."""
+        """Set the position of the next token."""
         self.position.on_host = position
         self.position.on_device.fill_(position)
         self.sequence_lengths.lengths.fill_(position + 1)
 
     def begin_decoding(self) -> None:
-        """Keep the position only on the device, on which decode steps advance it."""
+        """Keep the position only on the device."""
         self.position.on_host = None
 
     def advance(self, tokens: int | Tensor = 1) -> None:
-        """Advance the position by the tokens of the decode step or prefill that has just run."""
         self.position.on_device.add_(tokens)
         self.sequence_lengths.lengths.add_(tokens)

@@ -11,21 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
-from benchmarker.engines.capture.graph_capture import Capture, Captured, capture_for
-from benchmarker.engines.decoders.captured_prefill import CapturedPrefill, RecordedPrefill, padded, plain_prefill
-from benchmarker.engines.decoders.prefill_decode import LibraryStep, cache_length, fill, log_probabilities
+from benchmarker.engines.decoders.graph_capture import Capture, Captured, capture_for
+from benchmarker.engines.decoders.prefill_decode import (
+    CapturedPrefill,
+    LibraryStep,
+    RecordedPrefill,
+    cache_length,
+    fill,
+    log_probabilities,
+    padded,
+    plain_prefill,
+)
 from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.model import EngineFacts, StepFacts
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
 
 PIECE = 8
 """Steps launched on a GPU between two reads of the tokens. At most twice as many are wasted at the end of a text."""
@@ -33,16 +40,12 @@ PIECE = 8
 
 @dataclass
 class Latest:
-    """Output of the step that ran last."""
-
     logits: Tensor | None = None
     """[batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
 
 
 @dataclass
 class Shape:
-    """Cache, token memory and step of one batch size and cache length."""
-
     cache: StaticKVCache
     token: Tensor
     """Input tokens of the next step, [batch, 1]."""
@@ -55,9 +58,8 @@ class Shape:
     captured: Captured | None
     latest: Latest
     context: Tensor | None = None
-    """Tokens of the depth that the cache holds; None for none."""
+    """Tokens of the depth that the cache holds."""
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
-    """Captured prefills by padded length."""
 
 
 def cuda_graph_decoder(
@@ -65,9 +67,8 @@ def cuda_graph_decoder(
 ) -> StaticCacheDecoder:
     """Make the decoder of the engine `cuda_graph`: the libraries' own step, captured as a CUDA or HIP graph.
 
-    `generate` launches every kernel of every layer from Python: two thousand launches per token, while the GPU waits.
-    Replayed from a graph, the same kernels follow each other without the host. Any quantization's kernels work if they
-    never wait for the device.
+    `generate` makes two thousand launches per token from Python, while the GPU waits. Replayed from a graph, the same
+    kernels follow each other without the host. Any quantization's kernels work if they never wait for the device.
     """
     capture = capture or capture_for(device)
     return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=captured_prefill)
@@ -96,9 +97,7 @@ class StaticCacheDecoder(TorchDecoder):
         *,
         context: Sequence[TokenIds] | Tensor | None = None,
     ) -> Generation:
-        """See TokenSource.generate. The first call at a new shape sets it up."""
-        import torch
-
+        """Set up the shape at its first call, and generate."""
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
         self._check_device()
         called_ns = time.perf_counter_ns()
@@ -111,7 +110,9 @@ class StaticCacheDecoder(TorchDecoder):
             if self._captured_prefill:
                 is_new = self._captured_prefill.prepare(shape, prompt_tokens) or is_new
             prepared_ns = time.perf_counter_ns()
-            self._fill(shape, context)
+            if context is not None and context is not shape.context:
+                fill(self.model, context, shape.cache)
+            shape.context = context
             shape.cache.go_to(depth)
             generation = self._timed_generation(shape, prompt, new_tokens, depth)
         if is_new:
@@ -132,15 +133,12 @@ class StaticCacheDecoder(TorchDecoder):
         return generation
 
     def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
-        """Put the prompt into the cache; see `plain_prefill`."""
         if self._captured_prefill:
             return self._captured_prefill.run(shape, prompt, shared=shared)
         return plain_prefill(self.model, shape, prompt)
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
         """Yield tokens while the device makes the next ones: on a GPU the host never waits for a whole piece."""
-        import torch
-
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self._shape_with_room(prompt.shape[1] + new_tokens)
@@ -164,8 +162,6 @@ class StaticCacheDecoder(TorchDecoder):
             launched += count
 
     def _launch(self, shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-        import torch
-
         with torch.no_grad(), self.step.explained():
             for _ in range(count):
                 shape.step()
@@ -173,8 +169,6 @@ class StaticCacheDecoder(TorchDecoder):
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
         """Score a text at the shape that ran last, if it has room: all of its sequences are the text."""
-        import torch
-
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None
@@ -192,8 +186,8 @@ class StaticCacheDecoder(TorchDecoder):
         return torch.stack(rows)
 
     def _shape_with_room(self, tokens: int) -> Shape:
-        """Return a shape of one sequence with room for so many tokens: the one that is ready, or a new one that is
-        much larger, so that texts of many lengths need few shapes."""
+        """Return a shape of one sequence with room for so many tokens. A new one is much larger than needed, so that
+        texts of many lengths need few shapes."""
         if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
             positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
             self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))
@@ -202,7 +196,6 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape
 
     def _check_device(self) -> None:
-        """Refuse a device that this engine cannot run on, and name an engine that can."""
         if self._capture is None and self.step.name in NEEDS_GPU:
             raise UnsupportedError(NEEDS_GPU[self.step.name])
 
@@ -218,8 +211,6 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape, True
 
     def _new_shape(self, batch: int, length: int) -> Shape:
-        import torch
-
         cache = StaticKVCache(self.model, batch=batch, length=length)
         device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
@@ -236,11 +227,6 @@ class StaticCacheDecoder(TorchDecoder):
         self._captured += captured is not None
         return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, latest)
 
-    def _fill(self, shape: Shape, context: Tensor | None) -> None:
-        if context is not None and context is not shape.context:
-            fill(self.model, context, shape.cache)
-        shape.context = context
-
     @contextmanager
     def timed(self) -> Iterator[None]:
         self._is_timed = True
@@ -256,8 +242,6 @@ class StaticCacheDecoder(TorchDecoder):
         self.step.check()
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        import torch
-
         if self.shape is None:
             return None
         depth = 0 if self.shape.context is None else self.shape.context.shape[1]
@@ -306,9 +290,7 @@ class StaticCacheDecoder(TorchDecoder):
 
 
 def read_later(shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-    """Start copying tokens to the host; the result waits until they are there."""
-    import torch
-
+    """Start copying tokens to the host, and return a function that waits for them."""
     tokens = shape.tokens[0, position : position + count]
     if not tokens.is_cuda:
         values: list[int] = tokens.tolist()

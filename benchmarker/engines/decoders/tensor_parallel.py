@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarker.checkpoints.base import Checkpoint, Progress, Silent
 from benchmarker.core.errors import DeviceError, SpecError, WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
@@ -38,7 +40,6 @@ class DividedSource(TokenSource):
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        """See TokenSource.generate. Raises RankError or WrongResultError."""
         depth = len(context[0]) if context else 0
         (own, peak_bytes), answers = self._ranks.together(
             {"do": "generate", "prompt_ids": prompt_ids, "new_tokens": new_tokens, "context": context},
@@ -52,7 +53,6 @@ class DividedSource(TokenSource):
         return own
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """Count the kernels of this rank."""
         return self._ranks.together({"do": "count"}, lambda: self._own.kernels_per_token(count), kind="count")[0]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
@@ -83,11 +83,8 @@ class DividedSource(TokenSource):
 def generated(
     decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
 ) -> tuple[Generation, int]:
-    """Run one rank's part of a generation, once all ranks are ready.
-
-    Returns:
-        The generation, and the peak of live tensors on this rank's GPU; on a CPU, the growth of its process.
-    """
+    """Run one rank's part of a generation, once all are ready, and return it with the peak of live tensors on this
+    rank's GPU; on a CPU, with the growth of its process."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
     peak = decoder.device.peak()
@@ -99,11 +96,20 @@ def open_divided(
     engine: TorchEngine, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
 ) -> Iterator[DividedSource]:
     """Start the other ranks and load a part of the model in each. Raises SpecError or DeviceError or RankError."""
-    _check_heads(checkpoint, form.gpus)
+    _check(checkpoint, device, form.gpus)
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
-    _check_accelerator(device)
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
-    arguments = {"engine": engine.name, "checkpoint": _as_json(checkpoint), "form": _form_json(form)}
+    arguments = {
+        "engine": engine.name,
+        "checkpoint": {**asdict(checkpoint), "folder": str(checkpoint.folder.resolve())},
+        "form": {
+            "quant": form.quant,
+            "options": form.options.model_dump(mode="json"),
+            "dtype": form.dtype,
+            "engine_options": form.engine_options.model_dump(mode="json"),
+            "gpus": form.gpus,
+        },
+    }
     with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
             {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
@@ -112,7 +118,7 @@ def open_divided(
         yield DividedSource(own, ranks, _together(own.loaded, others))
 
 
-def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
+def _check(checkpoint: Checkpoint, device: Device, gpus: int) -> None:
     config: dict[str, Any] = checkpoint.config.get("text_config") or checkpoint.config
     heads = config.get("num_attention_heads", gpus)
     groups = config.get("num_key_value_heads") or heads
@@ -122,11 +128,6 @@ def _check_heads(checkpoint: Checkpoint, gpus: int) -> None:
                 f"--gpus {gpus}: {checkpoint.model_id} has {count} {name}, which {gpus} GPUs cannot share equally; "
                 "choose a number that divides them, or --split layers"
             )
-
-
-def _check_accelerator(device: Device) -> None:
-    import torch
-
     if device.kind == "cpu" and torch.cuda.is_available():
         raise DeviceError(
             "--device cpu with several processes: transformers divides a model over the GPUs that torch sees; "
@@ -146,20 +147,6 @@ def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
             "per_gpu_bytes": per_gpu,
         }
     )
-
-
-def _as_json(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {**asdict(checkpoint), "folder": str(checkpoint.folder.resolve())}
-
-
-def _form_json(form: Form) -> dict[str, Any]:
-    return {
-        "quant": form.quant,
-        "options": form.options.model_dump(mode="json"),
-        "dtype": form.dtype,
-        "engine_options": form.engine_options.model_dump(mode="json"),
-        "gpus": form.gpus,
-    }
 
 
 def serve(rank: Rank, arguments: dict[str, Any]) -> None:
@@ -197,17 +184,14 @@ class OtherRank:
         from benchmarker.engines.registry import torch_engine
         from benchmarker.quantization.registry import LOADERS
 
-        engine, stored = torch_engine(self._arguments["engine"]), dict(self._arguments["form"])
-        form = Form(
-            **stored
-            | {
-                "options": LOADERS[stored["quant"]].options.model_validate(stored["options"]),
-                "engine_options": engine.options.model_validate(stored["engine_options"]),
-            }
-        )
-        described = self._arguments["checkpoint"]
-        checkpoint = Checkpoint(**described | {"folder": Path(described["folder"])})
-        self._decoder = engine.load(checkpoint, form, self._device, Silent())
+        engine, form = torch_engine(self._arguments["engine"]), self._arguments["form"]
+        form |= {
+            "options": LOADERS[form["quant"]].options.model_validate(form["options"]),
+            "engine_options": engine.options.model_validate(form["engine_options"]),
+        }
+        checkpoint = self._arguments["checkpoint"]
+        checkpoint |= {"folder": Path(checkpoint["folder"])}
+        self._decoder = engine.load(Checkpoint(**checkpoint), Form(**form), self._device, Silent())
         facts = self._decoder.loaded
         assert facts is not None
         return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}

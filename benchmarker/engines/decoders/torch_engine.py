@@ -16,7 +16,7 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
-from benchmarker.hardware.device import CudaDevices, Device, torch_device
+from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Options, has_int8_head
 from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_form
 from benchmarker.quantization.registry import LOADERS
@@ -67,7 +67,8 @@ class TorchDecoder(TokenSource):
         return self._context[1]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        return self.device.peaks() if isinstance(self.device, CudaDevices) else ()
+        is_split = isinstance(self.device, CudaDevice) and len(self.device.indices) > 1
+        return self.device.peaks() if is_split else ()
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())
@@ -92,14 +93,12 @@ class TorchDecoder(TokenSource):
 
     @property
     def has_own_kernels(self) -> bool:
-        """True if this program's kernels have replaced the libraries' in the model itself."""
+        """True if this program's kernels have replaced the libraries'."""
         return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
 
 
 @dataclass(frozen=True)
 class TorchEngine(Engine):
-    """An engine whose model is a transformers model in this process."""
-
     name: str
     summary: str
     decoder: Callable[..., TorchDecoder]
@@ -135,7 +134,6 @@ class TorchEngine(Engine):
             yield self.load(checkpoint, form, device, progress)
 
     def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        """Load a model and return its decoder."""
         model, facts = load(checkpoint, form, device, progress, packages=self.packages)
         decoder = self.decoder(model, device, **form.engine_options.model_dump())
         decoder.loaded = facts

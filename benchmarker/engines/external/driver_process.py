@@ -30,10 +30,9 @@ from typing import IO, Any
 from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError
 
 CLOSE_S = 5.0
-"""Seconds that a driver has to end by itself after `close`."""
 READ_BYTES = 1 << 16
 OUT_OF_MEMORY = "out of memory"
-"""First words of a driver's error if memory ran out, whatever the engine's own message is."""
+"""First words of a driver's error if memory ran out."""
 
 
 class DriverError(BenchmarkerError):
@@ -48,8 +47,6 @@ class DriverError(BenchmarkerError):
 
 
 class Driver:
-    """A running driver program, in a process group of its own."""
-
     def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
         self._name = name
         self._on_gpu = on_gpu
@@ -85,14 +82,11 @@ class Driver:
         if not isinstance(answer, dict):
             raise DriverError(f"{self._name}: its driver answered '{call}' with no JSON object: {_shown(line)}")
         if "error" in answer:
-            raise self._refused(_shown(str(answer["error"]).encode()))
+            reason = _shown(str(answer["error"]).encode())
+            if not reason.startswith(OUT_OF_MEMORY):
+                raise UnsupportedError(f"{self._name}: {reason}")
+            raise DriverError(f"{self._name}: {reason}", "oom_gpu" if self._on_gpu else "oom_host")
         return answer
-
-    def _refused(self, error: str) -> BenchmarkerError:
-        message = f"{self._name}: {error}"
-        if not error.startswith(OUT_OF_MEMORY):
-            return UnsupportedError(message)
-        return DriverError(message, "oom_gpu" if self._on_gpu else "oom_host")
 
     def _line(self, call: str, limit_s: float) -> bytes:
         assert self._process.stdout is not None
@@ -121,7 +115,7 @@ class Driver:
         return DriverError(f"{self._name}: its driver ended at '{call}' (exit {code}): {reason}", "crash")
 
     def close(self) -> None:
-        """Let the driver end by itself, then end its whole process group."""
+        """Let the driver end by itself, then end every process of its group."""
         if self._process.poll() is None:
             with contextlib.suppress(BenchmarkerError):
                 self.request("close", limit_s=CLOSE_S)
@@ -131,7 +125,6 @@ class Driver:
         self._errors.close()
 
     def kill(self) -> None:
-        """End the driver and every process that it has started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

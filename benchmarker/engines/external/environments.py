@@ -29,8 +29,6 @@ class EngineError(BenchmarkerError):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """How the environment of an external engine is made."""
-
     name: str
     engine: str
     summary: str
@@ -41,12 +39,10 @@ class EnvironmentSpec:
     pythons: tuple[str, ...]
     """Versions of Python that all of its packages have wheels for, the preferred one first."""
     disk_bytes: int
-    """Disk space, including space that is needed only during installation."""
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without dependencies: they pin a version that no index has under that name."""
     pip_options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
-    """Environment variables of the installation."""
     was_run: str = "run by benchmarker's authors"
 
     @property
@@ -124,25 +120,19 @@ def environment_spec(name: str) -> EnvironmentSpec:
 
 
 class Marker(Plain):
-    """Content of an environment's marker file."""
-
     name: str
     python: str
     version: str
-    """Version of the engine."""
     pins_sha256: str | None
     """`EnvironmentSpec.pins_sha256` when it was made; None for an interpreter of the user's own."""
     library: str | None = None
     """Folder of the user's own build of llama.cpp, which replaces the one in llama-cpp-python."""
     created: str
-    """ISO 8601, UTC."""
     benchmarker: str
 
 
 @dataclass(frozen=True)
 class EnvironmentState:
-    """An environment as it is on this machine."""
-
     spec: EnvironmentSpec
     folder: Path
     marker: Marker | None

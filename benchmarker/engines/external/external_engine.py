@@ -23,7 +23,7 @@ from benchmarker.engines.external.environments import (
     environment_states,
     ready_environment,
 )
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
@@ -54,7 +54,6 @@ class ExternalEngine(Engine):
         return "it is given one GPU here; use --engine eager or vllm"
 
     def marker(self, device: str) -> Marker:
-        """Return the ready environment for a kind of device. Raises EngineError."""
         return ready_environment(self.name, device)
 
     def command(self, marker: Marker) -> list[str]:
@@ -81,8 +80,10 @@ class ExternalEngine(Engine):
         marker = self.marker(device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
-        growth_bytes = growth_of(device)
-        driver = Driver(self.name, self.command(marker), on_gpu=device.kind != "cpu")
+        memory = DeviceMemory(device) if device.kind != "cpu" else None
+        if memory and memory.before_bytes is None:
+            raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
+        driver = Driver(self.name, self.command(marker), on_gpu=memory is not None)
         try:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
@@ -91,7 +92,7 @@ class ExternalEngine(Engine):
                 limit_s=self.limit_s,
                 environment=marker.name,
                 fields=fields,
-                growth_bytes=growth_bytes,
+                growth_bytes=memory.growth_bytes if memory else None,
             )
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
@@ -105,16 +106,6 @@ def head_refusal(form: Form) -> str | None:
     if not has_int8_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
-
-
-def growth_of(device: Device) -> Callable[[], int | None] | None:
-    """Return a function that measures the growth of a GPU's memory from now on; None on the CPU. Raises EngineError."""
-    if device.kind == "cpu":
-        return None
-    memory = DeviceMemory(device)
-    if memory.before_bytes is None:
-        raise EngineError("the driver does not report the GPU's memory, so that an engine's own cannot be measured")
-    return memory.growth_bytes
 
 
 class ExternalSource(TokenSource):
@@ -165,10 +156,6 @@ class ExternalSource(TokenSource):
                 f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )
-        self._keep_times(generation, answer)
-        return generation
-
-    def _keep_times(self, generation: Generation, answer: dict[str, Any]) -> None:
         decode_ns = generation.last_ns - generation.first_ns
         if "choosing_ns" in answer and decode_ns:
             self._choosing_share = answer["choosing_ns"] / decode_ns
@@ -177,6 +164,7 @@ class ExternalSource(TokenSource):
         differences = disagreement(generation, answer.get("engine_times") or [])
         if differences is not None:
             self._disagreements.append(differences)
+        return generation
 
     def facts(self) -> EngineFacts:
         answer = self._facts()
@@ -192,8 +180,7 @@ class ExternalSource(TokenSource):
         return self._external_facts(self._facts())
 
     def peak_bytes(self) -> int | None:
-        """Return the growth of memory since before the model was opened: of the process on a CPU, and of the whole GPU
-        without the KV cache that is reserved for other requests."""
+        """Return the growth of the process on a CPU, and of the whole GPU without the reserved KV cache."""
         answer = self._facts()
         if self._growth_bytes is None:
             return int(answer["growth_bytes"]) if "growth_bytes" in answer else None

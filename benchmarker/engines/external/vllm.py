@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
-"""Online quantizations of vLLM for experts only: a dense model would run in 16 bit under an int8 label
-(vllm/config/quantization.py, 0.33)."""
+"""Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""
 UNQUANTIZED = "Unquantized"
 """Prefix of vLLM's class names for layers of 16 bit."""
 ONE_BYTE = re.compile(r"int8|float8")
-"""Types of weights with one byte per parameter."""
 
 
 class VllmOptions(Options):

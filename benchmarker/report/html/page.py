@@ -23,6 +23,7 @@ from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
+from benchmarker.report.captions import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, Ink, to_svg
 from benchmarker.report.compare import forced, left_out, sheets, where
@@ -52,7 +53,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         _templates()
         .get_template("page.html")
         .render(
-            title=workload.page_title(results),
+            title=page_title(results),
             policy=_policy(script),
             style=Markup(_style()),
             script=Markup(script),
@@ -63,7 +64,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
             facts=workload.header(results.records),
             first=first_table(ranking),
             sheets=[*sheets(results), *([limits] if limits else [])],
-            caption=workload.caption(results),
+            caption=caption(results),
             batches=workload.remarks(results.rows, results.baseline),
             reasons=results.reasons,
             caveats=[*caveats, *left_out(results)],

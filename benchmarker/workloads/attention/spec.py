@@ -71,6 +71,17 @@ class AttentionJob(Job):
     def dtype(self) -> OperationDType:
         return self.variant.dtype or self.subject.dtype
 
+    @property
+    def title(self) -> str:
+        subject = self.subject
+        mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
+        return f"attention of {subject.text}{mask}"
+
+    @property
+    def matmul_dtype(self) -> str:
+        # TF32 is a setting of float32 products.
+        return "float32" if self.dtype == "tf32" else self.dtype
+
 
 class AttentionShape(NamedTuple):
     """Everything that determines the work of one call. Tensors are [batch_size, heads, seq_len, head_dim]."""

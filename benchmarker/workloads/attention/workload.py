@@ -96,15 +96,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         if job.variant.variant not in VARIANTS and not job.subject.trust_code:
             raise SpecError(f"variant {job.variant.variant}: is code of your own, which is run; add --trust-code")
 
-    def title(self, job: AttentionJob) -> str:
-        subject = job.subject
-        mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
-        return f"attention of {subject.text}{mask}"
-
-    def matmul_dtype(self, job: AttentionJob) -> str:
-        # TF32 is a setting of float32 products.
-        return "float32" if job.dtype == "tf32" else job.dtype
-
     def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.attention.attention_bench import open_bench
 

@@ -73,6 +73,11 @@ class ContextParallelJob(Job):
     grid: ContextParallelGrid
 
     @property
+    def title(self) -> str:
+        ranks = " and ".join(str(ranks) for ranks in sorted(set(self.grid.ranks)))
+        return f"context parallel attention of {self.subject.text} over {ranks} ranks"
+
+    @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
         from benchmarker.workloads.context_parallel.splittings import gpus_of

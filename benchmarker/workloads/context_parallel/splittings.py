@@ -154,9 +154,9 @@ def check_devices(first: str, ranks: int) -> None:
         return
     import torch
 
-    count = torch.cuda.device_count() - device.index
+    count = torch.cuda.device_count() - device.indices[0]
     if ranks > count:
-        start = f" from {device.torch_name} on" if device.index else ""
+        start = f" from {device.torch_name} on" if device.indices[0] else ""
         raise DeviceError(f"ranks: {ranks} need as many GPUs; there are {count}{start}; give --ranks {count} or less")
 
 

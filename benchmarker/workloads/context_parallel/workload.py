@@ -54,10 +54,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
             if problem := wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
                 raise SpecError(problem)
 
-    def title(self, job: ContextParallelJob) -> str:
-        ranks = " and ".join(str(ranks) for ranks in sorted(set(job.grid.ranks)))
-        return f"context parallel attention of {job.subject.text} over {ranks} ranks"
-
     def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
 

@@ -140,6 +140,10 @@ class FinetuneExperiment(ExperimentBase):
     variants: Annotated[tuple[FinetuneVariant, ...], Field(min_length=1)]
 
 
+GUESSED_TOKENS_PER_S = 10_000
+"""Training speed of a 4B model on a fast GPU."""
+
+
 class FinetuneJob(Job):
     subject: FinetuneSubjectAsked
     variant: FinetuneVariant
@@ -156,3 +160,15 @@ class FinetuneJob(Job):
     @property
     def recipe(self) -> Recipe:
         return self.variant.recipe
+
+    @property
+    def title(self) -> str:
+        return f"fine-tuning {self.model.id}"
+
+    @property
+    def matmul_dtype(self) -> str:
+        return self.model.dtype
+
+    def repeat_s(self, point: FinetunePoint) -> float:
+        # A repeat is two steps.
+        return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S

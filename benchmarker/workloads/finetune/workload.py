@@ -18,7 +18,7 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
-from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob, FinetunePoint
+from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training.record import StepPart
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 """Endings of the files that are read from a model's folder."""
 OPTIMIZER_PACKAGES = {"adamw8bit": "bitsandbytes", "paged-adamw8bit": "bitsandbytes"}
-GUESSED_TOKENS_PER_S = 10_000
-"""Training speed of a 4B model on a fast GPU."""
 
 
 def _matmul_share(
@@ -204,16 +202,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             if installed_version(package) is None:
                 hint = install_hint("finetune")
                 raise MissingLibraryError(f"{name}: the library '{package}' is not installed; {hint}")
-
-    def title(self, job: FinetuneJob) -> str:
-        return f"fine-tuning {job.model.id}"
-
-    def repeat_s(self, point: FinetunePoint) -> float:
-        # A repeat is two steps.
-        return 2 * point.batch_size * point.seq_len * point.accumulate / GUESSED_TOKENS_PER_S
-
-    def matmul_dtype(self, job: FinetuneJob) -> str:
-        return job.model.dtype
 
     def open(self, job: FinetuneJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.finetune.finetune_bench import open_bench

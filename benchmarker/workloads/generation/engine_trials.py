@@ -17,6 +17,7 @@ from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
+from benchmarker.quantization.base import check_supported
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import DType
 
@@ -48,7 +49,7 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
         missing: str | None = None
         is_for_others = False
         try:
-            loader.check(loader.options(), Target(device.torch_name, dtype_for(quant, device)))
+            check_supported(loader, loader.options(), Target(device.torch_name, dtype_for(quant, device)))
         except BenchmarkerError as error:
             missing, is_for_others = str(error), isinstance(error, DeviceError)
         for engine in MODEL_ENGINES:

@@ -15,7 +15,7 @@ from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device, kind_of, one_of_several
-from benchmarker.hardware.find_gpu import find_gpu
+from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
 from benchmarker.profiling.profile_table import profile_table
@@ -36,7 +36,7 @@ from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit
 
 if TYPE_CHECKING:
-    from benchmarker.quality.judging_plan import Plan
+    from benchmarker.quality.judge import Plan
 
 
 @contextmanager

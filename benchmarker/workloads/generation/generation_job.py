@@ -13,7 +13,7 @@ from typing import Any
 from benchmarker.checkpoints.files import fingerprint, folder_fingerprint, shipped_shape
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.engines.external.environments import engine_statuses
-from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.model import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options, form_of
@@ -85,12 +85,6 @@ def lacking(job: GenerationJob) -> str | None:
     if reason or kind == "auto":
         return reason
     return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
-
-
-def processes(job: GenerationJob) -> int:
-    """Return the number of processes on one GPU: this one, which measures the device's limits, and an external
-    engine's."""
-    return 1 if job.variant.engine in MODEL_ENGINES else 2
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.metric import Axis, Metric
 from benchmarker.workloads.generation.record import GenerationCell
@@ -65,15 +64,13 @@ AXES = (
     Axis(
         "prompt_tokens",
         "prompt",
-        lambda tokens: f"prompt of {tokens}",
+        str,
         size=lambda point: point.prompt_tokens or len(point.prompt or ""),
     ),
     Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
-    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
-    Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache"),
+    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}" if sequences > 1 else ""),
+    Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache" if tokens else ""),
 )
-TOKEN_S = 0.03
-"""First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
 
 
 def point_words(point: Point) -> str:
@@ -94,24 +91,7 @@ def point_arguments(point: Point) -> list[str]:
     return arguments + (["--depth", str(point.depth)] if point.depth else [])
 
 
-def cell_words(cell: GenerationCell) -> str:
-    """Return `prompt of 26, 100 new tokens, batch of 4`."""
-    batch = f", batch of {cell.batch_size}" if cell.batch_size > 1 else ""
-    depth = f", after {cell.depth} in the cache" if cell.depth else ""
-    return f"prompt of {cell.prompt_tokens}, {cell.new_tokens} new tokens{batch}{depth}{_large_cache(cell)}"
-
-
-def _large_cache(cell: GenerationCell) -> str:
-    positions = cell.depth + cell.prompt_tokens + cell.new_tokens
-    cache_bytes = cell.demand.kv_bytes_per_token * cell.batch_size * positions if cell.demand else 0
-    return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
-
-
 def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:
     """Return `100 tokens, 34.10 tok/s`."""
     tokens = cell.batch_size * sample.new_tokens
     return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
-
-
-def guess_s(point: Point) -> float:
-    return point.new_tokens * TOKEN_S

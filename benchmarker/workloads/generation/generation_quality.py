@@ -13,8 +13,7 @@ from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quality.evaluation_text import check_text, is_text
 from benchmarker.quality.harness_tasks import check_tasks, run_tasks
-from benchmarker.quality.judge import Subject, judge
-from benchmarker.quality.judging_plan import Plan, make_plan
+from benchmarker.quality.judge import Plan, Subject, judge, make_plan
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name, quality_line

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.find_gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.measure.repeat import Measured
 from benchmarker.schema.job import Procedure

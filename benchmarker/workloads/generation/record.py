@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from benchmarker.core.formatting import GIB, gib
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.base import Count, Number, Positive, Scalar, Split, Whole
 from benchmarker.schema.model import EngineFacts, LoadFacts, ModelFacts, StepFacts
@@ -63,6 +64,12 @@ class GenerationCell(CellBase):
     """First new tokens of the first sequence, at most 64."""
     demand: GenerationDemand | None = None
     """Least work of the cell. None in older records."""
+
+    @property
+    def note(self) -> str:
+        positions = self.depth + self.prompt_tokens + self.new_tokens
+        cache_bytes = self.demand.kv_bytes_per_token * self.batch_size * positions if self.demand else 0
+        return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
 
 
 class GenerationProfile(Profile):
@@ -131,6 +138,10 @@ class GenerationRecord(RunRecord):
     @property
     def knows_subject(self) -> bool:
         return self.load is not None
+
+    @property
+    def subject_name(self) -> str:
+        return self.model.id
 
     @property
     def stored_as(self) -> str:

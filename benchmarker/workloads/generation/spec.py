@@ -137,6 +137,10 @@ class GenerationSubject(Plain):
     quality: QualitySpec = QualitySpec()
 
 
+TOKEN_S = 0.03
+"""First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
+
+
 class GenerationJob(Job):
     """One run of text generation."""
 
@@ -159,6 +163,24 @@ class GenerationJob(Job):
     @property
     def gpus(self) -> int:
         return self.variant.gpus
+
+    @property
+    def title(self) -> str:
+        return self.model.id
+
+    @property
+    def matmul_dtype(self) -> str:
+        return self.model.dtype
+
+    @property
+    def processes(self) -> int:
+        """This process, which measures the device's limits, and that of an external engine."""
+        from benchmarker.workloads.generation.forms import runs_here
+
+        return 1 if runs_here(self.variant.engine) else 2
+
+    def repeat_s(self, point: Point) -> float:
+        return point.new_tokens * TOKEN_S
 
     @property
     def is_judged(self) -> bool:

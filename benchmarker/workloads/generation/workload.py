@@ -19,14 +19,12 @@ from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
-    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Results
+    from benchmarker.comparison.rows import CellKey, Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
     from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
     from benchmarker.hardware.device import Device
-    from benchmarker.logs.log_import import Log
-    from benchmarker.logs.log_runs import LoggedRun
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -133,9 +131,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         check_typed(job, typed)
         check_split(job)
 
-    def title(self, job: GenerationJob) -> str:
-        return job.model.id
-
     def point_text(self, point: Point) -> str:
         return declared.point_words(point)
 
@@ -179,11 +174,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         prepare_checkpoint(job.model, job.variant, device, progress)
 
-    def processes(self, job: GenerationJob) -> int:
-        from benchmarker.workloads.generation.generation_job import processes
-
-        return processes(job)
-
     def cell_fields(
         self, job: GenerationJob, point: Point, records: Sequence[GenerationRecord]
     ) -> dict[str, Any] | None:
@@ -191,27 +181,13 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return cell_fields(job, point, records)
 
-    def cell_text(self, cell: GenerationCell) -> str:
-        return declared.cell_words(cell)
-
     def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
         return declared.sample_words(cell, sample)
-
-    def repeat_s(self, point: Point) -> float:
-        return declared.guess_s(point)
-
-    def matmul_dtype(self, job: GenerationJob) -> str:
-        return job.model.dtype
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging
 
         return GenerationJudging()
-
-    def record_of_log(self, run: LoggedRun, log: Log, *, last_line: int, earlier: int) -> GenerationRecord:
-        from benchmarker.workloads.generation.log_record import to_record
-
-        return to_record(run, log, last_line=last_line, earlier=earlier)
 
     # Comparing records
 
@@ -263,11 +239,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return timed_token(name, records)
 
-    def name_columns(self, rows: Sequence[GenerationRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.generation.reading import generation_tables
-
-        return generation_tables.names(rows)
-
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
         from benchmarker.workloads.generation.reading import generation_tables
 
@@ -294,24 +265,13 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return generate_command(records)
 
     def detail_sheets(self, rows: Sequence[GenerationRow]) -> Sequence[Sheet]:
-        from benchmarker.core.tables import Sheet
-        from benchmarker.workloads.generation.reading import answer_tables, quality_tables, step_tables
+        from benchmarker.workloads.generation.reading.quality_tables import judgement_sheets
 
-        sheets = []
-        if step := step_tables.step_columns(rows):
-            sheets.append(Sheet("Timed step", step, rows, (step_tables.step_caption(rows),)))
-        if quality := quality_tables.quality_columns(rows):
-            sheets.append(Sheet("Quality", quality, rows, (quality_tables.quality_caption(rows),)))
-        if differences := quality_tables.difference_columns(rows):
-            sheets.append(Sheet("Greedy text", differences, rows, (quality_tables.difference_caption(rows),)))
-        task_rows = answer_tables.answers(rows)
-        if tasks := answer_tables.task_columns(task_rows):
-            sheets.append(Sheet("Tasks", tasks, task_rows, (answer_tables.task_caption(task_rows),)))
-        return sheets
+        return judgement_sheets(rows)
 
     def limit_sheet(self, rows: Sequence[GenerationRow], *, whole: bool = False) -> Sheet | None:
         from benchmarker.workloads.generation.reading.generation_tables import limit_rows
-        from benchmarker.workloads.generation.reading.step_tables import beside_limits
+        from benchmarker.workloads.generation.reading.limit_tables import beside_limits
 
         return beside_limits(limit_rows(rows) if whole else rows)
 
@@ -321,11 +281,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         if not is_run:
             return header(records)
         return variant_line(records[0]), *header(records), *load_words(records[0])
-
-    def caption(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import caption
-
-        return caption(results)
 
     def remarks(self, rows: Sequence[GenerationRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:
         from benchmarker.workloads.generation.reading.batch_crossover import crossover_words
@@ -346,13 +301,8 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return charts_of(comparison)
 
-    def page_title(self, results: Results) -> str:
-        from benchmarker.workloads.generation.reading.generation_tables import title
-
-        return title(results)
-
     def predictions(self, comparison: Comparison) -> tuple[Sequence[str], Sequence[str]]:
-        from benchmarker.workloads.generation.reading.predictions import break_evens, ceilings
+        from benchmarker.workloads.generation.reading.limit_tables import break_evens, ceilings
 
         return ceilings(comparison), break_evens(comparison)
 

@@ -129,6 +129,12 @@ class MixersJob(Job):
     grid: MixersGrid
 
     @property
+    def title(self) -> str:
+        subject = self.subject
+        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
+        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
+
+    @property
     def is_judged(self) -> bool:
         """True if this process trains models on tasks."""
         return bool(self.subject.tasks.names) and (self.part is None or self.part.only == "quality")

@@ -120,11 +120,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 f"{held_out_bytes() - 1:,} or less"
             )
 
-    def title(self, job: MixersJob) -> str:
-        subject = job.subject
-        values = f" with values of {subject.value_dim}" if subject.value_dim not in (None, subject.head_dim) else ""
-        return f"mixers of {subject.heads} heads of {subject.head_dim}{values}"
-
     def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.mixers.mixers_bench import open_bench
 

@@ -25,7 +25,7 @@ from benchmarker.schema.job import Procedure
 from benchmarker.schema.quality import STEP_ROUNDING, StepDivergence
 from benchmarker.workloads.generation.generation_bench import step_checked
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
-from benchmarker.workloads.generation.reading.step_tables import step_caption, step_columns
+from benchmarker.workloads.generation.reading.quality_tables import STEP_COLUMNS, step_caption
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun, model
 from tests.records import record, rounds
@@ -201,6 +201,6 @@ def test_no_round_of_a_variant_with_a_wrong_step_has_a_speed() -> None:
 def test_the_table_says_what_each_step_is_and_which_was_not_checked() -> None:
     differing = record("int8").model_copy(update={"step_divergence": checked(0.002, 0.0001)})
     rows = results_of_records([record("fp16"), differing]).rows
-    cells = {row.variant: [column.text(row) for column in step_columns(rows)] for row in rows}
+    cells = {row.variant: [column.text(row) for column in STEP_COLUMNS] for row in rows}
     assert cells["int8"] == ["int8", "0.002", "0.0001", "0.004", "99.0 %", "256", "more than rounding"]
     assert step_caption(rows).endswith("above 0.01 the row has no speed. Not checked: fp16.")

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import traceback
-from typing import IO, Any
+from typing import Any
 
 CALLS = ("open", "generate", "score", "facts", "quantize", "close")
 MEMORY_WORDS = (
@@ -30,9 +30,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(path: str) -> None:
-    """Answer requests until standard input ends or `close` is requested."""
-    answers = _take_standard_output()
-    _end_with_parent()
+    # Whatever engines print goes to standard error.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    if sys.platform == "linux":
+        # The driver ends with the process that started it.
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     driver: Any = None
     before_bytes: int | None = None
     for line in sys.stdin:
@@ -67,10 +70,8 @@ def _answer(driver: Any, call: str, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def resident_bytes(field: str) -> int | None:
-    """Return the process's host memory: `VmRSS` for now, `VmHWM` for the peak; None outside Linux.
-
-    `getrusage` is unsuitable: its peak includes that of the parent process.
-    """
+    """Return the process's host memory: `VmRSS` for now, `VmHWM` for the peak; None outside Linux."""
+    # The peak of `getrusage` includes that of the parent process.
     try:
         with open("/proc/self/status", encoding="ascii") as status:
             match = re.search(rf"^{field}:\s+(\d+) kB", status.read(), re.MULTILINE)
@@ -93,17 +94,6 @@ def _load(path: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.Driver()
-
-
-def _take_standard_output() -> IO[str]:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

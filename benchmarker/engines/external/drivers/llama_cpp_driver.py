@@ -17,18 +17,15 @@ from statistics import median
 from typing import Any
 
 DEFAULT_BATCH = 2048
-"""llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`. Longer prompts raise it."""
+"""llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`."""
 CONTEXT_STEP = 256
 """Multiple to which llama.cpp rounds the KV cache's length."""
 ERROR_LEVEL = 4
-"""GGML_LOG_LEVEL_ERROR."""
 QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
 """LLAMA_FTYPE_MOSTLY_*, as llama.h numbers them."""
 
 
 class Driver:
-    """One GGUF model and, after the first shape, its context."""
-
     def __init__(self) -> None:
         self._errors: list[str] = []
         self._model: Any = None
@@ -38,7 +35,6 @@ class Driver:
         self._settings: dict[str, Any] = {}
 
     def import_engine(self, *, library: str | None, **_: Any) -> None:
-        """Load llama.cpp: the build in a folder, or the one in llama-cpp-python."""
         if library:
             os.environ["LLAMA_CPP_LIB_PATH"] = library
         import llama_cpp
@@ -73,10 +69,6 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Return greedy tokens, and clock readings in nanoseconds.
-
-        `choosing_ns` is part of the time between first and last; `step_ns` is the median step without it.
-        """
         depth = len(context[0]) if context else 0
         self._make_room(len(prompt_ids), depth + len(prompt_ids[0]) + new_tokens, len(prompt_ids[0]))
         self._fill(context or [])
@@ -120,7 +112,7 @@ class Driver:
 
         Args:
             together: Number of ids fed at once as the prompt; the others are fed one at a time.
-            rows_from: First position whose row is written; at most `together - 1`.
+            rows_from: First position whose row is written.
         """
         self._make_room(1, len(ids), together)
         self._fill([])
@@ -152,7 +144,7 @@ class Driver:
             "version": api.__version__,
             "kv_cache": "static",
             "build": api.llama_print_system_info().decode().strip(),
-            "library_sha256": hashlib.sha256(Path(_library_path(api)).read_bytes()).hexdigest(),
+            "library_sha256": hashlib.sha256(Path(api.llama_cpp._lib._name).read_bytes()).hexdigest(),
             "commit": _commit(api),
             "settings": {**self._settings, "gpu_offload": bool(api.llama_supports_gpu_offload())},
         }
@@ -164,7 +156,6 @@ class Driver:
         return facts
 
     def close(self) -> None:
-        """Free all memory."""
         if self._context:
             self._api.llama_free(self._context)
         if self._model:
@@ -228,10 +219,6 @@ class Driver:
         logits = self._logits(index).astype(self._numpy.float64)
         logits -= logits.max()
         return (logits - self._numpy.log(self._numpy.exp(logits).sum())).astype(self._numpy.float32)
-
-
-def _library_path(api: Any) -> str:
-    return str(api.llama_cpp._lib._name)
 
 
 def _commit(api: Any) -> str | None:

@@ -14,8 +14,6 @@ TOP = 100
 
 
 class Driver:
-    """One model in SGLang."""
-
     def __init__(self) -> None:
         self._engine: Any = None
 
@@ -46,7 +44,8 @@ class Driver:
         start_ns = time.perf_counter_ns()
         for answer in self._engine.generate(input_ids=prompt_ids[0], sampling_params=parameters, stream=True):
             times.append(time.perf_counter_ns())
-            tokens = _joined(tokens, answer["output_ids"], answer["meta_info"]["completion_tokens"])
+            ids = answer["output_ids"]
+            tokens = list(ids) if len(ids) == answer["meta_info"]["completion_tokens"] else [*tokens, *ids]
         end_ns = time.perf_counter_ns()
         return {
             "tokens": [tokens],
@@ -57,8 +56,7 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Return the likeliest tokens after each position, from SGLang's *prefill*: SGLang has no call that feeds given
-        tokens to decode steps."""
+        """Return the likeliest tokens by *prefill*: SGLang has no call that feeds given tokens to decode steps."""
         answer = self._engine.generate(
             input_ids=ids,
             sampling_params={"max_new_tokens": 1, "temperature": 0, "ignore_eos": True},
@@ -87,10 +85,5 @@ class Driver:
         return facts
 
     def close(self) -> None:
-        """End SGLang's own processes."""
         if self._engine is not None:
             self._engine.shutdown()
-
-
-def _joined(tokens: list[int], ids: list[int], completed: int) -> list[int]:
-    return list(ids) if len(ids) == completed else [*tokens, *ids]

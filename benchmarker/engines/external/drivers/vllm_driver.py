@@ -23,11 +23,7 @@ SETTINGS = {
 
 
 def room_words(text: str) -> str | None:
-    """Return the remedy if one sequence of the model's full length does not fit into the KV cache; else None.
-
-    Args:
-        text: Message of vLLM (vllm/v1/core/kv_cache_utils.py, 0.32).
-    """
+    """Return the remedy if one sequence does not fit into the KV cache (vllm/v1/core/kv_cache_utils.py, 0.32)."""
     if "KV cache is needed" not in text:
         return None
     longest = re.search(r"estimated maximum model length is (\d+)", text)
@@ -39,8 +35,6 @@ def room_words(text: str) -> str | None:
 
 
 class Driver:
-    """One model in vLLM."""
-
     def __init__(self) -> None:
         os.environ.update(SETTINGS)
         self._llm: Any = None
@@ -77,10 +71,9 @@ class Driver:
     def generate(
         self, *, prompt_ids: list[list[int]], new_tokens: int, context: list[list[int]] | None
     ) -> dict[str, Any]:
-        """Return greedy tokens, clock readings in nanoseconds, and vLLM's own times of each sequence."""
         if context:
             raise NotImplementedError("vLLM has no call that leaves a context in the KV cache before the clock starts")
-        from vllm import SamplingParams
+        from vllm import SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
         parameters = SamplingParams(
@@ -91,11 +84,6 @@ class Driver:
             detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE,
         )
-        return self._run(prompt_ids, parameters)
-
-    def _run(self, prompt_ids: list[list[int]], parameters: Any) -> dict[str, Any]:
-        from vllm import TokensPrompt
-
         engine = self._llm.llm_engine
         names = [f"{self._requests}-{row}" for row in range(len(prompt_ids))]
         self._requests += 1
@@ -122,8 +110,7 @@ class Driver:
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
-        """Return the likeliest tokens after each position, from vLLM's *prefill*: vLLM has no call that feeds given
-        tokens to decode steps."""
+        """Return the likeliest tokens by *prefill*: vLLM has no call that feeds given tokens to decode steps."""
         from vllm import SamplingParams, TokensPrompt
 
         parameters = SamplingParams(temperature=0, max_tokens=1, logprobs=TOP, prompt_logprobs=TOP, detokenize=False)
@@ -160,8 +147,7 @@ class Driver:
             },
         }
 
-    def close(self) -> None:
-        """Do nothing: the process ends."""
+    def close(self) -> None: ...
 
 
 def _engine_times(metrics: Any) -> dict[str, float | None] | None:
@@ -175,7 +161,8 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
 
 
 def _weight_facts(model: Any) -> dict[str, Any]:
-    methods = Counter(type(module.quant_method).__name__ for module in model.modules() if _method(module))
+    quantized = [module for module in model.modules() if getattr(module, "quant_method", None)]
+    methods = Counter(type(module.quant_method).__name__ for module in quantized)
     backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
     layers = {"linear_methods": dict(methods), "attention": sorted(backends)}
     # On the CPU vLLM moves the linears' weights out of the model's parameters; the rest would be mistaken for all.
@@ -189,10 +176,6 @@ def _weight_facts(model: Any) -> dict[str, Any]:
     for dtype, size_bytes in storages.values():
         sizes[dtype] += size_bytes
     return {**layers, "weight_bytes": sum(sizes.values()), "weight_bytes_by_type": dict(sizes)}
-
-
-def _method(module: Any) -> Any:
-    return getattr(module, "quant_method", None)
 
 
 def _cache_bytes(worker: Any) -> int:

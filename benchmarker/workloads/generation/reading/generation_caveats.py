@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
@@ -12,7 +12,7 @@ from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names,
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.step_tables import impossible
+from benchmarker.workloads.generation.reading.limit_tables import impossible
 from benchmarker.workloads.generation.record import GenerationRecord
 
 
@@ -36,24 +36,18 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
     dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
-    if not dummies:
-        return []
     which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
-    return [
+    sentence = (
         f"Random weights (load_format dummy){which}: time and memory are those of normally distributed weights; "
         "text and quality mean nothing."
-    ]
+    )
+    return [sentence] if dummies else []
 
 
 def _types(records: Sequence[GenerationRecord]) -> list[str]:
     types = variants_by(records, lambda record: record.model.dtype)
-    if len(types) < 2:
-        return []
-    return [
-        "Not all variants compute in the same type: "
-        + "; ".join(f"{plain_line(dtype)}: {names(variants)}" for dtype, variants in types.items())
-        + "."
-    ]
+    texts = "; ".join(f"{plain_line(dtype)}: {names(variants)}" for dtype, variants in types.items())
+    return [f"Not all variants compute in the same type: {texts}."] if len(types) > 1 else []
 
 
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
@@ -63,63 +57,55 @@ def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
             caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
     variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
-    if not variants:
-        return []
-    return [
+    sentence = (
         f"{names(variants)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may "
         "come out faster or slower by more than the interval."
-    ]
+    )
+    return [sentence] if variants else []
 
 
 def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return the variants whose text differs between rounds.
-
-    Greedy decoding of one model gives one text. A difference means that something changed between the rounds, or that
-    the arithmetic is not deterministic.
-    """
-    firsts: dict[tuple[str | None, str, CellKey], tuple[int, ...]] = {}
+    """Return the variants whose greedy text differs between rounds: something changed, or is not deterministic."""
+    firsts: dict[tuple[str, str, CellKey], tuple[int, ...]] = {}
     others: dict[str, dict[CellKey, str]] = {}
-    for record in sorted(records, key=lambda each: each.moment):
+    # Single runs were made at any time, with anything.
+    for record in sorted((record for record in records if record.sweep), key=lambda each: each.moment):
         name = record.variant.name
         for key, cell in zip(keys_of(record), record.cells, strict=True):
-            # Single runs were made at any time, with anything.
-            if record.sweep is None or cell.status != "ok" or not cell.first_tokens:
+            if cell.status != "ok" or not cell.first_tokens:
                 continue
-            first = firsts.setdefault((record.sweep, name, key), cell.first_tokens)
+            first = firsts.setdefault((record.sweep or "", name, key), cell.first_tokens)
             if first != cell.first_tokens:
-                pairs = zip(first, cell.first_tokens, strict=False)
-                same = next((place for place, (old, new) in enumerate(pairs) if old != new), len(first))
+                pairs = enumerate(zip(first, cell.first_tokens, strict=False), start=1)
+                token = next((number for number, (old, new) in pairs if old != new), len(first) + 1)
                 others.setdefault(name, {}).setdefault(
                     key,
                     f"{plain_line(name)} at {cell_words(key)}: the text of round {record.round + 1} is not that of the "
-                    f"first round, from token {same + 1} on",
+                    f"first round, from token {token} on",
                 )
-    return [f"{next(iter(cells.values()))}{_more(len(cells) - 1)}." for cells in others.values()]
-
-
-def _more(cells: int) -> str:
-    return f"; {cells} more of its cells made another text too" if cells else ""
+    return [
+        next(iter(cells.values()))
+        + (f"; {len(cells) - 1} more of its cells made another text too." if len(cells) > 1 else ".")
+        for cells in others.values()
+    ]
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
     """Return why quality, tasks or the check of the step are missing in all processes of a variant."""
-    judged = {("quality", record.variant.name) for record in records if record.quality}
-    judged |= {("tasks", record.variant.name) for record in records if record.tasks}
-    judged |= {("check of the timed step", record.variant.name) for record in records if record.step_divergence}
-    missing = [
-        (what, record.variant.name, why.reason)
+    results = [
+        (kind, record.variant.name, result, refusal)
         for record in records
-        for what, why in (
-            ("quality", record.no_quality),
-            ("tasks", record.no_tasks),
-            ("check of the timed step", record.no_step_divergence),
+        for kind, result, refusal in (
+            ("quality", record.quality, record.no_quality),
+            ("tasks", record.tasks, record.no_tasks),
+            ("check of the timed step", record.step_divergence, record.no_step_divergence),
         )
-        if why
     ]
+    judged = {(kind, name) for kind, name, result, _ in results if result}
     return [
-        f"{plain_line(name)}: no {what}: {plain_line(reason, longest=REASON_LENGTH)}"
-        for what, name, reason in missing
-        if (what, name) not in judged
+        f"{plain_line(name)}: no {kind}: {plain_line(refusal.reason, longest=REASON_LENGTH)}"
+        for kind, name, _, refusal in results
+        if refusal and (kind, name) not in judged
     ]
 
 
@@ -171,22 +157,25 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
     """Return the share of a step that each external engine spends on choosing the token."""
-    shares: dict[str, list[float]] = {}
-    steps: dict[str, list[float]] = {}
+    facts: dict[str, list[ExternalFacts]] = {}
     for record in records:
-        facts = record.engine.external if record.engine else None
-        if facts and facts.choosing_share is not None:
-            shares.setdefault(record.variant.name, []).append(facts.choosing_share)
-            if facts.step_s:
-                steps.setdefault(record.variant.name, []).append(1 / facts.step_s)
+        external = record.engine.external if record.engine else None
+        if external and external.choosing_share is not None:
+            facts.setdefault(record.variant.name, []).append(external)
     lines = []
-    for name, found in shares.items():
-        ends = dict.fromkeys(f"{100 * share:.1f}" for share in (min(found), max(found)))
-        line = f"{plain_line(name)}: choosing tokens on the host takes {' to '.join(ends)} % of a step"
-        if rates := steps.get(name):
-            rates_words = dict.fromkeys(significant(rate) for rate in (min(rates), max(rates)))
+    for name, members in facts.items():
+        shares = [f"{100 * share:.1f}" for share in _ends(each.choosing_share for each in members)]
+        line = f"{plain_line(name)}: choosing tokens on the host takes {' to '.join(dict.fromkeys(shares))} % of a step"
+        if any(each.step_s for each in members):
+            rates = [significant(rate) for rate in _ends(1 / each.step_s for each in members if each.step_s)]
             line += (
-                f"; the engine's own step makes {' to '.join(rates_words)} tok/s without it (median of a generation)"
+                f"; the engine's own step makes {' to '.join(dict.fromkeys(rates))} tok/s without it (median of a "
+                "generation)"
             )
         lines.append(line)
     return lines
+
+
+def _ends(values: Iterable[float | None]) -> tuple[float, float]:
+    numbers = [value for value in values if value is not None]
+    return min(numbers), max(numbers)

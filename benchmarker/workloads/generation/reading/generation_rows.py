@@ -121,6 +121,12 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
     )
 
 
+ENERGY_CAPTION = (
+    "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
+    "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
+)
+
+
 @dataclass(frozen=True)
 class GenerationRow(Row):
     """One variant in one cell. `comparable` removes qualities that do not compare; `quality` keeps them."""
@@ -175,6 +181,10 @@ class GenerationRow(Row):
     @property
     def loss(self) -> float | None:
         return self.kl_divergence
+
+    @property
+    def caption(self) -> str:
+        return ENERGY_CAPTION if self.energy else ""
 
     @property
     def has_random_weights(self) -> bool:

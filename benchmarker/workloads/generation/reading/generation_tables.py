@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from benchmarker.comparison.rows import CellKey, Results, headline
+from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.report import captions
-from benchmarker.report.captions import each, in_brackets, machine_lines, plain_title
+from benchmarker.report.captions import each, in_brackets, machine_lines
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
@@ -23,14 +22,6 @@ from benchmarker.workloads.generation.record import GenerationRecord
 Columns = list[Column[GenerationRow]]
 SHOWN_ELSEWHERE = ("latency", "decode")
 """Metrics without a column of the general kind: that of the first column, and the one that ranks."""
-
-
-def names(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of the variant's name, and of its engine if that varies."""
-    columns = [Column[GenerationRow]("variant", lambda row: row.variant, "left")]
-    if len({row.engine for row in rows}) > 1:
-        columns.append(Column("engine", lambda row: row.engine, "left"))
-    return columns
 
 
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
@@ -197,21 +188,6 @@ def _of_each(load: LoadFacts) -> str:
     return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
 
 
-def caption(results: Results) -> str:
-    """Return the paragraph below the tables; empty without numbers."""
-    rows = [row for row in results.rows if row.status == "ok" and isinstance(row, GenerationRow)]
-    return " ".join([*filter(None, [captions.caption(results)]), *_energy(rows)])
-
-
-def _energy(rows: Sequence[GenerationRow]) -> list[str]:
-    if not any(row.energy for row in rows):
-        return []
-    return [
-        "J/token is the energy of the whole board by its driver's counter, over windows of at least 10 s, prefill "
-        "included; net is above the idle board with the model loaded. It is not what the wall socket gives."
-    ]
-
-
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     """Return the rows of the table of limits: the headline's cell at every batch size and depth.
 
@@ -222,12 +198,6 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
         return []
     shape = cell.without("batch_size", "depth")
     return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
-
-
-def title(results: Results) -> str:
-    """Return `Qwen/Qwen3-4B on NVIDIA H100 80GB HBM3`."""
-    models = dict.fromkeys(plain_line(record.model.id) for record in results.records)  # type: ignore[attr-defined]
-    return plain_title(results).replace(plain_line(results.workload), ", ".join(models), 1)
 
 
 DTYPE = "float16"

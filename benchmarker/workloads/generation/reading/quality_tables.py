@@ -1,195 +1,219 @@
-"""Table of quality, one row per variant."""
+"""Tables of what a variant computes: the timed step, quality, greedy text, and accuracy on tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
-from benchmarker.core.tables import Column, plain_line
-from benchmarker.schema.quality import INDISTINGUISHABLE, SILENT_KL, Quality, change_text, kl_text
+from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.schema.quality import (
+    ENGINE_STEP_WRONG,
+    INDISTINGUISHABLE,
+    SILENT_KL,
+    STEP_FACTOR,
+    STEP_ROUNDING,
+    STEP_WRONG,
+    Quality,
+    StepDivergence,
+    TaskResult,
+    change_text,
+    kl_text,
+)
 from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
 
-if TYPE_CHECKING:
-    from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
+ValueT = TypeVar("ValueT")
+GroupT = TypeVar("GroupT", bound=Hashable)
+Columns = list[Column[GenerationRow]]
+VARIANT = Column[GenerationRow]("variant", lambda row: row.variant, "left")
 
 
-DIVERGENCES = {"median": "kl_median", "90 %": "kl_90", "99 %": "kl_99", "99.9 %": "kl_999", "max": "kl_max"}
-"""Fields of a divergence by heading."""
+def judgement_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
+    """Return the tables that have a value for the rows of one cell."""
+    answers = task_answers(rows)
+    sheets = []
+    if any(row.step_divergence for row in rows):
+        sheets.append(Sheet("Timed step", STEP_COLUMNS, rows, (step_caption(rows),)))
+    if any(row.quality for row in rows):
+        sheets.append(Sheet("Quality", _quality_columns(rows), rows, (_quality_caption(rows),)))
+    if any(row.first_difference for row in rows):
+        sheets.append(Sheet("Greedy text", TEXT_COLUMNS, rows, (_text_caption(rows),)))
+    if answers:
+        sheets.append(Sheet("Tasks", TASK_COLUMNS, answers, (_task_caption(answers),)))
+    return sheets
 
 
-TAILS = {"Δp 0.1 %": "change_low", "Δp 99.9 %": "change_high"}
-"""Fields of the tails of a divergence by heading."""
+def _optional(
+    value_of: Callable[[GenerationRow], ValueT | None], text: Callable[[ValueT], str]
+) -> Callable[[GenerationRow], str]:
+    def formatted(row: GenerationRow) -> str:
+        value = value_of(row)
+        return MISSING if value is None else text(value)
+
+    return formatted
 
 
-def quality_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """Return the columns of the table of quality; none without quality."""
-    if not any(row.quality for row in rows):
-        return []
-    return [
-        Column[GenerationRow]("variant", lambda row: row.variant, "left"),
-        _column("perplexity", lambda quality: quality.perplexity, lambda quality: decimal(quality.perplexity)),
-        _column("change", _change, lambda quality: "baseline" if quality.is_reference else change_text(quality)),
-        _beside("KL divergence", lambda quality: quality.against.kl_mean, kl_text),
-        *(_divergence(heading, field) for heading, field in DIVERGENCES.items() if _has(rows, field)),
-        _share("same top", lambda quality: quality.against.same_top, is_more_better=True),
-        _share("RMS Δp", lambda quality: quality.against.probability_rms),
-        *(_tail(heading, field) for heading, field in TAILS.items() if _has(rows, field)),
+def _grouped(pairs: Iterable[tuple[GroupT, str]]) -> dict[GroupT, list[str]]:
+    groups: dict[GroupT, list[str]] = {}
+    for group, variant in pairs:
+        groups.setdefault(group, []).append(variant)
+    return groups
+
+
+def _three_digits(value: float) -> str:
+    return significant(value, 3)
+
+
+def _tenths(share: float) -> str:
+    return percent(share, places=1)
+
+
+# Timed step
+
+VERDICTS = {
+    "equal": "rounding",
+    "differs": "more than rounding",
+    "wrong": "another computation",
+    "cache": "the quantized KV cache",
+}
+
+
+def _step(heading: str, text: Callable[[StepDivergence], str], align: str = "right") -> Column[GenerationRow]:
+    return Column(heading, _optional(lambda row: row.step_divergence, text), align)
+
+
+STEP_COLUMNS = [
+    VARIANT,
+    _step("KL step/eager", lambda checked: _three_digits(checked.kl_mean)),
+    _step(
+        "uncaptured", lambda checked: MISSING if checked.plain_kl_mean is None else _three_digits(checked.plain_kl_mean)
+    ),
+    _step("max", lambda checked: _three_digits(checked.kl_max)),
+    _step("same top", lambda checked: _tenths(checked.same_top)),
+    _step("steps", lambda checked: str(checked.steps)),
+    _step("it is", lambda checked: VERDICTS[checked.verdict], "left"),
+]
+
+
+def step_caption(rows: Sequence[GenerationRow]) -> str:
+    sentences = [
+        "KL step/eager is how far the predictions of the decode step that was timed are from those of the same form's "
+        "own forward, in nats a token, on a text that both are given; uncaptured is the same of the libraries' own "
+        f"step. Rounding is up to {STEP_ROUNDING} or {STEP_FACTOR} times the uncaptured step's; above {STEP_WRONG} the "
+        "row has no speed."
     ]
+    if any(row.step_divergence and row.step_divergence.of_engine for row in rows):
+        sentences.append(
+            "An engine in a process of its own is held against its own prefill, whose kernels may round otherwise than "
+            f"its step's: the limit is {ENGINE_STEP_WRONG} there."
+        )
+    unchecked = dict.fromkeys(row.variant for row in rows if not row.step_divergence and row.status == "ok")
+    if unchecked:
+        sentences.append(f"Not checked: {listed(list(unchecked))}.")
+    return " ".join(sentences)
+
+
+# Quality
+
+DIFFERENCES: dict[str, tuple[str, Callable[[float], str]]] = {
+    "median": ("kl_median", _three_digits),
+    "90 %": ("kl_90", _three_digits),
+    "99 %": ("kl_99", _three_digits),
+    "99.9 %": ("kl_999", _three_digits),
+    "max": ("kl_max", _three_digits),
+    "same top": ("same_top", _tenths),
+    "RMS Δp": ("probability_rms", _tenths),
+    "Δp 0.1 %": ("change_low", lambda value: f"{100 * value:+.1f} %"),
+    "Δp 99.9 %": ("change_high", lambda value: f"{100 * value:+.1f} %"),
+}
+"""Field and format of the differences from the baseline's predictions, by heading."""
+
+
+def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
+    def change(row: GenerationRow) -> float | None:
+        return row.quality and (0.0 if row.quality.is_reference else row.quality.against.ln_ratio)
+
+    return [
+        VARIANT,
+        Column(
+            "perplexity",
+            _quality_text(lambda quality: decimal(quality.perplexity)),
+            sort=lambda row: row.quality and row.quality.perplexity,
+        ),
+        Column(
+            "change",
+            _quality_text(lambda quality: "baseline" if quality.is_reference else change_text(quality)),
+            sort=change,
+        ),
+        Column(
+            "KL divergence",
+            _quality_text(lambda quality: MISSING if quality.is_reference else kl_text(quality)),
+            sort=_difference("kl_mean"),
+        ),
+        *(
+            Column(
+                heading,
+                _optional(_difference(field), text),
+                sort=_difference(field),
+                is_more_better=field == "same_top",
+            )
+            for heading, (field, text) in DIFFERENCES.items()
+            if _has(rows, field)
+        ),
+    ]
+
+
+def _quality_text(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
+    return _optional(lambda row: row.quality, text)
+
+
+def _difference(field: str) -> Callable[[GenerationRow], float | None]:
+    """Return a function that gives a field of a row's difference from the baseline; None for the baseline."""
+    return lambda row: getattr(row.quality.against, field) if row.quality and not row.quality.is_reference else None
 
 
 def _has(rows: Sequence[GenerationRow], field: str) -> bool:
     return any(row.quality and getattr(row.quality.against, field) is not None for row in rows)
 
 
-def _column(
-    heading: str,
-    value_of: Callable[[Quality], float | None],
-    text: Callable[[Quality], str],
-    *,
-    is_more_better: bool = False,
-) -> Column[GenerationRow]:
-    return Column(
-        heading,
-        lambda row: text(row.quality) if row.quality else MISSING,
-        sort=lambda row: value_of(row.quality) if row.quality else None,
-        is_more_better=is_more_better,
-    )
-
-
-def _beside(
-    heading: str,
-    value_of: Callable[[Quality], float | None],
-    text: Callable[[Quality], str],
-    *,
-    is_more_better: bool = False,
-) -> Column[GenerationRow]:
-    column = _column(
-        heading,
-        value_of,
-        lambda quality: MISSING if quality.is_reference else text(quality),
-        is_more_better=is_more_better,
-    )
-    return replace(
-        column, sort=lambda row: value_of(row.quality) if row.quality and not row.quality.is_reference else None
-    )
-
-
-def _divergence(heading: str, field: str) -> Column[GenerationRow]:
-    return _beside(heading, _field(field), lambda quality: _shown(quality, field, lambda value: significant(value, 3)))
-
-
-def _tail(heading: str, field: str) -> Column[GenerationRow]:
-    return _beside(
-        heading, _field(field), lambda quality: _shown(quality, field, lambda value: f"{100 * value:+.1f} %")
-    )
-
-
-def _field(field: str) -> Callable[[Quality], float | None]:
-    return lambda quality: getattr(quality.against, field)
-
-
-def _shown(quality: Quality, field: str, words: Callable[[float], str]) -> str:
-    value = getattr(quality.against, field)
-    return MISSING if value is None else words(value)
-
-
-def _share(
-    heading: str, value_of: Callable[[Quality], float], *, is_more_better: bool = False
-) -> Column[GenerationRow]:
-    return _beside(
-        heading, value_of, lambda quality: percent(value_of(quality), places=1), is_more_better=is_more_better
-    )
-
-
-def _change(quality: Quality) -> float:
-    return 0.0 if quality.is_reference else quality.against.ln_ratio
-
-
-def quality_caption(rows: Sequence[GenerationRow]) -> str:
-    """Return how to read the table and its text; empty without quality."""
+def _quality_caption(rows: Sequence[GenerationRow]) -> str:
     judged = [row for row in rows if row.quality]
-    if not judged:
-        return ""
+    qualities = [(row.variant, row.quality) for row in rows if row.quality]
     sentences = [
-        f"Quality {_measured_on(judged)}; ± is a standard error over the windows: of another text, not of another "
+        f"Quality {_measured_on(qualities)}; ± is a standard error over the windows: of another text, not of another "
         "quantizing of the same weights.",
-        *_paths(judged),
-        *_apart(judged),
+        *_paths(qualities),
+        *_incomparable(judged),
         "KL divergence is in nats a token: mean, median, 90th and 99th percentile, maximum. Same top is how often both "
         "think the same token likeliest, RMS Δp how much the probability of the text's own token moves.",
-        *_tails(judged),
-        _noise([row.quality.noise.kl_mean for row in judged if row.quality]),
-        *silent_words(judged),
-        *_top_k(judged),
+    ]
+    if _has(judged, "change_low"):
+        sentences.append(
+            "Δp 0.1 % is the change that one token in a thousand falls below, Δp 99.9 % that one rises above."
+        )
+    sentences.append(_noise([quality.noise.kl_mean for _, quality in qualities]))
+    variants = [(name, quality) for name, quality in qualities if not quality.is_reference]
+    silent = list(dict.fromkeys(name for name, quality in variants if quality.is_silent))
+    if len(silent) > 1:
+        sentences.append(
+            f"Silent zone: below {SILENT_KL} nats a divergence does not say which form is better, only that little "
+            f"moved: {listed(silent)} are not ranked by it; use tasks."
+        )
+    bounds = _grouped((quality.top_k, name) for name, quality in variants if quality.top_k is not None)
+    sentences += [
+        f"Divergences of {listed(bounds[count])} are lower bounds: only the {count} likeliest tokens were kept."
+        for count in sorted(bounds)
     ]
     return " ".join(sentences)
 
 
-def _paths(judged: Sequence[GenerationRow]) -> list[str]:
-    """Return whether step, prefill or forward pass was scored; empty for older records."""
-    paths: dict[str, list[str]] = {}
-    for row in judged:
-        if row.quality:
-            paths.setdefault(row.quality.path, []).append(row.variant)
-    sentences = []
-    if steps := paths.get("step"):
-        which = "Each" if len(steps) == len(judged) else listed(steps)
-        sentences.append(f"{which} was scored by the decode step that is timed, one token at a time.")
-    if prefills := paths.get("prefill"):
-        sentences.append(
-            f"Of {listed(prefills)} the numbers are of its prefill, which is all that the engine tells, and not of the "
-            "step that is timed: they stay out of the first table and of budgets."
-        )
-    if "forward" in paths and len(paths) > 1:
-        sentences.append(f"Of {listed(paths['forward'])} they are of the model's own forward, whatever the engine.")
-    return sentences
-
-
-def _tails(judged: Sequence[GenerationRow]) -> list[str]:
-    if not _has(judged, "change_low"):
-        return []
-    return ["Δp 0.1 % is the change that one token in a thousand falls below, Δp 99.9 % that one rises above."]
-
-
-def silent_words(judged: Sequence[GenerationRow]) -> list[str]:
-    """Return the variants whose divergences are too small to rank them; empty for one variant."""
-    silent = [row.variant for row in judged if row.quality and not row.quality.is_reference and row.quality.is_silent]
-    silent = list(dict.fromkeys(silent))
-    if len(silent) < 2:
-        return []
-    return [
-        f"Silent zone: below {SILENT_KL} nats a divergence does not say which form is better, only that little moved: "
-        f"{listed(silent)} are not ranked by it; use tasks."
-    ]
-
-
-def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
-    """Return the token at which each variant's greedy text leaves the baseline's; none for random weights."""
-    compared = [
-        row for row in rows if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
-    ]
-    if not compared or baseline is None:
-        return []
-    places = ", ".join(f"{plain_line(row.variant)} {_leaves(row)}" for row in compared)
-    return [f"Greedy text, against {plain_line(baseline)}'s (information, not a score): {places}."]
-
-
-def _leaves(row: GenerationRow) -> str:
-    if row.tokens_in_common == row.tokens_compared:
-        return f"the same for all {row.tokens_compared} tokens"
-    return f"differs from token {(row.tokens_in_common or 0) + 1} on"
-
-
-def _measured_on(judged: Sequence[GenerationRow]) -> str:
-    groups: dict[tuple[object, str], list[str]] = {}
-    for row in judged:
-        if row.quality:
-            groups.setdefault((row.quality.measured_on, _method(row.quality)), []).append(row.variant)
+def _measured_on(qualities: Sequence[tuple[str, Quality]]) -> str:
+    groups = _grouped(((quality.measured_on, _method(quality)), name) for name, quality in qualities)
     if len(groups) == 1:
-        return _method(next(row.quality for row in judged if row.quality))
+        return _method(qualities[0][1])
     return "; ".join(f"of {listed(variants)} {method}" for (_, method), variants in groups.items())
 
 
@@ -201,7 +225,24 @@ def _method(quality: Quality) -> str:
     )
 
 
-def _apart(judged: Sequence[GenerationRow]) -> list[str]:
+def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
+    """Return whether step, prefill or forward pass was scored."""
+    paths = _grouped((quality.path, name) for name, quality in qualities)
+    sentences = []
+    if steps := paths.get("step"):
+        which = "Each" if len(steps) == len(qualities) else listed(steps)
+        sentences.append(f"{which} was scored by the decode step that is timed, one token at a time.")
+    if prefills := paths.get("prefill"):
+        sentences.append(
+            f"Of {listed(prefills)} the numbers are of its prefill, which is all that the engine tells, and not of the "
+            "step that is timed: they stay out of the first table and of budgets."
+        )
+    if "forward" in paths and len(paths) > 1:
+        sentences.append(f"Of {listed(paths['forward'])} they are of the model's own forward, whatever the engine.")
+    return sentences
+
+
+def _incomparable(judged: Sequence[GenerationRow]) -> list[str]:
     texts = [row.variant for row in judged if row.perplexity is None]
     limited = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
     sentences = []
@@ -219,7 +260,7 @@ def _apart(judged: Sequence[GenerationRow]) -> list[str]:
 
 
 def _noise(floors: Sequence[float]) -> str:
-    low, high = significant(min(floors), 3), significant(max(floors), 3)
+    low, high = _three_digits(min(floors)), _three_digits(max(floors))
     if low == high:
         return (
             f"The baseline's divergence from itself, run twice, is {low}; what is not above it is {INDISTINGUISHABLE}."
@@ -230,50 +271,125 @@ def _noise(floors: Sequence[float]) -> str:
     )
 
 
-def _top_k(judged: Sequence[GenerationRow]) -> list[str]:
-    bounds: dict[int, list[str]] = {}
-    for row in judged:
-        if row.quality and not row.quality.is_reference and row.quality.top_k is not None:
-            bounds.setdefault(row.quality.top_k, []).append(row.variant)
-    return [
-        f"Divergences of {listed(variants)} are lower bounds: only the {count} likeliest tokens were kept."
-        for count, variants in sorted(bounds.items())
-    ]
+# Greedy text
 
 
-def difference_columns(rows: Sequence[GenerationRow]) -> list[Column[GenerationRow]]:
-    """Return the columns of the table of greedy text; none without texts."""
-    if not any(row.first_difference for row in rows):
-        return []
-    return [
-        Column["GenerationRow"]("variant", lambda row: row.variant, "left"),
-        Column["GenerationRow"]("same text", _of(lambda found: f"{found.same} of {found.prompts}")),
-        Column["GenerationRow"](
-            "first difference", _of(lambda found: f"token {found.token}" if found.token else MISSING)
-        ),
-        Column["GenerationRow"]("gap", _of(lambda found: MISSING if found.gap is None else significant(found.gap, 2))),
-        Column["GenerationRow"]("it is", _of(lambda found: found.verdict), "left"),
-        Column["GenerationRow"]("KL divergence", _divergence_of_row),
-    ]
+def _text(heading: str, text: Callable[[FirstDifference], str], align: str = "right") -> Column[GenerationRow]:
+    return Column(heading, _optional(lambda row: row.first_difference, text), align)
 
 
-def difference_caption(rows: Sequence[GenerationRow]) -> str:
-    """Return how to read the table; empty without texts."""
-    found = next((row.first_difference for row in rows if row.first_difference), None)
-    if found is None:
-        return ""
+TEXT_COLUMNS = [
+    VARIANT,
+    _text("same text", lambda difference: f"{difference.same} of {difference.prompts}"),
+    _text("first difference", lambda difference: f"token {difference.token}" if difference.token else MISSING),
+    _text("gap", lambda difference: MISSING if difference.gap is None else significant(difference.gap, 2)),
+    _text("it is", lambda difference: difference.verdict, "left"),
+    Column[GenerationRow](
+        "KL divergence",
+        lambda row: _three_digits(row.quality.against.kl_mean) if row.quality and row.first_difference else MISSING,
+    ),
+]
+
+
+def _text_caption(rows: Sequence[GenerationRow]) -> str:
+    prompts = next(row.first_difference.prompts for row in rows if row.first_difference)
     baseline = next((row.variant for row in rows if row.is_baseline), "the baseline")
     return (
-        f"Greedy text after {found.prompts} fixed prompts, against {baseline}'s: the earliest token that differs, and "
+        f"Greedy text after {prompts} fixed prompts, against {baseline}'s: the earliest token that differs, and "
         "the largest gap between the two likeliest tokens where a text first differs, in nats. Up to "
         f"{ROUNDING_GAP} it is rounding: another order of additions may swap the two. Above, the form or the engine "
         "computes something else; the KL divergence says how much."
     )
 
 
-def _divergence_of_row(row: GenerationRow) -> str:
-    return significant(row.quality.against.kl_mean, 3) if row.quality and row.first_difference else MISSING
+def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
+    """Return the token at which each variant's greedy text leaves the baseline's; none for random weights."""
+    places = [
+        f"{plain_line(row.variant)} the same for all {row.tokens_compared} tokens"
+        if row.tokens_in_common == row.tokens_compared
+        else f"{plain_line(row.variant)} differs from token {row.tokens_in_common + 1} on"
+        for row in rows
+        if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
+    ]
+    if not places or baseline is None:
+        return []
+    return [f"Greedy text, against {plain_line(baseline)}'s (information, not a score): {', '.join(places)}."]
 
 
-def _of(text: Callable[[FirstDifference], str]) -> Callable[[GenerationRow], str]:
-    return lambda row: text(row.first_difference) if row.first_difference else MISSING
+# Tasks
+
+
+class Paired(NamedTuple):
+    """Difference from the baseline's answers to the same questions, whose accuracy is correlated."""
+
+    change: float  # Accuracy minus the baseline's, between -1 and 1.
+    error: float  # Standard error of the change.
+    flips: float  # Share of questions that only one of the two answered rightly.
+    p: float  # Two-sided p of McNemar's exact test, which compares the two directions of flips.
+
+
+class Answers(NamedTuple):
+    """Answers of one variant in one task; `paired` is None for the baseline, or if its questions differ."""
+
+    variant: str
+    result: TaskResult
+    paired: Paired | None
+
+
+def task_answers(rows: Sequence[GenerationRow]) -> list[Answers]:
+    """Return the answers of all variants, task by task."""
+    by_task = {result.task: result for row in rows if row.is_baseline for result in row.tasks}
+
+    def difference(row: GenerationRow, result: TaskResult) -> Paired | None:
+        baseline = None if row.is_baseline else by_task.get(result.task)
+        return paired(result, baseline) if baseline and _procedure(baseline) == _procedure(result) else None
+
+    answers = [Answers(row.variant, result, difference(row, result)) for row in rows for result in row.tasks]
+    return sorted(answers, key=lambda answer: answer.result.task)
+
+
+def paired(variant: TaskResult, baseline: TaskResult) -> Paired:
+    changes = [int(after) - int(before) for after, before in zip(variant.right, baseline.right, strict=True)]
+    gained, lost = changes.count(1), changes.count(-1)
+    flips = gained + lost
+    tail = sum(math.comb(flips, fewer) for fewer in range(min(gained, lost) + 1))
+    return Paired(
+        change=statistics.fmean(changes),
+        error=(statistics.stdev(changes) if len(changes) > 1 else 0.0) / math.sqrt(len(changes)),
+        flips=flips / len(changes),
+        p=min(1.0, 2 * tail / (1 << flips)),
+    )
+
+
+def _procedure(result: TaskResult) -> tuple[object, ...]:
+    return result.version, result.harness, result.metric, result.few_shots, len(result.right)
+
+
+def _paired(heading: str, field: str, text: Callable[[Paired], str]) -> Column[Answers]:
+    return Column(
+        heading,
+        lambda row: text(row.paired) if row.paired else MISSING,
+        sort=lambda row: getattr(row.paired, field) if row.paired else None,
+    )
+
+
+TASK_COLUMNS = [
+    Column[Answers]("task", lambda row: row.result.task, "left"),
+    Column[Answers]("variant", lambda row: row.variant, "left"),
+    Column[Answers]("questions", lambda row: str(len(row.result.right)), sort=lambda row: len(row.result.right)),
+    Column[Answers](
+        "accuracy", lambda row: _tenths(row.result.accuracy), sort=lambda row: row.result.accuracy, is_more_better=True
+    ),
+    _paired("change", "change", lambda pair: f"{100 * pair.change:+.1f} ± {100 * pair.error:.1f} pp"),
+    _paired("flips", "flips", lambda pair: _tenths(pair.flips)),
+    _paired("p", "p", lambda pair: f"{pair.p:.3f}"),
+]
+
+
+def _task_caption(answers: Sequence[Answers]) -> str:
+    metrics = " or ".join(sorted({plain_line(row.result.metric) for row in answers}))
+    return (
+        f"Tasks by lm-evaluation-harness {plain_line(answers[0].result.harness)}, {metrics}. Change is relative to the "
+        "baseline on the same questions, ± its standard error; flips are questions that only one of the two answered "
+        "rightly; p is McNemar's exact test, not corrected for the number of rows."
+    )

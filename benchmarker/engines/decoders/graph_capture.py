@@ -3,10 +3,9 @@
 A capture fails on any operation that waits for the device, such as reading a number back. The error then names that
 line, which shows whose kernel cannot run this way.
 
-A kernel that a library launches on the default stream instead of the current one is the other danger: while a stream of
-torch's own is recorded, such a kernel runs at once and is missing from the graph, whose replays are then fast and
-wrong. So the recorded stream here is one that the default stream has to wait for, which turns such a launch into an
-error. The kernels in the graph are counted as well.
+While a stream of torch's own is recorded, a kernel that a library launches on the default stream runs at once and is
+missing from the graph, whose replays are then fast and wrong. So the recorded stream here is one that the default
+stream has to wait for, which turns such a launch into an error. The kernels in the graph are counted as well.
 """
 
 from __future__ import annotations
@@ -17,28 +16,28 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+import torch
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
 WARM_STEPS = 3
-"""Steps before a capture, in which kernels are loaded and tuned and get workspaces, while waiting is still allowed."""
+"""Steps before a capture, in which kernels are loaded and tuned and get workspaces."""
 LATE = "previous error during capture"
-"""Message of CUDA and HIP if the call that broke the capture reported no error itself, such as an unchecked launch."""
+"""Message of CUDA and HIP if the call that broke the capture reported no error itself."""
 NODES_THAT_RUN = (0, 1, 2)
-"""Values of CUgraphNodeType and hipGraphNodeType for a kernel, a copy and a fill."""
+"""CUgraphNodeType and hipGraphNodeType of a kernel, a copy and a fill."""
 BROKEN = 2
-"""Value of CUstreamCaptureStatus and hipStreamCaptureStatus for a capture that continues but can no longer succeed."""
+"""CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that can no longer succeed."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A recorded step."""
-
     replay: Step
-    """Runs it again on the same memory."""
+    """Runs the step again on the same memory."""
     pool_bytes: int | None
     """Memory reserved for temporary tensors of the step, which count as free between replays."""
     kernels: int | None = None
@@ -47,28 +46,20 @@ class Captured:
     """Function that was recorded. A graph contains only addresses: tensors that the step reads must live as long."""
 
 
-class Capture(Protocol):
-    """Function that runs a step a few times and records it. The tests have one that needs no device."""
-
-    def __call__(self, step: Step) -> Captured:
-        """Record a step. Raises UnsupportedError."""
+Capture = Callable[[Step], Captured]
+"""Runs a step a few times and records it, or raises UnsupportedError. The tests have one that needs no device."""
 
 
 def capture_for(device: Device) -> Capture | None:
-    """Return the device's capture; None on a CPU, which has no graphs."""
     return None if device.kind == "cpu" else GraphCapture(device)
 
 
 class GraphCapture:
-    """torch.cuda.CUDAGraph, which is a HIP graph on ROCm."""
-
     def __init__(self, device: Device) -> None:
         self._device = device
         self._stream: Any = None
 
     def __call__(self, step: Step) -> Captured:
-        import torch
-
         with torch.cuda.device(torch_device(self._device)):
             self._stream = self._stream or _blocking_stream()
             self._warm(step)
@@ -90,12 +81,7 @@ class GraphCapture:
             return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
-        """Return a sentence with the module whose kernel broke the capture; None if none is found.
-
-        The step is captured once more, and the capture's status is read after every module.
-        """
-        import torch
-
+        """Capture once more, and return a sentence with the module that broke the capture; None if none is found."""
         library = DriverLibrary()
         names: list[str] = []
 
@@ -114,8 +100,6 @@ class GraphCapture:
         return f"{names[0]} launches a kernel that no graph can hold, as one on the default stream" if names else None
 
     def _warm(self, step: Step) -> None:
-        import torch
-
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for _ in range(WARM_STEPS):
@@ -128,11 +112,9 @@ class GraphCapture:
 
 
 class DriverLibrary:
-    """CUDA's or HIP's own library, for status of captures that torch does not expose."""
+    """CUDA's or HIP's own library, for facts about captures that torch does not expose."""
 
     def __init__(self) -> None:
-        import torch
-
         name, self._prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so.1", "cu")
         try:
             self._library: ctypes.CDLL | None = ctypes.CDLL(name)
@@ -140,7 +122,6 @@ class DriverLibrary:
             self._library = None
 
     def kernels(self, graph: int) -> int | None:
-        """Count kernels, copies and fills in a graph; None if the library is missing."""
         count = ctypes.c_size_t()
         if not self._call("GraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count)):
             return None
@@ -155,7 +136,6 @@ class DriverLibrary:
         return running
 
     def is_broken(self, stream: int) -> bool:
-        """Return whether the capture of a stream can no longer succeed."""
         state = ctypes.c_int()
         return self._call("StreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(state)) and state.value == BROKEN
 
@@ -165,8 +145,6 @@ class DriverLibrary:
 
 
 def _blocking_stream() -> Any:
-    import torch
-
     handle = ctypes.c_void_p()
     torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
     return torch.cuda.ExternalStream(handle.value)
@@ -175,20 +153,16 @@ def _blocking_stream() -> Any:
 def _end_capture_of_random_numbers() -> None:
     """Let the current device draw random numbers again.
 
-    If a capture fails, torch leaves the state of its generator "being captured", and every later `torch.randn` raises.
-    A copy of the state has the same seed and offset, and is not being captured.
+    After a failed capture torch's generator is still "being captured", and `torch.randn` raises. A copy of its state
+    has the same seed and offset, and is not being captured.
     """
-    import torch
-
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())
 
 
 def operation(error: BaseException) -> str:
-    """Return the line of code that failed, and the first line of its message.
-
-    If ending the capture failed as well, the first error is the informative one.
-    """
+    """Return the line of code that failed, and the first line of its message."""
+    # If ending the capture failed as well, the first error is the informative one.
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/torch/" not in frame.filename]

@@ -1,1 +1,0 @@
-"""Recording steps as CUDA or HIP graphs, and compiling them with inductor."""

@@ -1,0 +1,212 @@
+"""The device's limits: rows beside their floors, predicted and reached decode rates, and the break-even of loading."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+from benchmarker.comparison.rows import cell_words
+from benchmarker.core.formatting import MISSING, decimal, percent, seconds
+from benchmarker.core.tables import Column, Sheet, code, plain_line
+from benchmarker.explain.values import Explanation, rate
+from benchmarker.report.columns import LIMITS_TITLE, names
+from benchmarker.report.explanations import ceiling_words
+from benchmarker.workloads.generation.demand import MBU_LIMIT
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns
+from benchmarker.workloads.generation.record import GenerationRecord
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
+
+QUANTIZED_AHEAD = ("gptq",)
+"""Quantizations done before loading; the others are done while loading."""
+COMPILED = ("compile", "native")
+"""Engines whose set-up is compilation, which a cache on disk shortens."""
+
+
+def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
+    """Return the table of the rows with known limits; None if there are none."""
+    members = [row for row in rows if row.floor_s is not None]
+    return Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),)) if members else None
+
+
+def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
+    columns: Columns = [
+        *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
+        *names(rows),
+        _column("TPOT ms", lambda row: row.tpot and row.tpot.value * 1e3, decimal),
+        _column("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
+        _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal),
+        _column("MBU", lambda row: row.mbu, _share, is_more_better=True),
+        _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_more_better=True),
+        _column("reached", lambda row: row.best_ratio_reached, _share, is_more_better=True),
+    ]
+    if any(row.kernels_per_token is not None for row in rows):
+        columns.append(_column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}"))
+    if any(row.same_tokens is not None for row in rows):
+        agreement = Column[GenerationRow](
+            "as eager",
+            lambda row: MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}",
+            sort=lambda row: row.same_tokens,
+            is_more_better=True,
+        )
+        columns.append(agreement)
+    return columns
+
+
+def _column(
+    heading: str,
+    value_of: Callable[[GenerationRow], float | None],
+    text: Callable[[float], str],
+    *,
+    is_more_better: bool = False,
+) -> Column[GenerationRow]:
+    def formatted(row: GenerationRow) -> str:
+        value = value_of(row)
+        return MISSING if value is None else text(value)
+
+    return Column(heading, formatted, sort=value_of, is_more_better=is_more_better)
+
+
+def _share(fraction: float) -> str:
+    return percent(fraction, places=0)
+
+
+def _limit_caption(rows: Sequence[GenerationRow]) -> str:
+    sentences = [
+        "Decode tok/s: without the time to the first token. Floor: the least time that a token can take, from the "
+        "bytes that it must read and the memory bandwidth measured in the same process (or its arithmetic, where that "
+        "takes longer); MBU is the share of that bandwidth that was used."
+    ]
+    if any(row.best_ratio is not None for row in rows):
+        sentences.append(
+            "Best is the ratio of the floors at one bandwidth, and so the largest speed-up that the variant can have; "
+            "reached is the share of it that it has against the baseline's quantization in the same engine."
+        )
+    if any(row.same_tokens is not None for row in rows):
+        sentences.append(f"As eager: how many of the first greedy tokens are those of {code('generate')}.")
+    return " ".join(sentences)
+
+
+def impossible(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return a line for each row that is faster than its memory allows."""
+    cached = ", because all that a token reads stays in the last cache: its memory is no limit for it."
+    error = " is impossible: an error of ours, in the bytes or in the bandwidth, and no speed. Please report it."
+    return [
+        f"{plain_line(row.variant)} at {cell_words(row.cell)}: MBU {_share(row.mbu)}"
+        + (cached if row.fits_cache else error)
+        for row in rows
+        if row.mbu is not None and row.mbu > MBU_LIMIT
+    ]
+
+
+def ceilings(comparison: Comparison) -> list[str]:
+    """Return a sentence for each variant on the rate that `cuda_graph` was predicted to reach and reached."""
+    rows = cast("Sequence[GenerationRow]", comparison.rows)
+    members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
+
+    def quantized(variant: str) -> tuple[object, ...]:
+        record = members[variant][0]
+        return record.variant.quant, tuple(sorted(record.variant.options.items())), record.model.dtype
+
+    def in_a_graph(explanation: Explanation) -> GenerationRow | None:
+        graphs = (row for row in rows if row.engine == "cuda_graph" and row.cell == explanation.cell)
+        return next((row for row in graphs if quantized(row.variant) == quantized(explanation.variant)), None)
+
+    explained = [] if comparison.differences else comparison.explained
+    return [
+        f"{plain_line(explanation.variant)} was to reach {ceiling_words(explanation.ceiling, explanation.unit)} in a "
+        f"graph; {plain_line(graph.variant)} decodes {rate(graph.decode_tokens_per_s)}"
+        for explanation in explained
+        if isinstance(explanation, Explanation)
+        if explanation.ceiling and (graph := in_a_graph(explanation)) and graph.decode_tokens_per_s
+    ]
+
+
+class Cost(NamedTuple):
+    """Seconds before the first token, with a cold and with a warm cache; None if not measured."""
+
+    cold_s: float | None
+    warm_s: float | None
+
+
+def break_evens(comparison: Comparison) -> list[str]:
+    """Return a sentence for each variant on its break-even in the profiled cell."""
+    cells = [explanation.cell for explanation in comparison.explained if isinstance(explanation, Explanation)]
+    if comparison.baseline is None or not cells or comparison.differences:
+        return []
+    members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
+    rows = {row.variant: row for row in cast("Sequence[GenerationRow]", comparison.rows) if row.cell == cells[0]}
+    baseline = rows.pop(comparison.baseline, None)
+    if baseline is None:
+        return []
+    before = cost_of(members[baseline.variant])
+    sentences = [break_even(baseline, row, costs=(before, cost_of(members[name]))) for name, row in rows.items()]
+    return [sentence for sentence in sentences if sentence]
+
+
+def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
+    """Return a sentence without its full stop; None if a rate or a cost is unknown.
+
+    Args:
+        costs: The baseline's and the variant's.
+    """
+    if baseline.rate is None or row.rate is None:
+        return None
+    saved_s = 1 / baseline.rate.value - 1 / row.rate.value
+    verdict = row.call.verdict if row.call else None
+    variant, other = plain_line(row.variant), plain_line(baseline.variant)
+    tokens = {
+        state: max(0, math.ceil((after - before) / saved_s))
+        for state, before, after in zip(("cold", "warm"), *costs, strict=True)
+        if before is not None and after is not None and saved_s > 0
+    }
+    if not tokens and saved_s > 0:
+        return None
+    if verdict in ("same", "inconclusive") or saved_s <= 0:
+        why = "is not faster" if saved_s <= 0 else f"is not told to be faster ({verdict})"
+        return f"{variant} {why} than {other}, and never pays for its loading"
+    counts = {state: f"{count:,} tokens" if count else "at once" for state, count in tokens.items()}
+    times = [
+        f"{state} {counts[state]} ({seconds(cost)} before the first token)"
+        for state, cost in (("warm", costs[1].warm_s), ("cold", costs[1].cold_s))
+        if state in counts and cost is not None
+    ]
+    untested = ", if the difference is real (not tested)" if verdict == "not tested" else ""
+    return f"{variant} has paid for itself against {other} after: {'; '.join(times)}{untested}"
+
+
+def cost_of(records: Sequence[GenerationRecord]) -> Cost:
+    """Return the cost of a variant before its first token."""
+    loads = [record.load for record in records if record.load]
+    if not loads:
+        return Cost(None, None)
+    load_s = statistics.median(load.load_s for load in loads)
+    quantized = [load.quantize_s for load in loads if load.quantize_s is not None]
+    cold, warm = _setup(records, "cold"), _setup(records, "warm")
+    skips_quantizing = any(
+        record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records
+    )
+    return Cost(
+        cold_s=None
+        if cold is None or skips_quantizing
+        else load_s + cold + (statistics.median(quantized) if quantized else 0.0),
+        warm_s=None if warm is None else load_s + warm,
+    )
+
+
+def _setup(records: Sequence[GenerationRecord], state: Literal["cold", "warm"]) -> float | None:
+    """Return the seconds of an engine's set-up; an unknown state of the compiler's cache counts for no state."""
+    engines = [record.engine for record in records if record.engine]
+    times = [
+        engine.setup_s
+        for engine in engines
+        if engine.setup_s is not None
+        and (engine.setup_cache == state or (not engine.setup_cache and engine.name not in COMPILED))
+    ]
+    if times:
+        return statistics.median(times)
+    return 0.0 if engines and all(engine.setup_s is None for engine in engines) else None
