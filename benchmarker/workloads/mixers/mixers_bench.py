@@ -136,17 +136,19 @@ class MixersBench(OperationBench[MixerImplementation]):
         errors = checked_errors(results, self.implementation, first, shape)
         output = results["o"]
         del results
-        fields: dict[str, Any] = {
-            "error": max(tensor.error for tensor in errors),
-            "tensors": errors,
-            "causal_error": self._causal_error(ready, output, self._inputs(shape, seed + 1)),
-        }
-        if self.implementation.is_softmax:
-            fields |= {"rows": len(rows_of(shape.seq_len)), "heads": shape.heads}
-        else:
-            fields |= {"rows": shape.seq_len, "heads": min(COMPARED_HEADS, shape.heads)}
-            fields |= {"lengths": CHUNK_ENDS, "lengths_error": self._chunk_end_error(shape)}
-        return MixersChecked(against="float64", tolerance=TOLERANCES[shape.dtype], **fields)
+        causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
+        is_softmax = self.implementation.is_softmax
+        return MixersChecked(
+            against="float64",
+            error=max(tensor.error for tensor in errors),
+            tolerance=TOLERANCES[shape.dtype],
+            tensors=errors,
+            rows=len(rows_of(shape.seq_len)) if is_softmax else shape.seq_len,
+            heads=shape.heads if is_softmax else min(COMPARED_HEADS, shape.heads),
+            causal_error=causal_error,
+            lengths=() if is_softmax else CHUNK_ENDS,
+            lengths_error=None if is_softmax else self._chunk_end_error(shape),
+        )
 
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
         """Return the relative change of the outputs before the middle when all later inputs change. Raises
