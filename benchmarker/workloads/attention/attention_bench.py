@@ -16,14 +16,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import WrongResultError
-from benchmarker.workloads.attention.attention_flops import demand_of
 from benchmarker.workloads.attention.attention_variants import (
     AttentionImplementation,
     implementation_of,
     source_sha256,
     variants_with_kernel,
 )
-from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts, AttentionTensorError
+from benchmarker.workloads.attention.record import (
+    AttentionCell,
+    AttentionChecked,
+    AttentionFacts,
+    AttentionTensorError,
+    demand_of,
+)
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
     AttentionShape,

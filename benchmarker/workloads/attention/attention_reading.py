@@ -20,8 +20,7 @@ from benchmarker.core.tables import plain_line
 from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.profiling.categories import Category, seconds_by_category
-from benchmarker.workloads.attention.attention_flops import scores_passes
-from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
+from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord, scores_passes
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
     LargestCall,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from benchmarker.core.errors import DeviceError, SpecError, did_you_mean
-from benchmarker.workloads.attention.attention_flops import demand_of as attention_demand
+from benchmarker.workloads.attention.record import demand_of as attention_demand
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import ContextParallelDemand
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint, ContextParallelSubject, KernelName

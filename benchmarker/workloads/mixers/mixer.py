@@ -7,7 +7,7 @@ reads from it (2 more); the delta rule first reads the value stored for the key 
     gated delta rule              6 * head_dim * value_dim
 
 The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
-`workloads/attention/attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
+`workloads/attention/record.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
 Kernels that work on chunks multiply more; the additional products do not count.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from benchmarker.workloads.attention.attention_flops import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
+from benchmarker.workloads.attention.record import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.mixers.record import MixerName, MixersDemand
 from benchmarker.workloads.mixers.spec import MixerShape
