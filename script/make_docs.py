@@ -23,8 +23,8 @@ from benchmarker.cli.run_options import as_json
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.first_table import first_table
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
 

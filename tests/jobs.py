@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
-from benchmarker.execution.make_job import make_job
-from benchmarker.schema.job import Procedure
+from benchmarker.cli import run_command
+from benchmarker.cli.run_options import parse
+from benchmarker.execution.jobs import make_job
+from benchmarker.schema.job import PROGRAM, Procedure
 from benchmarker.workloads.generation.spec import (
     GenerationJob,
     GenerationSubject,
@@ -37,6 +41,15 @@ def job_of(*, options: list[str] | None = None, **asked: Any) -> GenerationJob:
     job = make_job({**typed, "variant.options": options or None}, **asked)
     assert isinstance(job, GenerationJob)
     return job
+
+
+def read_job(arguments: Sequence[str]) -> Any:
+    """The job that `benchmarker run` makes of these arguments."""
+    workload, rest = run_command.workload_and_rest(arguments)
+    values = parse(workload, rest, PROGRAM)
+    assert values
+    job = run_command.job_of(workload, values)
+    return job.model_copy(update={"reproduce": f"{PROGRAM} {shlex.join(arguments)}".strip()})
 
 
 def job_with(

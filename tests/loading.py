@@ -61,7 +61,7 @@ def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "fl
 
 
 def facts_of(loaded: Loaded) -> LoadFacts:
-    return load_facts(loaded.model, load_s=1.0, peak_bytes=None, notes=loaded.notes, file_types=loaded.file_types)
+    return load_facts(loaded, load_s=1.0, peak_bytes=None)
 
 
 @torch.no_grad()

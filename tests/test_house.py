@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli import verb_group
+from benchmarker.cli import app as command_line
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -118,7 +118,6 @@ NAMED_ELSEWHERE = {
     "checkpoints.cache": "kinds of cached checkpoints",
     "checkpoints.gguf_file": "file format and library of the same name",
     "cli.machine_commands": "default of an option, and an option for one engine",
-    "cli.generate_command": "default of an option",
     "logs.log_runs": "terms in logs",
     "quality.judging_plan": "unquantized model, the reference of the quality measures",
 }
@@ -232,10 +231,10 @@ def test_help_imports_neither_pydantic_nor_markdown_nor_the_classes_of_records(a
 
 
 def test_help_is_printed_if_typer_needs_a_module_that_is_left_out(monkeypatch):
-    monkeypatch.setattr(verb_group, "UNUSED", {"rich.panel": "Other"})
+    monkeypatch.setattr(command_line, "UNUSED", {"rich.panel": "Other"})
     for module in ("typer.rich_utils", "rich.panel"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    verb_group.import_help_printer()
+    command_line.import_help_printer()
     assert "typer.rich_utils" not in sys.modules
     assert "rich.panel" not in sys.modules
 

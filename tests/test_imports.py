@@ -28,8 +28,8 @@ ABOVE = ("cli", "run", "__main__")
 """Modules above both. The doctor's tables use the report's."""
 
 WITHOUT_TORCH = (
-    "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.make_job "
-    "execution.job_file run workloads.generation.reading"
+    "cli core schema profiling comparison explain report logs sweep checkpoints quantization execution.jobs "
+    "run workloads.generation.reading"
 )
 HEAVY = {"torch", "transformers", "accelerate", "optimum", "gptqmodel", "torchao", "bitsandbytes"}
 

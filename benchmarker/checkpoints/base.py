@@ -34,6 +34,11 @@ class Checkpoint:
         return self.folder.suffix == GGUF_SUFFIX
 
     @property
+    def location(self) -> tuple[Path, dict[str, str]]:
+        """Folder and file name as arguments of transformers' `from_pretrained`."""
+        return (self.folder.parent, {"gguf_file": self.folder.name}) if self.is_gguf else (self.folder, {})
+
+    @property
     def quantization(self) -> dict[str, Any] | None:
         """`quantization_config` of the checkpoint, or None if it is not quantized."""
         quantization = self.config.get("quantization_config")

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
 from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, tensor_bytes, write_tensors
-from benchmarker.checkpoints.read_model import transformers_config
-from benchmarker.core.errors import ModelError
+from benchmarker.checkpoints.read_model import model_errors, transformers_config
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
 
@@ -42,12 +41,13 @@ def plan_tensors(
     planned: list[PlannedTensor] = []
     for name, linear in packed.items():
         assert needs.packing is not None
-        planned += needs.packing.tensors(
-            PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std), needs.options
-        )
-    for name, tensor in _stored(model):
+        shape = PlannedLinear(name, linear.in_features, linear.out_features, linear.bias is not None, std)
+        planned += needs.packing.tensors(shape, needs.options)
+    parameters = dict(model.named_parameters())
+    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
+    for name, tensor in model.state_dict().items():
         module, _, last = name.rpartition(".")
-        if module not in packed:
+        if name not in shared and module not in packed:
             owner = type(model.get_submodule(module)).__name__
             planned.append(plain_tensor(name, dtype, tuple(tensor.shape), _fill(owner, last, std)))
     return tuple(planned)
@@ -59,13 +59,8 @@ def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     config = transformers_config(source, str(source), trusted=trusted).get_text_config(decoder=True)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
-    except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{source}: transformers cannot build this model: {' '.join(str(error).split())[:200]}"
-        ) from error
+    with model_errors(f"{source}: transformers cannot build this model"), torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
     return model
 
 
@@ -80,12 +75,6 @@ def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
         # optimum requires the exact class too: subclasses are routers, for example.
         if type(module) is torch.nn.Linear and module is not head
     }
-
-
-def _stored(model: PreTrainedModel) -> list[tuple[str, torch.Tensor]]:
-    parameters = dict(model.named_parameters())
-    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)} - parameters.keys()
-    return [(name, tensor) for name, tensor in model.state_dict().items() if name not in shared]
 
 
 def _fill(owner: str, name: str, std: float) -> Fill:
@@ -172,11 +161,8 @@ def _write(
         shutil.copyfile(path, folder / path.name)
     generator = torch.Generator(device).manual_seed(SEED)
     shards = tuple(_shards(tensors))
-    names = (
-        [SINGLE]
-        if len(shards) == 1
-        else [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
-    )
+    names = [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]
+    names = names if len(shards) > 1 else [SINGLE]
     steps = count(1)
     for name, shard in zip(names, shards, strict=True):
         for _ in write_tensors(folder / name, shard, generator):

@@ -6,6 +6,7 @@ then the tensors. safetensors' own writer takes all tensors at once; dummies are
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -225,7 +226,23 @@ def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
     return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
 
 
-def folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
+MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
+"""Endings of the files of a model's folder that are read."""
+
+
+def model_fingerprint(model_id: str, endings: Sequence[str] = MODEL_FILES) -> str | None:
+    """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
+    # Looking up a name that is too long for a path is an error; it is no folder.
+    with contextlib.suppress(OSError, ValueError):
+        folder = Path(model_id).expanduser()
+        if folder.is_file():
+            return fingerprint(folder)
+        shipped = folder if folder.is_dir() else shipped_shape(model_id)
+        return _folder_fingerprint(shipped, endings) if shipped else None
+    return None
+
+
+def _folder_fingerprint(folder: Path, endings: Sequence[str]) -> str:
     total = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in endings and path.is_file():

@@ -101,12 +101,18 @@ def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *
 def transformers_config(folder: Path, model_id: str, *, trusted: bool) -> Any:
     from transformers import AutoConfig
 
+    with model_errors(f"{model_id}: transformers cannot build this model"):
+        config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+    return config
+
+
+@contextlib.contextmanager
+def model_errors(problem: str) -> Iterator[None]:
+    """Turn an error of transformers into a ModelError of one line."""
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+        yield
     except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{model_id}: transformers cannot build this model: {' '.join(str(error).split())[:200]}"
-        ) from error
+        raise ModelError(f"{problem}: {' '.join(str(error).split())[:200]}") from error
 
 
 @contextlib.contextmanager
@@ -176,19 +182,21 @@ def read_model(
     from transformers import AutoModelForCausalLM
 
     # None would override the checkpoint's own config.
-    extra = {} if quantization is None else {"quantization_config": quantization}
+    extra: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
+    folder, file = checkpoint.location
     try:
         if checkpoint.is_text_part:
             extra |= {"config": _text_config(checkpoint), "key_mapping": TEXT_TENSORS}
         if checkpoint.is_gguf:
-            extra |= {"config": _gguf_config(checkpoint), "gguf_file": checkpoint.folder.name}
+            extra |= {"config": _gguf_config(checkpoint)}
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder.parent if checkpoint.is_gguf else checkpoint.folder,
+            folder,
             dtype=getattr(torch, target.dtype),
             use_safetensors=True,
             trust_remote_code=checkpoint.trust_remote_code,
             output_loading_info=True,
             **_placement(target),
+            **file,
             **extra,
         )
     except SafetensorError as error:
@@ -226,7 +234,8 @@ def _text_config(checkpoint: Checkpoint) -> Any:
 def _gguf_config(checkpoint: Checkpoint) -> Any:
     from transformers import AutoConfig
 
-    config: Any = AutoConfig.from_pretrained(checkpoint.folder.parent, gguf_file=checkpoint.folder.name)
+    folder, file = checkpoint.location
+    config: Any = AutoConfig.from_pretrained(folder, **file)
     # transformers 5.23 uses the architecture's default even if the file states another size.
     if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
         config.head_dim = checkpoint.config["head_dim"]
@@ -252,21 +261,12 @@ def _placement(target: Target) -> dict[str, Any]:
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
     """Return the checkpoint's tokenizer, or None; ModelError if it cannot be read."""
-    if checkpoint.is_gguf:
-        if not checkpoint.has_gguf_tokenizer:
-            return None
-        folder, extra = checkpoint.folder.parent, {"gguf_file": checkpoint.folder.name}
-    else:
-        if not has_tokenizer(checkpoint.folder):
-            return None
-        folder, extra = checkpoint.folder, {}
+    folder, file = checkpoint.location
+    if not (checkpoint.has_gguf_tokenizer if file else has_tokenizer(folder)):
+        return None
     from transformers import AutoTokenizer
 
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, trust_remote_code=checkpoint.trust_remote_code, **extra
-        )
-    except (ValueError, OSError, KeyError, TypeError, ImportError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelError(f"{checkpoint.model_id}: its tokenizer cannot be read: {reason}") from error
+    trusted = checkpoint.trust_remote_code
+    with model_errors(f"{checkpoint.model_id}: its tokenizer cannot be read"):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted, **file)
     return tokenizer

@@ -4,23 +4,65 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Annotated
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from benchmarker import __version__
-from benchmarker.cli.compare_command import compare
-from benchmarker.cli.explain_command import explain
-from benchmarker.cli.generate_command import generate
-from benchmarker.cli.machine_commands import checkpoints, doctor, engines
-from benchmarker.cli.record_commands import history, import_logs, report, verify
-from benchmarker.cli.run_command import RunCommand, run_command
+from benchmarker.cli.machine_commands import checkpoints, doctor, engines, generate
+from benchmarker.cli.record_commands import compare, explain, history, import_logs, report, verify
+from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep
-from benchmarker.cli.verb_group import VerbGroup
-from benchmarker.core.console import print_what_can_be_printed
+from benchmarker.core.console import one_line_errors, print_what_can_be_printed
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+"""Classes, by module, that typer imports for help in markdown and for tracebacks. This program uses neither. Their
+markdown parser and code highlighter take a third of the time of `--help`."""
+
+
+class VerbGroup(TyperGroup):
+    """Group for `benchmarker`, `benchmarker checkpoint` and `benchmarker engine`, whose own options are all flags."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or set(args) & set(ctx.help_option_names):
+            import_help_printer()
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the flags with False as default: typer imports pydantic to check a missing value."""
+        flags = super().get_params(ctx)
+        for flag in flags:
+            flag.default = flag.default or False
+        return flags
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; a user's error and Ctrl-C end in one line and an exit code."""
+        with one_line_errors():
+            return super().invoke(ctx)
+
+
+def import_help_printer() -> None:
+    """Import typer's help printer with empty classes in place of the unused ones."""
+    absent = {module: name for module, name in UNUSED.items() if module not in sys.modules}
+    for module, name in absent.items():
+        sys.modules[module] = ModuleType(module)
+        setattr(sys.modules[module], name, type(name, (), {}))
+    try:
+        import_module("typer.rich_utils")
+    except (ImportError, AttributeError, TypeError):
+        # Another version of typer needs more of them. It then imports its printer itself, and the help takes longer.
+        pass
+    finally:
+        for module in absent:
+            del sys.modules[module]
+
+
 app = typer.Typer(
     cls=VerbGroup,
     help="Which quantization should I run on my GPU, and why is it fast or slow?\n\n"
@@ -29,18 +71,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run", cls=RunCommand)(run_command)
+app.command(cls=RunCommand)(run)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
-app.command()(generate)
-app.command()(compare)
-app.command()(explain)
-app.command()(report)
-app.command()(verify)
-app.command()(history)
+for verb in (generate, compare, explain, report, verify, history):
+    app.command()(verb)
 app.command("import")(import_logs)
 app.command()(doctor)
-app.add_typer(checkpoints, name="checkpoint")
-app.add_typer(engines, name="engine")
+app.add_typer(checkpoints, name="checkpoint", cls=VerbGroup)
+app.add_typer(engines, name="engine", cls=VerbGroup)
 
 
 def _version(wanted: bool) -> None:
@@ -58,7 +96,6 @@ def _options(
 
 
 def main() -> None:
-    """Run the `benchmarker` command."""
     print_what_can_be_printed()
     try:
         with contextlib.ExitStack() as stack:

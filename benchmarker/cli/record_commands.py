@@ -1,20 +1,191 @@
-"""Commands on saved records: `report`, `history`, `verify` and `import`."""
+"""Commands on saved records: `compare`, `explain`, `report`, `history`, `verify` and `import`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.cli.common_options import Force, Records, complete_columns
+from benchmarker.core.console import Terminal
+from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.core.tables import Block
+
+if TYPE_CHECKING:
+    from benchmarker.logs.explain_log import LogReading
 
 RESULTS = Path("results")
 PAGE_NAME = "report.html"
+FORMATS = ("text", "markdown", "csv", "json")
+EXPLANATION_FORMATS = ("markdown", "json")
+
+
+def compare(
+    paths: Records,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Variant that all speed-ups are relative to.  \\[default: the unquantized one in the same engine]"
+        ),
+    ] = None,
+    whole: Annotated[bool, typer.Option("--all", help="Print every table, cell, caption and caveat.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of the table, separated by commas, as 'TTFT,load'.", autocompletion=complete_columns
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None, typer.Option(help="Column to sort by, best row first.", autocompletion=complete_columns)
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="text, markdown (to paste), csv or json (one line or object per row, in base units).",
+            autocompletion=lambda: list(FORMATS),
+        ),
+    ] = "text",
+    force: Force = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Recommend one variant within these limits, as 'memory<6GiB, kld<0.05'.")
+    ] = None,
+    fail_if: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare two sweeps, before and after; exit 1 if a cell is significantly slower, as slower:5%."
+        ),
+    ] = None,
+) -> None:
+    """Compare saved records: print the best variant and one table.
+
+    Example: benchmarker compare results/nvidia-h100-80gb-hbm3
+
+    Example: benchmarker compare results/nvidia-h100-80gb-hbm3 --budget "memory<6GiB, kld<0.05"
+
+    Example: benchmarker compare results/nvidia-h100-80gb-hbm3 --all --format markdown
+
+    Example: benchmarker compare results/before results/after --fail-if slower:5%
+    """
+    if form not in FORMATS:
+        raise SpecError(f"--format {form}: no such format{did_you_mean(form, FORMATS)}")
+    if budget is not None and fail_if is not None:
+        raise SpecError("--budget and --fail-if are two different comparisons; give one of them")
+    if fail_if is not None:
+        _gate(paths, fail_if, baseline=baseline, as_json=form == "json", force=force)
+        return
+    from benchmarker.comparison.recommend import recommend
+    from benchmarker.comparison.results import to_rows
+    from benchmarker.core.tables import to_markdown
+    from benchmarker.report import compare as report
+    from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
+
+    comparison = report.compare(paths, baseline=baseline, force=force)
+    recommendation = recommend(comparison, budget) if budget is not None else None
+    sheet = report.chosen_sheet(comparison, columns, sort) if form != "json" and (columns or sort) else None
+    if form == "json":
+        answer = recommendation_to_dict(recommendation) if recommendation else to_rows(comparison)
+        typer.echo(json.dumps(answer, indent=1, allow_nan=False))
+    elif form == "csv":
+        typer.echo(report.to_csv(comparison, sheet), nl=False)
+    else:
+        blocks = report.brief(comparison, recommendation, sheet=sheet) if not whole else report.whole(comparison)
+        if whole and recommendation:
+            blocks = [*blocks, *recommendation_blocks(recommendation)]
+        if form == "markdown":
+            typer.echo(to_markdown(blocks), nl=False)
+        else:
+            Terminal().show(blocks)
+
+
+def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
+    """Print the result of the gate; exit with code 1 if it failed."""
+    from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
+    from benchmarker.report.compare import compare as compare_records
+
+    if len(paths) != 2:
+        raise SpecError(f"--fail-if compares two sweeps, before and after; {len(paths)} given")
+    before, after = (compare_records([path], baseline=baseline, force=force) for path in paths)
+    gate = check(before, after, limit=limit, force=force)
+    if as_json:
+        typer.echo(json.dumps(gate_to_rows(gate), indent=1, allow_nan=False))
+    else:
+        Terminal().table(gate_blocks(gate))
+    if gate.is_failed:
+        raise typer.Exit(1)
+
+
+def explain(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Records, folders of records, logs with profiler tables, or Chrome traces.")
+    ],
+    baseline: Annotated[
+        str | None, typer.Option(help="Variant with which the others are compared.  \\[default: the sweep's, or fp16]")
+    ] = None,
+    compare_tables: Annotated[
+        bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
+    ] = "markdown",
+    force: Force = False,
+) -> None:
+    """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
+
+    Example: benchmarker explain results/nvidia-h100-80gb-hbm3
+
+    Example: benchmarker explain old-run.log --compare
+
+    Example: benchmarker explain trace.json.gz
+    """
+    if form not in EXPLANATION_FORMATS:
+        raise SpecError(f"--format {form}: no such format{did_you_mean(form, EXPLANATION_FORMATS)}")
+    from benchmarker.explain.explain import explanations_to_rows
+    from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
+    from benchmarker.logs.table_report import table_to_row
+    from benchmarker.report.compare import compare, compare_records
+
+    files = [path for path in paths if is_log_or_trace(path)]
+    if compare_tables and not files:
+        raise SpecError("--compare shows the tables of a log side by side, and no log is given; records need no option")
+    readings = [read_log_or_trace(path) for path in files]
+    explained = [
+        compare_records(reading.records, baseline=baseline, force=force) for reading in readings if reading.records
+    ]
+    if records := [path for path in paths if path not in files]:
+        explained.append(compare(records, baseline=baseline, force=force))
+    if form == "json":
+        rows = [table_to_row(report) for reading in readings for report in reading.reports]
+        rows += [row for log in explained for row in explanations_to_rows(log.explained, log.contrasts)]
+        typer.echo(json.dumps(rows, indent=1, allow_nan=False))
+        return
+    from benchmarker.report.explanations import explained_blocks
+
+    terminal = Terminal()
+    for reading in readings:
+        for part in _tables(reading, is_side_by_side=compare_tables):
+            terminal.table(part)
+    for comparison in explained:
+        terminal.table(explained_blocks(comparison))
+
+
+def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
+    from benchmarker.logs.table_report import table_to_blocks, tables_contrasted, tables_side_by_side
+
+    parts = [table_to_blocks(report) for report in reading.reports]
+    if len(reading.reports) > 1:
+        parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
+        parts += [tables_contrasted(reading.reports)]
+    if reading.why_no_records:
+        parts.append([f"Its latencies are not used: {reading.why_no_records}."])
+    return [part for part in parts if part]
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
+    paths: Records,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]"),
@@ -23,30 +194,27 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="Variant that speed-ups are relative to.  \\[default: the sweep's, or fp16]")
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Write the tables and charts of a comparison as one HTML page that needs no network.
 
     Example: benchmarker report results/nvidia-h100-80gb-hbm3 -o report.html --plots plots
     """
-    with one_line_errors():
-        from benchmarker.comparison.ranking import ranking_of
-        from benchmarker.core.formatting import plural
-        from benchmarker.report.answer import answer
-        from benchmarker.report.compare import compare
-        from benchmarker.report.html.write import write_plots, write_report
+    from benchmarker.comparison.ranking import ranking_of
+    from benchmarker.core.formatting import plural
+    from benchmarker.report.answer import answer
+    from benchmarker.report.compare import compare
+    from benchmarker.report.html.write import write_plots, write_report
 
-        comparison = compare(paths, baseline=baseline, force=force)
-        page = output or (paths[0] / PAGE_NAME if len(paths) == 1 and paths[0].is_dir() else Path(PAGE_NAME))
-        write_report(comparison, page)
-        terminal = Terminal()
-        terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
-        terminal.line(f"report: {page}")
-        if plots is not None:
-            written = write_plots(comparison, plots)
-            terminal.line(f"plots: {plural(len(written), 'file', 'files')} in {plots}")
+    comparison = compare(paths, baseline=baseline, force=force)
+    page = output or (paths[0] / PAGE_NAME if len(paths) == 1 and paths[0].is_dir() else Path(PAGE_NAME))
+    write_report(comparison, page)
+    terminal = Terminal()
+    terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
+    terminal.line(f"report: {page}")
+    if plots is not None:
+        written = write_plots(comparison, plots)
+        terminal.line(f"plots: {plural(len(written), 'file', 'files')} in {plots}")
 
 
 def history(
@@ -59,16 +227,15 @@ def history(
 
     Example: benchmarker history fp16-compile results/reference
     """
-    with one_line_errors():
-        from benchmarker.report.history import history_sheets, variants_sheet
-        from benchmarker.schema.record_io import collect
+    from benchmarker.report.history import history_sheets, variants_sheet
+    from benchmarker.schema.record_io import collect
 
-        collected = collect(paths or [RESULTS])
-        Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
+    collected = collect(paths or [RESULTS])
+    Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of records.")],
+    paths: Records,
 ) -> None:
     """Recompute every number of the records and their tables from the raw samples, and print each difference.
 
@@ -79,19 +246,18 @@ def verify(
     from benchmarker.core.formatting import plural
     from benchmarker.report.verify import verify as verify_records
 
-    with one_line_errors():
-        verified = verify_records(paths)
-        terminal = Terminal()
-        for problem in verified.problems:
-            terminal.line(f"cannot be read: {problem}")
-        for mismatch in verified.mismatches:
-            terminal.line(str(mismatch))
-        wrong = [
-            f"{plural(len(verified.mismatches), 'does', 'do')} not follow from the samples" * bool(verified.mismatches),
-            f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
-        ]
-        numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
-        terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
+    verified = verify_records(paths)
+    terminal = Terminal()
+    for problem in verified.problems:
+        terminal.line(f"cannot be read: {problem}")
+    for mismatch in verified.mismatches:
+        terminal.line(str(mismatch))
+    wrong = [
+        f"{plural(len(verified.mismatches), 'does', 'do')} not follow from the samples" * bool(verified.mismatches),
+        f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
+    ]
+    numbers = f"{verified.numbers} numbers of {plural(verified.records, 'record', 'records')}"
+    terminal.line(f"{numbers} checked: " + (", ".join(filter(None, wrong)) or "all follow from the raw samples"))
     if not verified.is_right:
         raise typer.Exit(1)
 
@@ -120,29 +286,25 @@ def import_logs(
 
     Example: benchmarker import old-run.log --device "AMD Radeon PRO W7900"
     """
-    from benchmarker.core.errors import SpecError
     from benchmarker.core.formatting import slug
     from benchmarker.core.tables import Sheet
     from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import COLUMNS, read_tool_results
 
-    with one_line_errors():
-        results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
-        if results:
-            if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
-                raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-            Terminal().table([Sheet("", COLUMNS, [row for rows in results.values() for row in rows])])
-            return
-        if quant is not None and len(logs) > 1:
-            raise SpecError("--quant names the runs of one log; import several logs one by one")
-        quants = [name.strip() for name in quant.split(",")] if quant is not None else []
-        terminal = Terminal()
-        # All logs are read before anything is written, so that an error in the second leaves no partial import.
-        imports = [
-            (log, import_log(log, model=model, device=device, kind=kind, quants=quants, day=day)) for log in logs
-        ]
-        for log, records in imports:
-            folder = output or Path("results", "imported", slug(log.stem))
-            for record, path in zip(records, write_imports(records, folder), strict=True):
-                evidence = record.imported.evidence if record.imported else ""
-                terminal.line(f"{record.variant.name}: {evidence} -> {path}")
+    results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
+    if results:
+        if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
+            raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
+        Terminal().table([Sheet("", COLUMNS, [row for rows in results.values() for row in rows])])
+        return
+    if quant is not None and len(logs) > 1:
+        raise SpecError("--quant names the runs of one log; import several logs one by one")
+    quants = [name.strip() for name in quant.split(",")] if quant is not None else []
+    terminal = Terminal()
+    # All logs are read before anything is written, so that an error in the second leaves no partial import.
+    imports = [(log, import_log(log, model=model, device=device, kind=kind, quants=quants, day=day)) for log in logs]
+    for log, records in imports:
+        folder = output or Path("results", "imported", slug(log.stem))
+        for record, path in zip(records, write_imports(records, folder), strict=True):
+            evidence = record.imported.evidence if record.imported else ""
+            terminal.line(f"{record.variant.name}: {evidence} -> {path}")

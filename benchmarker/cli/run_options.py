@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from benchmarker.cli import completion
-from benchmarker.core.errors import SpecError
+from benchmarker.cli import common_options
+from benchmarker.core.errors import SpecError, comma_hint
 from benchmarker.schema.options import Option
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
@@ -31,43 +33,37 @@ COMMON_FIRST = {
         Path | None, typer.Option("--job", help="Job that a sweep saved, with all options; measure it again.")
     ],
     "variant": Annotated[
-        str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=completion.variants)
+        str | None, typer.Option(help="Name of one of the config's variants.", autocompletion=common_options.variants)
     ],
 }
-COMMON_LAST: dict[str, tuple[Any, Any]] = {
-    "device": (Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")], "auto"),
-    "output": (
-        Annotated[
-            Path | None,
-            typer.Option("--output", "-o", help="Folder for the record.  \\[default: results/<device>/<subject>]"),
-        ],
-        None,
-    ),
-    "part": (
-        Annotated[str | None, typer.Option(hidden=True, help="Share of a sweep that this process measures, as JSON.")],
-        None,
-    ),
-    "find_limit": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--find-limit",
-                help="Name of a size, such as seq_len: find the largest value that fits into memory, each in a "
-                "process of its own.",
-            ),
-        ],
-        None,
-    ),
-    "quiet": (Annotated[bool, typer.Option("--quiet", help="Print the table only.")], False),
-    "verbose": (Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")], False),
+COMMON_LAST = {
+    "device": common_options.DeviceName,
+    "output": Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the record.  \\[default: results/<device>/<subject>]"),
+    ],
+    "part": Annotated[
+        str | None, typer.Option(hidden=True, help="Share of a sweep that this process measures, as JSON.")
+    ],
+    "find_limit": Annotated[
+        str | None,
+        typer.Option(
+            "--find-limit",
+            help="Name of a size, such as seq_len: find the largest value that fits into memory, each in a "
+            "process of its own.",
+        ),
+    ],
+    "quiet": Annotated[bool, typer.Option("--quiet", help="Print the table only.")],
+    "verbose": common_options.Verbose,
 }
+DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
 LISTS = ("wholes", "words", "texts", "pairs")
 """Kinds of options that may be repeated; their values add up."""
 METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
 """Placeholder for the value in --help, by the kind; other kinds have typer's own."""
 COMPLETED: dict[str, Callable[[], list[str]]] = {
-    "variant.quant": completion.quantizations,
-    "variant.engine": completion.engines,
+    "variant.quant": common_options.quantizations,
+    "variant.engine": common_options.engines,
 }
 """Functions that complete the values of fields in a shell."""
 
@@ -77,36 +73,34 @@ class RunHelp:
     """Content of `--help` for a workload's run."""
 
     command: str
-    """`benchmarker run attention`."""
     example: str
-    """Arguments of a working example."""
     options: tuple[Option, ...]
 
 
-def run_help(workload: Workload) -> RunHelp:
-    """Make the help from the fields of the workload's job."""
-    from benchmarker.schema.registry import DEFAULT_WORKLOAD
+class RunOptions(TyperCommand):
+    """A command with the options of one workload and without arguments."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        if ctx.args:
+            raise SpecError(f"'{ctx.args[0]}' belongs to no option{comma_hint(ctx.args[0])}")
+        return rest
+
+
+def run_help(workload: Workload) -> RunHelp:
     name = "" if workload.name == DEFAULT_WORKLOAD else f" {workload.name}"
     return RunHelp(f"benchmarker run{name}", workload.example, tuple(workload.options()))
 
 
 def saved_help(arguments: Sequence[str]) -> RunHelp | None:
     """Return the saved help that the arguments of `benchmarker run` request; None for any other request."""
-    from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
-
     workload, rest = DEFAULT_WORKLOAD, list(arguments)
     if rest and rest[0] in WORKLOADS:
         workload, rest = rest[0], rest[1:]
-    if rest not in HELP_WORDS or not (FOLDER / f"{workload}.json").exists():
-        return None
-    return _saved(workload)
+    return _saved(workload) if rest in HELP_WORDS and (FOLDER / f"{workload}.json").exists() else None
 
 
 def quantization_names() -> str:
-    """Return the saved help of `--quant`, which lists the names."""
-    from benchmarker.schema.registry import DEFAULT_WORKLOAD
-
     return next(option.help for option in _saved(DEFAULT_WORKLOAD).options if option.flag == "--quant")
 
 
@@ -124,25 +118,42 @@ def as_json(workload: Workload) -> str:
     return head + "\n" + ",\n".join(lines) + "\n]}\n"
 
 
-def with_options(function: Callable[..., Any], run_help: RunHelp) -> Callable[..., Any]:
-    """Return the function with a signature from which typer makes the options of a workload's run."""
+def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return a command of click with a workload's options; typer makes them from the signature of a function.
+
+    Args:
+        function: Called with the values by parameter, and the context of typer as `context`.
+    """
 
     def call(**values: Any) -> Any:
-        return function(**values)
+        return function(values)
 
-    parameters = [_parameter("context", typer.Context, inspect.Parameter.empty)]
-    parameters += [_parameter(name, annotation, None) for name, annotation in COMMON_FIRST.items()]
-    parameters += [
-        _parameter(_name_of(option), _annotation(option), False if option.kind == "flag" else None)
-        for option in run_help.options
+    annotations: dict[str, Any] = {
+        "context": typer.Context,
+        **COMMON_FIRST,
+        **{_name_of(option): _annotation(option) for option in run_help.options},
+        **COMMON_LAST,
+    }
+    defaults = DEFAULTS | {_name_of(option): False for option in run_help.options if option.kind == "flag"}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=defaults.get(name))
+        for name, annotation in annotations.items()
     ]
-    parameters += [_parameter(name, annotation, default) for name, (annotation, default) in COMMON_LAST.items()]
+    parameters[0] = parameters[0].replace(default=inspect.Parameter.empty)
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    call.__annotations__ = annotations
     call.__doc__ = (
         f"Measure one variant, print the result and save its record.\n\nExample: {run_help.command} {run_help.example}"
     ).strip()
-    return call
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(cls=RunOptions, context_settings={"allow_extra_args": True})(call)
+    return typer.main.get_command(app)
+
+
+def parse(workload: Workload, words: Sequence[str], program: str) -> dict[str, Any] | None:
+    """Return the values of a run's options by parameter; print the help and return None if the words request it."""
+    values = command_of(run_help(workload), dict).main(list(words), prog_name=program, standalone_mode=False)
+    return values if isinstance(values, dict) else None
 
 
 def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,24 +187,19 @@ def _name_of(option: Option) -> str:
     return f"{option.place}_{option.flag}".replace(".", "_").replace("-", "_")
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
 def _annotation(option: Option) -> Any:
     default = f"  \\[default: {option.default}]" if option.default else ""
     # Brackets are text here, and markup for typer.
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
     kind = types.get(option.kind, list[str] | None if option.kind in LISTS else str | None)
-    complete = COMPLETED.get(option.place) if option.kind == "text" else None
     return Annotated[
         kind,
         typer.Option(
             option.flag,
             help=f"{text}{default}",
             rich_help_panel=option.panel,
-            autocompletion=complete,
+            autocompletion=COMPLETED.get(option.place) if option.kind == "text" else None,
             metavar=METAVARS.get(option.kind),
         ),
     ]

@@ -6,19 +6,19 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarker.core.console import Terminal, one_line_errors
+from benchmarker.cli.run_options import parse, typed_values
+from benchmarker.core.console import Terminal
 
 if TYPE_CHECKING:
-    from benchmarker.report.compare import Comparison
     from benchmarker.sweep.request import Options, Settings
-    from benchmarker.sweep.run_sweep import SweepResult
     from benchmarker.sweep.sweep_state import Failure
-    from benchmarker.sweep.workers.base import Tools
+    from benchmarker.sweep.workers import Tools
 
 DISPLAY = ("--quiet", "--verbose")
 """Options that change nothing that is measured. A resumed sweep does not keep them."""
@@ -100,24 +100,23 @@ def sweep(
     """
     from benchmarker.sweep.request import Settings, rounds_of
 
-    with one_line_errors():
-        settings = Settings(
-            rounds=rounds_of(rounds, quick=quick, publish=publish),
-            output=output,
-            resume=resume,
-            timeout_s=timeout,
-            load_timeout_s=load_timeout,
-            cell_timeout_s=cell_timeout,
-            seed=seed,
-            dry_run=dry_run,
-            allow_shared=allow_shared,
-            shared_imports=shared_imports,
-            max_rounds=max_rounds,
-            max_time_s=max_time,
-            places=places,
-            runtime_env=runtime_env,
-        )
-        failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
+    settings = Settings(
+        rounds=rounds_of(rounds, quick=quick, publish=publish),
+        output=output,
+        resume=resume,
+        timeout_s=timeout,
+        load_timeout_s=load_timeout,
+        cell_timeout_s=cell_timeout,
+        seed=seed,
+        dry_run=dry_run,
+        allow_shared=allow_shared,
+        shared_imports=shared_imports,
+        max_rounds=max_rounds,
+        max_time_s=max_time,
+        places=places,
+        runtime_env=runtime_env,
+    )
+    failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
     if failed:
         raise typer.Exit(1)
 
@@ -139,32 +138,44 @@ def sweep_config(
         report: Command that draws the report, before its arguments.
 
     Raises:
-        BenchmarkerError: The config or an option is wrong, or a record could not be saved.
         KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
     """
+    from benchmarker.core.errors import ResultsError
+    from benchmarker.report.compare import brief, compare
+    from benchmarker.sweep.interrupt import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
-    from benchmarker.sweep.workers.base import Tools
+    from benchmarker.sweep.workers import Tools
 
     content = read_config(config)
     words, options = split_arguments(arguments, content.experiment.workload)
     request = make_request(content, words, options, settings)
-    result = run_sweep(request, terminal, tools or Tools())
-    if result is None:
+    sweep, stopped = run_sweep(request, terminal, tools or Tools())
+    if sweep is None:
         return []
-    _print_result(result, terminal, config, report)
-    if result.stopped:
-        raise result.stopped
-    return result.failed
+    terminal.pin("")
+    drawn = None
+    try:
+        terminal.show(brief(compare([sweep.folder])))
+        drawn = _draw(sweep.folder, report)
+    except ResultsError as error:
+        terminal.line(f"no comparison: {error}")
+    terminal.line(f"records: {sweep.folder}")
+    if drawn:
+        terminal.line(drawn)
+    for failure in sweep.progress.failures:
+        _print_failure(failure, terminal)
+    if stopped:
+        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
+        terminal.line(f"resume with: {shlex.join(again)}")
+    is_out_of_time = isinstance(stopped, SweepTimeoutError)
+    if stopped and not is_out_of_time:
+        raise stopped
+    return [failure.name for failure in sweep.progress.failures] + ["time"] * is_out_of_time
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
-    """Return the words without an option (variants, a folder), and the parsed options for every run.
-
-    Raises:
-        SpecError: There is no such option, or its value is wrong.
-    """
-    from benchmarker.cli.run_command import parse_options
+    """Return the words without an option (variants, a folder), and the parsed options for every run."""
     from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
@@ -175,13 +186,10 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
     words: list[str] = []
     text: list[str] = []
     display: list[str] = []
-    is_value = False
-    for word in arguments:
-        name = word.partition("=")[0]
-        if is_value:
-            is_value = False
-            text.append(word)
-        elif not word.startswith("-"):
+    rest = iter(arguments)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if not word.startswith("-"):
             words.append(word)
         elif name not in takes_value:
             raise SpecError(f"no option '{name}'{did_you_mean(name, takes_value)}")
@@ -190,36 +198,9 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
         elif name in DISPLAY:
             display.append(word)
         else:
-            is_value = takes_value[name] and name == word
-            text.append(word)
-    typed, device = parse_options(workload, text)
-    return words, Options(typed, device, tuple(text), tuple(display))
-
-
-def _print_result(result: SweepResult, terminal: Terminal, config: Path, report: Sequence[str]) -> None:
-    terminal.pin("")
-    comparison = _compare(result.folder, terminal)
-    terminal.line(f"records: {result.folder}")
-    if comparison:
-        terminal.line(_draw(result.folder, report))
-    for failure in result.failures:
-        _print_failure(failure, terminal)
-    if result.stopped or result.out_of_time:
-        again = ["benchmarker", "sweep", str(config), "--resume", str(result.folder)]
-        terminal.line(f"resume with: {shlex.join(again)}")
-
-
-def _compare(folder: Path, terminal: Terminal) -> Comparison | None:
-    from benchmarker.core.errors import ResultsError
-    from benchmarker.report.compare import brief, compare
-
-    try:
-        comparison = compare([folder])
-    except ResultsError as error:
-        terminal.line(f"no comparison: {error}")
-        return None
-    terminal.show(brief(comparison))
-    return comparison
+            text += [word, *islice(rest, int(takes_value[name] and not equals))]
+    values = parse(workload, text, "benchmarker sweep") or {}
+    return words, Options(typed_values(workload, values), values["device"], tuple(text), tuple(display))
 
 
 def _draw(folder: Path, report: Sequence[str]) -> str:

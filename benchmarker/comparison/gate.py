@@ -33,6 +33,7 @@ from benchmarker.schema.registry import workload_of
 MUST_BE_EQUAL = ("device", "device kind")
 """Fields in which both sweeps must agree, besides those of the workload, such as the model. Other differences may be
 the tested change and are listed with the table."""
+UNTESTED = (None, "not tested")
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
-    """Compare two sweeps.
-
-    Args:
-        force: Compare sweeps of different devices or models.
+    """Compare two sweeps; with `force`, also those of different devices or models.
 
     Raises:
         ResultsError: An unreadable limit, sweeps of different subjects, or no cell that can be tested.
@@ -98,7 +96,7 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     allowed = parse_limit(limit)
     changed = _what_changed(before.records, after.records, force=force)
     changes = _changes(before.rows, after.rows, allowed)
-    if not any(change.is_failed or change.verdict not in (None, "not tested") for change in changes):
+    if not any(change.is_failed or change.verdict not in UNTESTED for change in changes):
         raise ResultsError(
             f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
             f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
@@ -113,26 +111,48 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     Raises:
         ResultsError: A forbidden difference without `force`.
     """
-    check_workload([*before, *after])
+    records = [*before, *after]
+    check_workload(records)
     workload = before[0].workload
     must_be_equal = (*MUST_BE_EQUAL, *workload_of(workload).must_be_equal)
-    differences = between_records([*before, *after])
-    forbidden = [difference for difference in differences if difference.field in must_be_equal] + between_inputs(
-        [*before, *after]
-    )
+    forbidden = [difference for difference in between_records(records) if difference.field in must_be_equal]
+    forbidden += between_inputs(records)
     if forbidden and not force:
         raise ResultsError(refusal(forbidden))
     fields = {**circumstances(workload), "commit": lambda record: record.environment.commit}
     sides = {field: (_values(before, value_of), _values(after, value_of)) for field, value_of in fields.items()}
-    was, now = ({record.variant.name: record.form for record in records} for records in (before, after))
+    was, now = ({record.variant.name: record.form for record in side} for side in (before, after))
     for name in sorted(was.keys() & now.keys()):
-        for field, old in was[name].items():
-            sides[f"{field} of {name}"] = old, now[name][field]
+        sides |= {f"{field} of {name}": (old, now[name][field]) for field, old in was[name].items()}
     return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
 
 
 def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
     return " or ".join(sorted({value_of(record) or "unknown" for record in records}))
+
+
+def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
+    after_rows = {(row.variant, row.cell): row for row in after}
+    variants = {row.variant for row in after}
+    pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
+    ratios = [rate_ratio(old, new, is_paired=False) if new else None for old, new in pairs]
+    tested = [ratio for ratio in ratios if ratio]
+    by_band, by_limit = iter(verdicts(tested)), iter(verdicts(tested, band=limit.fraction))
+    changes = []
+    for (old, new), ratio in zip(pairs, ratios, strict=True):
+        is_slower = next(by_limit) == "slower" if ratio else new is not None and new.status != "ok"
+        changes.append(
+            Change(
+                variant=old.variant,
+                cell=old.cell,
+                before=old,
+                after=new,
+                ratio=ratio,
+                verdict=next(by_band) if ratio else None,
+                is_failed=is_slower or _is_lost(old, new) or old.variant not in variants,
+            )
+        )
+    return tuple(changes)
 
 
 def _is_lost(old: Row, new: Row | None) -> bool:
@@ -141,42 +161,23 @@ def _is_lost(old: Row, new: Row | None) -> bool:
     return any(not failure.is_repeated and failure.status != "invalid" for failure in new.failures)
 
 
-def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
-    after_rows = {(row.variant, row.cell): row for row in after}
-    variants = {row.variant for row in after}
-    pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
-    ratios = {
-        index: ratio
-        for index, (old, new) in enumerate(pairs)
-        if new and (ratio := rate_ratio(old, new, is_paired=False))
-    }
-    tested = dict(zip(ratios, verdicts(list(ratios.values())), strict=True))
-    too_slow = {
-        index: verdict == "slower"
-        for index, verdict in zip(ratios, verdicts(list(ratios.values()), band=limit.fraction), strict=True)
-    }
-    return tuple(
-        Change(
-            variant=old.variant,
-            cell=old.cell,
-            before=old,
-            after=new,
-            ratio=ratios.get(index),
-            verdict=tested.get(index),
-            is_failed=too_slow.get(index, new is not None and new.status != "ok")
-            or _is_lost(old, new)
-            or old.variant not in variants,
-        )
-        for index, (old, new) in enumerate(pairs)
-    )
-
-
 def gate_blocks(gate: Gate) -> list[Block]:
     """Return headline, table, differences between the two sides, and how to read the table."""
-    blocks: list[Block] = [_headline(gate), Sheet("", _gate_columns(gate.changes), gate.changes)]
-    if gate.changed:
-        blocks.append(bullets(plain_line(line, longest=300) for line in gate.changed))
-    return [*blocks, _caption(gate)]
+    failed = sum(change.is_failed for change in gate.changes)
+    untested = sum(change.verdict in UNTESTED and not change.is_failed for change in gate.changes)
+    word, count = ("Failed", failed) if failed else ("Passed", len(gate.changes) - untested)
+    rest = f"; {untested} could not be tested" if untested else ""
+    return [
+        bold(f"{word} ({gate.limit.text}): {count} of {len(gate.changes)} cells{rest}"),
+        Sheet("", _columns(gate.changes), gate.changes),
+        bullets(plain_line(line, longest=300) for line in gate.changed),
+        f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
+        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
+        f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
+        f"cannot be tested; or if its variant is missing now. "
+        f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
+        f"same: within ±{percent(SAME_WITHIN, places=0)}.",
+    ]
 
 
 def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
@@ -197,16 +198,7 @@ def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
     ]
 
 
-def _headline(gate: Gate) -> str:
-    failed = sum(change.is_failed for change in gate.changes)
-    untested = sum(change.verdict in (None, "not tested") and not change.is_failed for change in gate.changes)
-    rest = f"; {untested} could not be tested" if untested else ""
-    if failed:
-        return bold(f"Failed ({gate.limit.text}): {failed} of {len(gate.changes)} cells{rest}")
-    return bold(f"Passed ({gate.limit.text}): {len(gate.changes) - untested} of {len(gate.changes)} cells{rest}")
-
-
-def _gate_columns(changes: Sequence[Change]) -> list[Column[Change]]:
+def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     headings = {change.before.ranking.heading for change in changes}
     heading = headings.pop() if len(headings) == 1 else changes[0].before.ranking.shown_unit
     return [
@@ -214,7 +206,7 @@ def _gate_columns(changes: Sequence[Change]) -> list[Column[Change]]:
         Column("variant", lambda change: change.variant, "left"),
         Column(f"before {heading}", lambda change: _rate(change.before)),
         Column(f"after {heading}", _after),
-        Column("after / before", _ratio_text),
+        Column("after / before", lambda change: f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING),
         Column("gate", _gate, "left"),
     ]
 
@@ -232,22 +224,7 @@ def _after(change: Change) -> str:
     return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate
 
 
-def _ratio_text(change: Change) -> str:
-    return f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING
-
-
 def _gate(change: Change) -> str:
     if change.is_failed:
         return Text(bold("failed"))
-    return "not tested" if change.verdict in (None, "not tested") else "passed"
-
-
-def _caption(gate: Gate) -> str:
-    return (
-        f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
-        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
-        f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
-        f"cannot be tested; or if its variant is missing now. "
-        f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
-        f"same: within ±{percent(SAME_WITHIN, places=0)}."
-    )
+    return "not tested" if change.verdict in UNTESTED else "passed"

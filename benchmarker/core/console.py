@@ -39,15 +39,11 @@ class Terminal:
     def __init__(self, *, quiet: bool = False, verbose: bool = False, streams: Streams | None = None) -> None:
         destination = streams or Streams(sys.stdout, sys.stderr)
         self._out = _console(destination.out)
-        self._error = _console(destination.error)
+        error = _console(destination.error)
         self._quiet = quiet
-        self._steps: Bar | Tenths = (
-            Bar(self._error)
-            if self._error.is_terminal and not self._error.is_dumb_terminal and not verbose
-            else Tenths(self._out)
-        )
+        self._steps: Bar | Tenths = Bar(error) if _can_redraw(error) and not verbose else Tenths(self._out)
         self._pinned = Pinned(self._out)
-        self.can_pin = self._out.is_terminal and not self._out.is_dumb_terminal and not quiet and not verbose
+        self.can_pin = _can_redraw(self._out) and not quiet and not verbose
 
     def line(self, text: str) -> None:
         if not self._quiet:
@@ -81,8 +77,7 @@ class Terminal:
 
     def _print(self, text: str) -> None:
         with self._beside_pins():
-            # A terminal wraps long lines by itself; rich would cut them, so that they could not be copied.
-            self._out.print(Text(clean(text)), soft_wrap=True, highlight=False)
+            _print_line(self._out, clean(text))
 
     @contextmanager
     def _beside_pins(self) -> Iterator[None]:
@@ -94,8 +89,6 @@ class Terminal:
 
 
 class Pinned:
-    """Lines at the bottom of a terminal, removed and redrawn around every other line."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._lines: list[str] = []
@@ -117,8 +110,7 @@ class Pinned:
         if not self._lines or len(self._lines) >= height or max(map(cell_len, self._lines)) >= width:
             return
         for line in self._lines:
-            self._console.print(Text(line), soft_wrap=True, highlight=False)
-        self._console.file.flush()
+            _print_line(self._console, line)
         self._drawn = len(self._lines)
 
 
@@ -134,46 +126,38 @@ class Bar:
 
     def step(self, what: str, completed: int, total: int) -> None:
         if self._progress is None or what != self._what:
-            self._begin(what, total)
-        assert self._progress is not None
-        finished = completed >= total
-        self._progress.update(self._task, completed=completed, total=max(total, 1), count=_count(completed, total)[2:])
-        if finished:
+            self._what, self._progress = what, self._new_progress()
+            self._task = self._progress.add_task(what, count="")
+        progress = self._progress
+        progress.update(self._task, completed=completed, total=max(total, 1), count=_count(completed, total)[2:])
+        if completed >= total:
             self._progress = None
             self.clear()
         elif self._drawn_at is None or time.monotonic() - self._drawn_at >= REDRAW_S:
-            self._draw(self._progress)
+            self.clear()
+            self._console.print(progress.make_tasks_table(progress.tasks))
+            self._drawn_at = time.monotonic()
 
     def clear(self) -> None:
         if self._drawn_at is not None:
             self._console.control(_UP_AND_CLEAR)
             self._drawn_at = None
 
-    def _begin(self, what: str, total: int) -> None:
+    def _new_progress(self) -> Progress:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        self._what = what
+        name = Column(no_wrap=True, overflow="ellipsis", max_width=40)
         columns = (
-            TextColumn(
-                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=40)
-            ),
+            TextColumn("{task.description}", markup=False, table_column=name),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[count]}", markup=False),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=self._console, auto_refresh=False)
-        self._task = self._progress.add_task(what, total=max(total, 1), count="")
-
-    def _draw(self, progress: Progress) -> None:
-        self.clear()
-        self._console.print(progress.make_tasks_table(progress.tasks))
-        self._drawn_at = time.monotonic()
+        return Progress(*columns, console=self._console, auto_refresh=False)
 
 
 class Tenths:
-    """Lines for a file, a pipe or a simple terminal: at the start, and after every further tenth."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._what = ""
@@ -185,8 +169,7 @@ class Tenths:
             self._what, self._tenth = what, -1
         if tenth > self._tenth:
             self._tenth = tenth
-            self._console.print(Text(f"  {what}{_count(finished, total)}"), soft_wrap=True, highlight=False)
-            self._console.file.flush()
+            _print_line(self._console, f"  {what}{_count(finished, total)}")
 
     def clear(self) -> None: ...
 
@@ -204,23 +187,27 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except BenchmarkerError as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        _print_line(_console(sys.stderr), clean(f"error: {' '.join(str(error).split())}"))
         raise SystemExit(2) from error
     except KeyboardInterrupt:
-        _say("interrupted")
+        _print_line(_console(sys.stderr), "interrupted")
         raise SystemExit(130) from None
 
 
 def print_what_can_be_printed() -> None:
-    """Replace letters outside the output's encoding by question marks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
-def _say(text: str) -> None:
-    console = _console(sys.stderr)
-    console.print(Text(clean(text)), soft_wrap=True, highlight=False)
+def _print_line(console: Console, text: str) -> None:
+    # A terminal wraps long lines by itself; rich would cut them, so that they could not be copied.
+    console.print(Text(text), soft_wrap=True, highlight=False)
+    console.file.flush()
+
+
+def _can_redraw(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
 
 
 def _console(stream: TextIO) -> Console:

@@ -106,8 +106,6 @@ class WrongTokenCountError(WrongResultError):
 
 
 class FieldError(ValueError):
-    """Invalid value in a variant that only a registry can detect."""
-
     def __init__(self, text: str, *, field: str = "") -> None:
         super().__init__(text)
         self.field = field
@@ -119,7 +117,6 @@ def first_line(error: BaseException) -> str:
 
 
 def sentence_of(error: BaseException) -> str:
-    """Return the text of an error in a record: the class name precedes messages of foreign exceptions."""
     if isinstance(error, BenchmarkerError) or not str(error).strip():
         return first_line(error)
     return f"{type(error).__name__}: {first_line(error)}"
@@ -139,7 +136,6 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 
 
 def comma_hint(word: str) -> str:
-    """Return the end of a sentence about an unexpected argument, which may be a second number of an option."""
     return "; numbers of one option have commas between them: 512,2048" if word.isdigit() else ""
 
 

@@ -58,8 +58,6 @@ TAIL_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams of the program itself."""
-
     out: TextIO
     error: TextIO
     log: Path | None = None

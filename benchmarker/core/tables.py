@@ -95,14 +95,11 @@ class Column(Generic[RowT]):
     sort: Callable[[RowT], float | None] | None = None
     """Number by which rows are sorted; None for a row without one. A column without this function sorts by text."""
     is_more_better: bool = False
-    """True if the best row has the largest number."""
     help: str = ""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table, from which every output is rendered."""
-
     title: str
     columns: Sequence[Column[Any]]
     rows: Sequence[Any]
@@ -111,7 +108,6 @@ class Sheet:
 
 
 Block = str | Sheet
-"""Paragraphs and bullets, or a table."""
 
 
 def cell(text: str) -> str:
@@ -175,8 +171,6 @@ _UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")
 
 @dataclass(frozen=True)
 class _Fitted:
-    """A column with its texts: the heading, then one per row."""
-
     texts: tuple[RichText, ...]
     is_left: bool
 

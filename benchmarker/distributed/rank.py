@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
 from benchmarker.core.process import end_with_parent
 from benchmarker.hardware.device import Device, find_device, kind_of
-
-if TYPE_CHECKING:
-    import torch
 
 PORT = "BENCHMARKER_RANK_PORT"
 """Variable with the port of rank 0's store."""
@@ -68,26 +67,24 @@ def key(kind: str, *numbers: int) -> str:
     return "/".join((kind, *map(str, numbers)))
 
 
+@dataclass(frozen=True)
 class Rank:
-    def __init__(self, number: int, count: int, store: Store, device: Device) -> None:
-        self.number = number
-        self.count = count
-        self.device = device
-        self._store = store
-        self._messages = 0
+    number: int
+    count: int
+    store: Store
+    device: Device
 
     def serve(self, answer: Callable[[Any], Any]) -> None:
         """Answer rank 0's messages until it sends `STOP`. Errors other than BenchmarkerError end this rank."""
-        while (message := self._store.take(key("message", self._messages))) != STOP:
-            self._store.put(key("answer", self.number, self._messages), _answer(answer, message, self.device))
-            self._messages += 1
-
-
-def _answer(answer: Callable[[Any], Any], message: Any, device: Device) -> dict[str, Any]:
-    try:
-        return {"answer": answer(message)}
-    except BenchmarkerError as error:
-        return {"error": str(error), "kind": kind_of(error, device)}
+        for number in itertools.count():
+            message = self.store.take(key("message", number))
+            if message == STOP:
+                return
+            try:
+                reply = {"answer": answer(message)}
+            except BenchmarkerError as error:
+                reply = {"error": str(error), "kind": kind_of(error, self.device)}
+            self.store.put(key("answer", self.number, number), reply)
 
 
 @contextlib.contextmanager
@@ -107,28 +104,18 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
         # Connects now instead of in the first exchange, which may be timed.
         device_id=rank_device if rank_device.type == "cuda" else None,
     )
-    with _variables(number, count, rank_device):
-        try:
-            yield
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def _variables(number: int, count: int, device: torch.device) -> Iterator[None]:
-    local = number if device.index is None else device.index
+    local = number if rank_device.index is None else rank_device.index
     values = {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(local)}
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def barrier(device: Device) -> None:

@@ -95,98 +95,29 @@ class LocalProcess:
         return how if code == -signal.SIGKILL or not lines else f"{how}: {lines[-1].strip()[:300]}"
 
 
-class RankProcesses:
-    def __init__(self, count: int, port: int, *, stuck: Callable[[RankError], None]) -> None:
-        self.failure: RankError | None = None
-        self.awaited: tuple[float, int] | None = None
-        """Deadline of the work of all ranks on the monotonic clock, and the number of its message."""
-        self._stuck = stuck
-        self._port = port
-        self._is_closing = threading.Event()
-        self._processes = _started(count, port)
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
-
-    def end(self, failure: RankError) -> None:
-        self.failure = self.failure or failure
-        for process in self._processes.values():
-            process.kill()
-
-    def expect_end(self) -> None:
-        self._is_closing.set()
-
-    def wait(self) -> None:
-        self.expect_end()
-        deadline_s = time.monotonic() + CLOSE_S
-        for process in self._processes.values():
-            process.wait(max(0.0, deadline_s - time.monotonic()))
-        self._watcher.join(CLOSE_S)
-
-    def _watch(self) -> None:
-        store = Store(self._port)
-        beats: dict[int, tuple[int | None, float]] = dict.fromkeys(self._processes, (None, time.monotonic()))
-        while not self._is_closing.wait(TICK_S):
-            for number in beats:
-                failure = self._checked(store, number, beats)
-                if failure:
-                    self.end(failure)
-                    self._free(failure)
-                    return
-
-    def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
-        process = self._processes[number]
-        if reported := store.read(key("failure", number)):
-            return RankError(number, reported["reason"], reported["kind"])
-        if process.has_ended():
-            return RankError(number, process.end_words(), "crash")
-        beat, now = store.read(key("beats", number)), time.monotonic()
-        if beat != beats[number][0]:
-            beats[number] = beat, now
-        elif beat is not None and now - beats[number][1] > SILENT_S:
-            return RankError(number, f"gave no sign of life for {SILENT_S:g} s", "timeout")
-        until_s, message = self.awaited or (now, 0)
-        is_late = now > until_s and store.read(key("answer", number, message)) is None
-        return RankError(number, LATE, "timeout") if is_late else None
-
-    def _free(self, failure: RankError) -> None:
-        break_off()
-        deadline_s = time.monotonic() + FREED_S
-        while self.awaited and time.monotonic() < deadline_s:
-            time.sleep(TICK_S / 4)
-        if self.awaited:
-            # Stuck inside the driver or a library, which no exception reaches.
-            self._stuck(failure)
-            os._exit(1)
-
-
-def break_off() -> None:
-    """Abort the exchange that this process waits in."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        # Only NCCL supports it; gloo notices by itself that the others are gone.
-        with contextlib.suppress(RuntimeError):
-            dist.distributed_c10d._abort_process_group()
-
-
-def _started(count: int, port: int) -> dict[int, RankProcess]:
-    if not is_torchrun():
-        return {number: LocalProcess(number, port) for number in range(1, count)}
-    from benchmarker.distributed.torchrun import request_ranks
-
-    return request_ranks(count, port)
-
-
 class Ranks:
-    """All ranks, from rank 0."""
+    """All ranks, from rank 0. A thread watches the processes of ranks 1 and higher."""
 
-    def __init__(self, store: Store, device: Device, others: RankProcesses, *, count: int) -> None:
+    def __init__(self, store: Store, device: Device, count: int, stuck: Callable[[RankError], None]) -> None:
         self.count = count
         self._store = store
         self._device = device
-        self._others = others
+        self._stuck = stuck
         self._messages = 0
         self._longest_s: dict[str, float] = {}
+        self._failure: RankError | None = None
+        self._awaited: tuple[float, int] | None = None
+        """Deadline of the work of all ranks on the monotonic clock, and the number of its message."""
+        self._is_closing = threading.Event()
+        self._processes: Mapping[int, RankProcess]
+        if is_torchrun():
+            from benchmarker.distributed.torchrun import request_ranks
+
+            self._processes = request_ranks(count, store.port)
+        else:
+            self._processes = {number: LocalProcess(number, store.port) for number in range(1, count)}
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
 
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
@@ -208,11 +139,33 @@ class Ranks:
         self._longest_s[kind] = max(longest_s or 0.0, time.monotonic() - began_s)
         return result, answers
 
+    def join(self, devices: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+        """Wait until all ranks are ready, and return their process group."""
+        self._store.put(key("ready", 0), True)
+        for number in range(1, self.count):
+            self._take(key("ready", number))
+        return process_group(0, self.count, self._store.port, devices[0])
+
+    def close(self) -> None:
+        self._is_closing.set()
+        if self._failure:
+            break_off()
+        else:
+            self._store.put(key("message", self._messages), STOP)
+
+    def wait(self) -> None:
+        """Wait until all processes have ended, and kill those that take too long."""
+        self._is_closing.set()
+        deadline_s = time.monotonic() + CLOSE_S
+        for process in self._processes.values():
+            process.wait(max(0.0, deadline_s - time.monotonic()))
+        self._watcher.join(CLOSE_S)
+
     @contextmanager
     def guarded(self, limit_s: float) -> Iterator[None]:
-        if self._others.failure:
-            raise self._others.failure
-        self._others.awaited = time.monotonic() + limit_s, self._messages
+        if self._failure:
+            raise self._failure
+        self._awaited = time.monotonic() + limit_s, self._messages
         try:
             yield
         except UnsupportedError:
@@ -222,28 +175,15 @@ class Ranks:
         except Exception as error:
             if not self._device.is_out_of_memory(error):
                 self._raise_soon(error)
-            self._others.end(RankError(0, f"{first_line(error)}; the ranks cannot go on", "other"))
+            self._end(RankError(0, f"{first_line(error)}; the ranks cannot go on", "other"))
             raise
         except KeyboardInterrupt:
-            self._others.end(RankError(0, "interrupted", "interrupted"))
+            self._end(RankError(0, "interrupted", "interrupted"))
             raise
         finally:
-            self._others.awaited = None
-        if self._others.failure:
-            raise self._others.failure
-
-    def join(self, devices: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-        self._store.put(key("ready", 0), True)
-        for number in range(1, self.count):
-            self._take(key("ready", number))
-        return process_group(0, self.count, self._store.port, devices[0])
-
-    def close(self) -> None:
-        self._others.expect_end()
-        if self._others.failure:
-            break_off()
-        else:
-            self._store.put(key("message", self._messages), STOP)
+            self._awaited = None
+        if self._failure:
+            raise self._failure
 
     def _answer(self, rank: int) -> Any:
         answer = self._take(key("answer", rank, self._messages))
@@ -252,18 +192,68 @@ class Ranks:
         return answer["answer"]
 
     def _take(self, key: str) -> Any:
-        while self._others.failure is None:
+        while self._failure is None:
             if (value := self._store.read(key)) is not None:
                 return value
             time.sleep(POLL_S)
-        raise self._others.failure
+        raise self._failure
 
     def _raise_soon(self, error: Exception) -> None:
         deadline_s = time.monotonic() + 4 * TICK_S
-        while self._others.failure is None and time.monotonic() < deadline_s:
+        while self._failure is None and time.monotonic() < deadline_s:
             time.sleep(TICK_S / 4)
-        if self._others.failure:
-            raise self._others.failure from error
+        if self._failure:
+            raise self._failure from error
+
+    def _end(self, failure: RankError) -> None:
+        self._failure = self._failure or failure
+        for process in self._processes.values():
+            process.kill()
+
+    def _watch(self) -> None:
+        store = Store(self._store.port)
+        beats: dict[int, tuple[int | None, float]] = dict.fromkeys(self._processes, (None, time.monotonic()))
+        while not self._is_closing.wait(TICK_S):
+            for number in beats:
+                if failure := self._checked(store, number, beats):
+                    self._end(failure)
+                    self._free(failure)
+                    return
+
+    def _checked(self, store: Store, number: int, beats: dict[int, tuple[int | None, float]]) -> RankError | None:
+        process = self._processes[number]
+        if reported := store.read(key("failure", number)):
+            return RankError(number, reported["reason"], reported["kind"])
+        if process.has_ended():
+            return RankError(number, process.end_words(), "crash")
+        beat, now = store.read(key("beats", number)), time.monotonic()
+        if beat != beats[number][0]:
+            beats[number] = beat, now
+        elif beat is not None and now - beats[number][1] > SILENT_S:
+            return RankError(number, f"gave no sign of life for {SILENT_S:g} s", "timeout")
+        until_s, message = self._awaited or (now, 0)
+        is_late = now > until_s and store.read(key("answer", number, message)) is None
+        return RankError(number, LATE, "timeout") if is_late else None
+
+    def _free(self, failure: RankError) -> None:
+        break_off()
+        deadline_s = time.monotonic() + FREED_S
+        while self._awaited and time.monotonic() < deadline_s:
+            time.sleep(TICK_S / 4)
+        if self._awaited:
+            # Stuck inside the driver or a library, which no exception reaches.
+            self._stuck(failure)
+            os._exit(1)
+
+
+def break_off() -> None:
+    """Abort the exchange that this process waits in."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        # Only NCCL supports it; gloo notices by itself that the others are gone.
+        with contextlib.suppress(RuntimeError):
+            dist.distributed_c10d._abort_process_group()
 
 
 @contextmanager
@@ -278,7 +268,7 @@ def open_ranks(
     """Start the other ranks and join their process group. Raises RankError.
 
     Args:
-        function: Function of a module that each other rank runs. It takes its Rank and the arguments.
+        function: Function of a module that each other rank runs.
         devices: Device of each rank, as torch names it; the first is this process's own.
         stuck: Called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
@@ -286,9 +276,8 @@ def open_ranks(
     name = {"module": function.__module__, "function": function.__qualname__}
     store.put(TASK, {**name, "arguments": arguments, "devices": list(devices)})
     with contextlib.ExitStack() as stack:
-        others = RankProcesses(len(devices), store.port, stuck=stuck)
-        stack.callback(others.wait)
-        ranks = Ranks(store, device, others, count=len(devices))
+        ranks = Ranks(store, device, len(devices), stuck)
+        stack.callback(ranks.wait)
         with ranks.guarded(FIRST_S):
             stack.enter_context(ranks.join(devices))
         stack.callback(ranks.close)

@@ -15,9 +15,8 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.core.formatting import MISSING, decimal, gib
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
-from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.findings import Finding, Machine, findings, look
 from benchmarker.doctor.instruments import Reading, readings
-from benchmarker.doctor.machine import Machine, look
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
@@ -124,7 +123,6 @@ def _cell_reason(folder: Path) -> str | None:
 
 
 def machine_lines(machine: Machine) -> str:
-    """Return a list of the machine's properties."""
     around = machine.environment
     device = around.device
     parts = [
@@ -148,7 +146,6 @@ def machine_lines(machine: Machine) -> str:
 
 
 def finding_lines(all_findings: Sequence[Finding]) -> str:
-    """Return one line per finding, with its remedy below."""
     lines = []
     for finding in all_findings:
         lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
@@ -177,7 +174,6 @@ def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
 
 
 def reading_table(readings: Sequence[Reading]) -> list[Block]:
-    """Return a table of the instruments with reference and measured values."""
     verdicts = {True: "right", False: Text(bold("wrong")), None: "unknown"}
     columns = [
         Column[Reading]("instrument", lambda reading: reading.instrument, "left"),

@@ -1,15 +1,31 @@
-"""Findings: each rule examines the machine and reports obstacles to good numbers, with remedies."""
+"""Properties of a machine, gathered once, and the findings: obstacles to good numbers, with remedies."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
-from benchmarker.core.formatting import GIB, gib
-from benchmarker.doctor.machine import Machine
+import psutil
 
+from benchmarker.checkpoints.cache import cache_folder
+from benchmarker.checkpoints.find import transport_error
+from benchmarker.core.errors import installed_version
+from benchmarker.core.formatting import GIB, gib
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.gpu import Gpu, all_gpus, has_amd_driver
+from benchmarker.hardware.read_environment import environment
+from benchmarker.schema.record import Environment
+
+HUB_LIMIT_S = 5.0
+COMPILERS = ("g++", "c++", "clang++")
+LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "nvidia-ml-py", "ray")
 MODEL_BYTES = 8_100_000_000
 """Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space."""
 BUSY_BYTES = 2 * GIB
@@ -19,18 +35,103 @@ LEAST_CAPABILITY = (7, 0)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One result of a rule."""
+class Machine:
+    environment: Environment
+    torch_for: Literal["cuda", "rocm", "cpu"]
+    torch_runtime: str | None
+    """CUDA or HIP version that torch is built for."""
+    torch_sees_gpu: bool
+    torch_says: str | None
+    architectures: tuple[str, ...]
+    """Architectures for which torch has kernels: `sm_90`, `gfx90a`."""
+    gpus: tuple[Gpu, ...]
+    """GPUs of every driver, whether or not torch can use them."""
+    has_amd: bool
+    """True for an AMD driver, even if no GPU can be read through it."""
+    has_triton: bool
+    compiler: str | None
+    hub: str | None
+    cache: Path
+    free_bytes: int
+    """Free bytes for the hub's cache or benchmarker's own, whichever has less."""
+    busy_processors: float
+    """Mean number of processors that programs used over one second."""
+    missing: tuple[str, ...]
 
+
+def look(device: Device) -> Machine:
+    """Gather the properties, with one request to the hub."""
+    import torch
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    gpus = all_gpus()
+    sees_gpu = torch.cuda.is_available()
+    cache = Path(HF_HUB_CACHE)
+    return Machine(
+        environment=environment(device),
+        torch_for="rocm" if torch.version.hip else "cuda" if torch.version.cuda else "cpu",
+        torch_runtime=torch.version.hip or torch.version.cuda,
+        torch_sees_gpu=sees_gpu,
+        torch_says=None if sees_gpu else _why_no_gpu(),
+        architectures=tuple(torch.cuda.get_arch_list()) if sees_gpu else (),
+        gpus=gpus,
+        has_amd=has_amd_driver() or any(gpu.vendor == "AMD" for gpu in gpus),
+        has_triton=find_spec("triton") is not None,
+        compiler=next(filter(None, map(shutil.which, (os.environ.get("CXX") or "", *COMPILERS))), None),
+        hub=_why_no_hub(),
+        cache=cache,
+        free_bytes=min(_free_bytes(cache), _free_bytes(cache_folder())),
+        busy_processors=psutil.cpu_percent(interval=1.0) / 100 * (psutil.cpu_count() or 1),
+        missing=tuple(name for name in LIBRARIES if installed_version(name) is None),
+    )
+
+
+def _why_no_gpu() -> str | None:
+    import torch
+
+    if not torch.version.cuda and not torch.version.hip:
+        return None
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _why_no_hub() -> str | None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info("Qwen/Qwen3-4B", timeout=HUB_LIMIT_S)
+    except OfflineModeIsEnabled:
+        return "HF_HUB_OFFLINE is set"
+    except HfHubHTTPError as error:
+        # A refused request still shows that the hub can be reached.
+        return f"HTTP status {error.response.status_code}" if error.response.status_code >= 500 else None
+    except (OSError, transport_error()) as error:
+        return type(error).__name__
+    return None
+
+
+def _free_bytes(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+@dataclass(frozen=True)
+class Finding:
     level: Literal["no", "note", "ok"]
     """`no`: something does not work; `note`: it works, but affects the numbers or needs a remark."""
     what: str
     do: str | None = None
-    """Remedy."""
+
+
+_no = partial(Finding, "no")
+_note = partial(Finding, "note")
 
 
 def findings(machine: Machine) -> list[Finding]:
-    """Return the findings of all rules, the most serious first."""
     conclusions = [finding for rule in RULES for finding in rule(machine)]
     return sorted(conclusions, key=lambda finding: ("no", "note", "ok").index(finding.level))
 
@@ -39,35 +140,27 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
     if machine.torch_sees_gpu:
         yield Finding("ok", f"torch uses {machine.environment.device.name}")
         return
-    if not machine.cards:
-        yield Finding("note", "there is no GPU: everything is measured on the processor")
+    if not machine.gpus and not machine.has_amd:
+        yield _note("there is no GPU: everything is measured on the processor")
         return
-    name = machine.cards[0].name
-    if machine.torch_for == "cpu":
+    gpu = next(iter(machine.gpus), None)
+    name, driver, newest = (_name(gpu), gpu.driver, gpu.newest_cuda) if gpu else ("an AMD card", None, None)
+    if machine.torch_for != ("rocm" if machine.has_amd else "cuda"):
         wanted = "ROCm" if machine.has_amd else "CUDA"
-        yield Finding(
-            "no",
-            f"there is {name}, but this torch is built for CPUs only",
+        built_for = {"rocm": "ROCm", "cuda": "CUDA", "cpu": "CPUs only"}[machine.torch_for]
+        yield _no(
+            f"there is {name}, but this torch is built for {built_for}",
             f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
         )
-    elif machine.has_amd != (machine.torch_for == "rocm"):
-        wanted = "ROCm" if machine.has_amd else "CUDA"
-        yield Finding(
-            "no",
-            f"there is {name}, but this torch is built for {'ROCm' if machine.torch_for == 'rocm' else 'CUDA'}",
-            f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
-        )
-    elif _is_older(machine.cards[0].supports, machine.torch_runtime):
-        card = machine.cards[0]
-        yield Finding(
-            "no",
-            f"driver {card.driver} runs CUDA {card.supports}, and this torch is built for {machine.torch_runtime}",
-            f"update the driver, or install a torch built for CUDA {card.supports} or older",
+    # A driver supports every CUDA of its major version.
+    elif newest and machine.torch_runtime and _numbers(newest)[0] < _numbers(machine.torch_runtime)[0]:
+        yield _no(
+            f"driver {driver} runs CUDA {newest}, and this torch is built for {machine.torch_runtime}",
+            f"update the driver, or install a torch built for CUDA {newest} or older",
         )
     else:
         reason = f": {machine.torch_says}" if machine.torch_says else ""
-        yield Finding(
-            "no",
+        yield _no(
             f"there is {name}, but torch does not see it{reason}",
             "check CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, and in a container that the card is passed in"
             if not machine.has_amd
@@ -75,11 +168,8 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
         )
 
 
-def _is_older(supported: str | None, built_for: str | None) -> bool:
-    """Compare major versions: a driver supports every CUDA of its major version."""
-    if not supported or not built_for:
-        return False
-    return int(supported.split(".")[0]) < int(built_for.split(".")[0])
+def _name(gpu: Gpu) -> str:
+    return gpu.name or f"an {gpu.vendor} card"
 
 
 def _architecture(machine: Machine) -> Iterator[Finding]:
@@ -88,8 +178,7 @@ def _architecture(machine: Machine) -> Iterator[Finding]:
         return
     if machine.torch_for == "rocm":
         if capability not in machine.architectures:
-            yield Finding(
-                "no",
+            yield _no(
                 f"this torch has no kernels for {capability}, only for {', '.join(machine.architectures)}",
                 "install a torch built for it, or set HSA_OVERRIDE_GFX_VERSION to a close relative that is in the list",
             )
@@ -101,8 +190,7 @@ def _architecture(machine: Machine) -> Iterator[Finding]:
     if card < LEAST_CAPABILITY or not any(
         architecture[0] == card[0] and architecture <= card for architecture in architectures
     ):
-        yield Finding(
-            "no",
+        yield _no(
             f"this torch has no kernels for compute capability {capability}, only for "
             f"({', '.join(machine.architectures)})",
             "install a torch built for this card: an older one for an old card, a newer one for a new card",
@@ -114,75 +202,63 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _card(machine: Machine) -> Iterator[Finding]:
-    for card in machine.cards:
-        if (card.used_bytes or 0) > BUSY_BYTES or card.programs:
-            by = f" by {card.programs} other programs" if card.programs else ""
-            yield Finding(
-                "note",
-                f"{card.name} is in use{by}: {gib(card.used_bytes)} of its memory are taken",
+    for gpu in machine.gpus:
+        used_bytes, limit_w, default_w = gpu.used_bytes(), gpu.power_limit_w(), gpu.power_default_w()
+        # A container may hide some of the programs.
+        programs = len({*(gpu.process_ids() or ())} - {os.getpid()})
+        if (used_bytes or 0) > BUSY_BYTES or programs:
+            by = f" by {programs} other programs" if programs else ""
+            yield _note(
+                f"{_name(gpu)} is in use{by}: {gib(used_bytes)} of its memory are taken",
                 "end these programs, or choose another card with --device cuda:N; they would affect the times",
             )
-        if card.power_limit_w and card.power_default_w and card.power_limit_w < 0.99 * card.power_default_w:
-            yield Finding(
-                "note",
-                f"{card.name} is capped at {card.power_limit_w:.0f} W of {card.power_default_w:.0f}",
+        if limit_w and default_w and limit_w < 0.99 * default_w:
+            yield _note(
+                f"{_name(gpu)} is capped at {limit_w:.0f} W of {default_w:.0f}",
                 "raise the cap with nvidia-smi -pl or amd-smi set --power-cap, or report it with the numbers",
             )
-        if card.is_sliced:
-            yield Finding(
-                "note",
-                f"{card.name} is divided into instances (MIG): the times are those of an instance, not of the card",
+        if gpu.is_sliced:
+            yield _note(
+                f"{_name(gpu)} is divided into instances (MIG): the times are those of an instance, not of the card",
                 "report the instance with the numbers; nvidia-smi -mig 0 removes the division",
             )
 
 
-def _libraries(machine: Machine) -> Iterator[Finding]:
+def _surroundings(machine: Machine) -> Iterator[Finding]:
     if machine.torch_sees_gpu and not machine.has_triton:
-        yield Finding(
-            "no",
+        yield _no(
             "Triton is not installed: nothing can be compiled for the GPU",
             "pip install triton, in the version of torch's own wheel",
         )
     if machine.compiler is None:
-        yield Finding(
-            "no",
+        yield _no(
             "there is no C++ compiler: nothing can be compiled, and GPTQ's kernels cannot be built",
             "install one: apt-get install g++",
         )
     if "nvidia-ml-py" in machine.missing and machine.torch_for == "cuda":
-        yield Finding("note", "no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
+        yield _note("no clocks, temperatures and energy without NVML", "pip install nvidia-ml-py")
     if "ray" not in machine.missing:
-        yield Finding("note", "Ray: the authors tested sweep --places ray on CPUs only, not on GPUs")
+        yield _note("Ray: the authors tested sweep --places ray on CPUs only, not on GPUs")
     if machine.torch_for == "rocm" and machine.torch_sees_gpu:
-        yield Finding(
-            "note",
+        yield _note(
             "ROCm: this code was written from the libraries' sources and not tested by its authors",
             "compare the numbers with rocm-bandwidth-test, and report differences",
         )
-
-
-def _hub(machine: Machine) -> Iterator[Finding]:
     if machine.hub:
-        yield Finding(
-            "note",
+        yield _note(
             f"the Hugging Face hub cannot be reached ({machine.hub})",
             "measure with --load-format dummy, or give --model a folder",
         )
     if machine.free_bytes < MODEL_BYTES:
-        yield Finding(
-            "no",
+        yield _no(
             f"{gib(machine.free_bytes)} are free for {machine.cache}, and Qwen3-4B takes {gib(MODEL_BYTES)}",
             "make room, or point HF_HOME and BENCHMARKER_CACHE at a larger disk",
         )
-
-
-def _host(machine: Machine) -> Iterator[Finding]:
     if machine.busy_processors > BUSY:
-        yield Finding(
-            "note",
+        yield _note(
             f"other programs keep {machine.busy_processors:.1f} processors busy",
             "end them: generate is host-bound on fast cards, so that they affect its times",
         )
 
 
-RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (_gpu, _architecture, _card, _libraries, _hub, _host)
+RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (_gpu, _architecture, _card, _surroundings)

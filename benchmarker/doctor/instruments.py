@@ -61,15 +61,26 @@ def readings(device: Device) -> Iterator[Reading]:
 def _clock(device: Device, gpu: Gpu | None) -> Reading:
     if device.kind == "cpu":
         return _host_clock()
+    within = (0.97, 1.03)
     if device.kind == "rocm":
-        return Reading(
-            "clock", "ms", None, None, (0.97, 1.03), "the cycles of a spinning kernel differ between AMD cards"
-        )
-    clock_hz = _spinning_clock_hz(device, gpu)
-    if clock_hz is None:
-        return Reading("clock", "ms", None, None, (0.97, 1.03), "the driver does not report the clock")
-    cycles = int(SPIN_S * clock_hz)
-    return Reading("clock", "ms", 1e3 * SPIN_S, 1e3 * _spin_s(device, cycles), (0.97, 1.03), "a kernel of known cycles")
+        return Reading("clock", "ms", None, None, within, "the cycles of a spinning kernel differ between AMD cards")
+    import torch
+
+    with torch.cuda.device(torch_device(device)):
+        # An idle GPU has a lower clock than one on which a kernel spins.
+        torch.cuda._sleep(int(5e8))
+        torch.cuda._sleep(int(5e8))
+        time.sleep(0.1)
+        clock_mhz = gpu.clock_mhz() if gpu else None
+        device.synchronize()
+        if clock_mhz is None:
+            return Reading("clock", "ms", None, None, within, "the driver does not report the clock")
+        # Timed like every repeat: by the host, with the device synchronized before and after.
+        started_ns = time.perf_counter_ns()
+        torch.cuda._sleep(int(SPIN_S * 1e6 * clock_mhz))
+        device.synchronize()
+        spun_ms = (time.perf_counter_ns() - started_ns) / 1e6
+    return Reading("clock", "ms", 1e3 * SPIN_S, spun_ms, within, "a kernel of known cycles")
 
 
 def _host_clock() -> Reading:
@@ -83,42 +94,15 @@ def _host_clock() -> Reading:
 
 
 def _both_clocks_ns() -> tuple[int, int]:
-    """Return the timing clock and the raw clock at the same moment: the shortest of several tries."""
     tries: list[tuple[int, int, int]] = []
     for _ in range(CLOCK_TRIES):
         before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         clock_ns = time.perf_counter_ns()
         after = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         tries.append((after - before, clock_ns, (before + after) // 2))
+    # Only the shortest of several tries reads both clocks at the same moment.
     _, clock_ns, raw = min(tries)
     return clock_ns, raw
-
-
-def _spinning_clock_hz(device: Device, gpu: Gpu | None) -> float | None:
-    """Return the clock while a kernel spins; an idle GPU has a lower one."""
-    import torch
-
-    if gpu is None:
-        return None
-    with torch.cuda.device(torch_device(device)):
-        torch.cuda._sleep(int(5e8))
-        torch.cuda._sleep(int(5e8))
-        time.sleep(0.1)
-        clock_mhz = gpu.clock_mhz()
-    device.synchronize()
-    return None if clock_mhz is None else 1e6 * clock_mhz
-
-
-def _spin_s(device: Device, cycles: int) -> float:
-    """Time a kernel like every repeat: by the host, with the device synchronized before and after."""
-    import torch
-
-    with torch.cuda.device(torch_device(device)):
-        device.synchronize()
-        started = time.perf_counter_ns()
-        torch.cuda._sleep(cycles)
-        device.synchronize()
-    return (time.perf_counter_ns() - started) / 1e9
 
 
 def _memory(device: Device) -> Reading:
@@ -145,10 +129,10 @@ def _mark(device: Device) -> int | None:
 
 
 def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
-    """Compare the bandwidth with its limit. No program reaches the limit; a higher value is an error of ours."""
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
     expected = gpu.memory_bytes_per_s() if gpu else None
     remark = "the memory's clock and bus width" if expected else "the limit of the memory is unknown"
+    # No program reaches the limit; a higher value is an error of ours.
     measured = limits.read_bytes_per_s / 1e9
     return Reading("bandwidth", "GB/s", expected and expected / 1e9, measured, (0.6, 1.02), remark)
 

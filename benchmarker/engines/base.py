@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import UnsupportedError as UnsupportedError
+from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.base import DType, Split
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
-    from benchmarker.hardware.device import Device
 
 TokenIds = Sequence[int]
 

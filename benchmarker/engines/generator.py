@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from benchmarker.core.errors import DeviceError, ModelError, SpecError, first_line
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.registry import torch_engine
+from benchmarker.hardware.device import Device
 from benchmarker.schema.base import Scalar, first_problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from benchmarker.hardware.device import Device
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """Text that a tokenizer returns for an incomplete character, whose other bytes are in the next token."""

@@ -51,10 +51,7 @@ WHOLE_CACHE = "its static KV cache holds every head on one GPU"
 ENGINES: dict[str, Engine] = {
     "eager": EagerEngine("eager", "model.generate", EagerDecoder, EagerOptions),
     "cuda_graph": TorchEngine(
-        "cuda_graph",
-        "the libraries' decode step, replayed as a CUDA or HIP graph",
-        _cuda_graph,
-        whole_only=WHOLE_CACHE,
+        "cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph, whole_only=WHOLE_CACHE
     ),
     "compile": TorchEngine(
         "compile",

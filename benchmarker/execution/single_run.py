@@ -15,8 +15,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
-from benchmarker.execution.job_file import changed_files, check_unchanged, result_key
-from benchmarker.execution.make_job import blank_record
+from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
 from benchmarker.hardware.device import find_device, kind_of
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
@@ -26,14 +25,14 @@ from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
-from benchmarker.workloads.session import Bench
+from benchmarker.workloads.session import Bench, Session
 
 SLOW_S = 10
 """A longer warm-up prints a line, so that a slow cell does not seem to hang."""
 
 
-class Run:
-    """One job and its record so far. A bench is opened with it as its session."""
+class Run(Session):
+    """One job and its record so far: the session in which a bench is opened."""
 
     def __init__(self, job: Job, terminal: Terminal) -> None:
         self.job = job
@@ -65,7 +64,7 @@ class Run:
             # In a sweep, a variant that could not be loaded still gets a row.
             if self.record.cells or self.job.part:
                 interrupted = isinstance(error, KeyboardInterrupt)
-                self._save(
+                self.keep(
                     status="interrupted" if interrupted else "failed",
                     error_kind=kind_of(error, self.device),
                     reason=sentence_of(error),
@@ -74,13 +73,13 @@ class Run:
                 finished = f"{len(self.record.cells)} of {len(self.job.points())} cells"
                 self.terminal.line(f"{finished} are in the record: {self.path}")
             raise
-        self._save(status="complete")
+        self.keep(status="complete")
         return self.record
 
     def keep(self, **changes: Any) -> None:
         """Update the record; on disk once it has cells, and always in a sweep, which reads it during the run."""
         self.record = self.record.model_copy(update=changes)
-        if self.record.cells or self.job.part:
+        if self.record.cells or self.job.part or self.record.status == "complete":
             write_record(self.record, self.path)
 
     def ready(self) -> None:
@@ -164,13 +163,8 @@ class Run:
 
         return line
 
-    def _save(self, **changes: Any) -> None:
-        self.record = self.record.model_copy(update=changes)
-        write_record(self.record, self.path)
-
 
 def _check_writable(folder: Path) -> None:
-    """Check before the measurement that the record can be saved."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -174,21 +173,11 @@ def find_device(name: str = "auto") -> Device:
     return CudaDevice(index)
 
 
-def find_devices(names: Sequence[str]) -> tuple[Device, ...]:
-    """Return several devices of this host in the given order. Raises DeviceError, also for repetitions."""
-    devices = tuple(find_device(name) for name in names)
-    torch_names = [device.torch_name for device in devices]
-    repeated = next((name for name in torch_names if torch_names.count(name) > 1), None)
-    if repeated:
-        raise DeviceError(f"--device {','.join(names)}: {repeated} is named twice; name each device once")
-    return devices
-
-
 def devices_from(first: Device, count: int) -> tuple[Device, ...]:
     """Return `count` devices starting at `first`; for a CPU, the same one `count` times. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         return (first,) * count
-    return find_devices([f"cuda:{first.indices[0] + offset}" for offset in range(count)])
+    return tuple(find_device(f"cuda:{first.indices[0] + offset}") for offset in range(count))
 
 
 def one_of_several(first: Device, count: int) -> Device:

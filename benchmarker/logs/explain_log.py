@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
@@ -13,19 +13,23 @@ from benchmarker.logs.log_text import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.profiling.trace import Work, cpu_work, device_work
-from benchmarker.profiling.trace_events import DEVICE_CATEGORIES, complete_events, device_interval, read_trace
+from benchmarker.profiling.printed_table import Kind, ProfilerTable, TableRow
+from benchmarker.profiling.trace import (
+    DEVICE_CATEGORIES,
+    Work,
+    complete_events,
+    cpu_work,
+    device_interval,
+    device_work,
+    read_trace,
+)
 from benchmarker.schema.record import RunRecord
 
 _HEAD_BYTES = 1 << 16
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """The tables and the runs of one file."""
-
     reports: tuple[TableReport, ...]
     records: tuple[RunRecord, ...] = ()
     """A record for each run of the text."""
@@ -34,16 +38,11 @@ class LogReading:
 
 
 def is_log_or_trace(path: Path) -> bool:
-    """Return True for a text or a trace, and False for a record or a folder."""
     return path.is_file() and (path.suffix != ".json" or _is_trace(path))
 
 
 def read_log_or_trace(path: Path) -> LogReading:
-    """Read the profiler tables of a text and its runs, or the kernels of a Chrome trace.
-
-    Raises:
-        ResultsError: The file cannot be read, or has no table with times.
-    """
+    """Read the profiler tables of a text and its runs, or the kernels of a Chrome trace. Raises ResultsError."""
     if _is_trace(path):
         return LogReading(tuple(report for table in _tables_of_trace(path) if (report := report_on(table))))
     text = read_log(path)
@@ -67,11 +66,10 @@ def read_log_or_trace(path: Path) -> LogReading:
 
 
 def _is_trace(path: Path) -> bool:
-    """Return True if the file's first bytes are those of a Chrome trace, gzipped or not."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-        if head[:2] == _GZIP:
+        if head.startswith(b"\x1f\x8b"):
             with gzip.open(path) as unpacked:
                 head = unpacked.read(_HEAD_BYTES)
     except (OSError, EOFError):
@@ -82,11 +80,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
-    """The kernels of each device as a table; the operators if the trace has no kernels.
-
-    Raises:
-        ResultsError: The trace is damaged, or has neither.
-    """
+    """The kernels of each device as a table; the operators if the trace has no kernels. Raises ResultsError."""
     events = read_trace(path)
     try:
         devices = sorted({device_interval(event).lane[0] for event in complete_events(events, DEVICE_CATEGORIES)})
@@ -100,28 +94,15 @@ def _tables_of_trace(path: Path) -> list[ProfilerTable]:
 
 
 def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -> ProfilerTable:
-    rows = tuple(
-        TableRow(
-            name=kernel.name,
-            kind="kernel" if is_on_device else "operator",
-            calls=kernel.calls,
-            self_cpu_s=None if is_on_device else kernel.total_s,
-            cpu_total_s=None,
-            self_device_s=kernel.total_s if is_on_device else None,
-            device_total_s=None,
-        )
-        for kernel in work.kernels
-    )
-    return ProfilerTable(
+    kind: Kind = "kernel" if is_on_device else "operator"
+    time_s = "self_device_s" if is_on_device else "self_cpu_s"
+    table = ProfilerTable(
         line=0,
-        rank=None,
-        process=process,
-        device="CUDA" if is_on_device else None,
-        rows=rows,
-        cpu_s=None if is_on_device else work.kernel_s,
-        device_s=work.kernel_s if is_on_device else None,
-        text="",
+        rows=tuple(TableRow(kernel.name, kind, kernel.calls, **{time_s: kernel.total_s}) for kernel in work.kernels),
         title=path.name,
-        span_s=work.span_s if is_on_device else None,
-        busy_s=work.busy_s if is_on_device else None,
+        process=process,
+        text="",
     )
+    if not is_on_device:
+        return replace(table, cpu_s=work.kernel_s)
+    return replace(table, device="CUDA", device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s)

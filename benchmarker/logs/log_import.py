@@ -43,20 +43,14 @@ class Log:
     """One log, with the facts that all of its runs share."""
 
     source: str
-    """Name of the file."""
     sha256: str
     lines: tuple[str, ...]
     tables: tuple[ProfilerTable, ...]
     kind: DeviceKind | None
-    """Kind of the device; None if unknown."""
     device: str | None
-    """`--device`."""
     day: str | None
-    """`--day`."""
     model: str | None
-    """`--model`."""
     command: str
-    """Command that imports the log again."""
 
 
 def import_log(
@@ -68,18 +62,14 @@ def import_log(
     quants: Sequence[str] = (),
     day: str | None = None,
 ) -> tuple[RunRecord, ...]:
-    """Read the runs of one log.
+    """Read the runs of one log; several runs of one variant are rounds 0, 1 and so on.
 
     Args:
-        path: Text in the reference format, with any other lines around its runs.
         model: Hub id; by default the name in the log.
         device: Name of the device, which the reference format does not contain.
         kind: `cuda`, `rocm` or `cpu`; by default the kind that the log shows.
         quants: Variant of each run in the log's order; required if the log does not name them.
         day: Date of the runs, as 2025-10-14; by default the last such date above a run.
-
-    Returns:
-        One record for each run, in the log's order. Several runs of one variant are rounds 0, 1 and so on.
 
     Raises:
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
@@ -100,17 +90,17 @@ def import_log(
     options = {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}
     arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
     # A log that names two kinds of devices shows none.
-    shown = [
-        one
-        for one, pattern in _KINDS.items()
-        if kind == one or (not kind and pattern.search(f"{device or ''}\n{text}"))
+    kinds = [
+        name
+        for name, pattern in _KINDS.items()
+        if kind == name or (not kind and pattern.search(f"{device or ''}\n{text}"))
     ]
     log = Log(
         source=path.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         lines=tuple(lines),
         tables=tables,
-        kind=shown[0] if len(shown) == 1 else None,
+        kind=kinds[0] if len(kinds) == 1 else None,
         device=device,
         day=day,
         model=model,
@@ -125,13 +115,7 @@ def import_log(
 
 
 def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """Write each record to a file of its own.
-
-    The same log gives the same file names, so no run is written twice; sorted by name they are in the log's order.
-
-    Raises:
-        ResultsError: The folder cannot be written to.
-    """
+    """Write each record to a file of its own, whose name depends on the log alone. Raises ResultsError."""
     paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
     for record, path in zip(records, paths, strict=True):
         write_record(record, path)
@@ -139,7 +123,6 @@ def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 
 def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
-    """Raise SpecError for an option with an invalid value."""
     for quant in quants:
         if quant not in QUANTS:
             raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
@@ -157,12 +140,7 @@ def _is_day(text: str) -> bool:
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Return the runs with their variants, from `--quant` if it is given.
-
-    Raises:
-        ResultsError: There is no run.
-        SpecError: The variant of a run is unknown, or `--quant` does not name one for each run.
-    """
+    """Return the runs with their variants, from `--quant` if it is given. Raises ResultsError or SpecError."""
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "

@@ -2,8 +2,8 @@
 
 The reference format is that of the script from which this program grew: Chinese labels, and memory in `GB` that are
 GiB. Its English form is the output of `benchmarker run`. A line that names a quantization counts until another one
-does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, no variant
-is known.
+does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, the variant
+is unknown.
 """
 
 from __future__ import annotations
@@ -54,24 +54,14 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class Event:
-    """A line of a log that matters to an import."""
-
     kind: Kind
     line: int
-    """Number from 1."""
     text: str
     groups: dict[str, str]
-    """Numbers and names in the line, by the groups of the kind's pattern."""
 
 
 def _events(lines: Sequence[str]) -> Iterator[Event]:
-    """Yield the lines of a log that matter, in order.
-
-    The mark that opens a quoted block is left out, since the block belongs to the run above it.
-
-    Raises:
-        ResultsError: The line of a timed run is incomplete.
-    """
+    """Yield the lines of a log that matter, but not the mark that opens a quoted block: it belongs to the run above."""
     is_quoted = False
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -128,11 +118,7 @@ class Evidence:
 
 
 def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """Return the variant of the run that follows these lines; None if it is unknown.
-
-    Args:
-        earlier: Evidence of the lines above.
-    """
+    """Return the variant of the run after these lines, by their evidence or the earlier one; None if unknown."""
     evidence, is_fresh = earlier, False
     for event in events:
         name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
@@ -166,7 +152,6 @@ def _evidence_at(first: Event, earlier: Evidence | None) -> Evidence | None:
 
 
 def _named(text: str) -> str | None:
-    """The quantization in a text; None if it names none or several."""
     quants = [quant for quant, pattern in _NAMES.items() if pattern.search(text)]
     return quants[0] if len(quants) == 1 else None
 
@@ -180,8 +165,6 @@ _UNITS = {"G": 2**30, "M": 2**20}
 
 @dataclass(frozen=True)
 class LoggedSample:
-    """One timed repeat."""
-
     latency_s: float
     tokens: int
     """New tokens of all sequences of the batch."""
@@ -191,8 +174,6 @@ class LoggedSample:
 
 @dataclass(frozen=True)
 class LoggedCell:
-    """One cell of the grid with its timed repeats."""
-
     prompt_tokens: int
     new_tokens: int
     batch_size: int
@@ -203,12 +184,8 @@ class LoggedCell:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """One run of a variant."""
-
     line: int
-    """Number of its first line, from 1."""
     evidence: Evidence | None
-    """None if the variant is unknown."""
     name: str | None
     """Name of the variant in the log, or by the evidence."""
     model: str | None
@@ -217,11 +194,7 @@ class LoggedRun:
 
 
 def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Find all runs of a log.
-
-    Raises:
-        ResultsError: The log contradicts itself, or lines are missing.
-    """
+    """Find all runs of a log. Raises ResultsError if the log contradicts itself, or lines are missing."""
     runs: list[tuple[Event, Evidence | None, list[list[Event]]]] = []
     evidence: Evidence | None = None
     before: list[Event] = []

@@ -8,28 +8,20 @@ from pathlib import Path
 from benchmarker.core.errors import ResultsError, read_problem
 
 # `>` in Windows PowerShell writes UTF-16.
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_log(path: Path) -> str:
-    """Read the text of a log.
-
-    Raises:
-        ResultsError: The file cannot be read, is empty, or is not text in UTF-8, or in UTF-16 with a byte-order mark.
-    """
+    """Read the text of a log, in UTF-8, or in UTF-16 with a byte-order mark. Raises ResultsError."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ResultsError(read_problem(path, error)) from error
     if not raw.strip():
         raise ResultsError(f"{path}: the file is empty; give the log of a run")
-    encoding = next((name for mark, name in _MARKS if raw.startswith(mark)), "utf-8")
+    encoding = "utf-16" if raw.startswith(_UTF_16) else "utf-8"
     try:
-        text = raw.decode(encoding)
+        text = raw.removeprefix(codecs.BOM_UTF8).decode(encoding)
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ResultsError(

@@ -1,4 +1,4 @@
-"""Explanation of a profiler table: its time by category and by row, and the facts that follow.
+"""Explanation of profiler tables: time by category and by row, the facts that follow, and the differences of tables.
 
 A printed table has kernel time by row and its total. It shows no gaps between kernels, does not separate prefill from
 decode, and all of it was measured with the profiler on. A trace shows the gaps too.
@@ -6,8 +6,9 @@ decode, and all of it was measured with the profiler on. A trace shows the gaps 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from benchmarker.core.formatting import MISSING, gib, percent, plural, seconds
@@ -15,9 +16,8 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.explain.phases import table_conversion, table_phase, unpacking
 from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
-from benchmarker.profiling.categories import UNKNOWN_LIMIT, category, is_float32
+from benchmarker.profiling.categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.schema.record import Kernel
 
 LARGE_BYTES = 10 * 2**30
 """Smallest sum of allocations for which an operator is named."""
@@ -25,18 +25,24 @@ SHOWN_ALLOCATIONS = 2
 ENOUGH = 0.5
 """Part of the time that must be listed for a verdict."""
 SHOWN_ROWS = 30
+REPEATED = 1.01
+"""Own times of all rows over the total, above which operator rows repeat their kernels."""
 WORTH_A_LINE = 0.05
 """Part of the time from which on a fact is printed."""
 BUSY = 0.90
 LAUNCH_S = 20e-6
 """Mean duration above which launches waited for room in the queue; a launch alone takes some microseconds."""
+MOST_CATEGORIES = 3
+"""Categories that a sentence on a difference names."""
+WORTH_NAMING = 0.02
+"""Part of the larger table's time from which on a difference is named."""
+EQUAL = 1.005
+"""Ratio of two times that are printed as equal."""
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLaunchKernel", "hipModuleLaunchKernel")
 
 
 @dataclass(frozen=True)
 class TableReport:
-    """Table with the values that follow from it."""
-
     table: ProfilerTable
     phase: Phase
     """Kernel time by category, of the whole profiled run as if it were one token."""
@@ -44,10 +50,6 @@ class TableReport:
     """Largest uses of the kernels' time; none if too little of the time is listed, or the total is unknown."""
     conversion: Conversion | None
     """Copy that converts each weight before it is multiplied."""
-    repeated: float | None
-    """Own device time of all rows over the total: above 1 if operator rows repeat their kernels."""
-    allocations: tuple[TableRow, ...]
-    """Operators that allocated most device memory, including the operators that they called."""
 
     @property
     def busy_at_most(self) -> float | None:
@@ -60,7 +62,7 @@ class TableReport:
         """`dequantizing`, or `matrix products and dequantizing`."""
         # In records, convolutions are those of linear attention.
         is_convolution = "linear attention" not in self.phase.categories
-        names = ["convolution" if is_convolution and one == "linear attention" else one for one in self.bounds]
+        names = ["convolution" if is_convolution and bound == "linear attention" else bound for bound in self.bounds]
         return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else None
 
     @property
@@ -69,31 +71,12 @@ class TableReport:
 
 
 def report_on(table: ProfilerTable) -> TableReport | None:
-    """Explain a table; None if it lists no time."""
-    phase = table_phase(table, tokens=1)
+    phase, conversion = table_phase(table, tokens=1), table_conversion(table)
     if not phase.categories:
         return None
-    conversion = table_conversion(table)
-    own_s = sum(row.self_device_s or 0.0 for row in table.rows)
     is_enough = table.known_total_s is not None and (table.not_listed_share or 0.0) <= 1 - ENOUGH
-    return TableReport(
-        table=table,
-        phase=phase,
-        bounds=bound_of_kernels(unpacking(phase, conversion)) if is_enough else (),
-        conversion=conversion,
-        repeated=own_s / table.device_s if table.device_s else None,
-        allocations=_allocations(table),
-    )
-
-
-def _allocations(table: ProfilerTable) -> tuple[TableRow, ...]:
-    large = [row for row in table.rows if row.kind == "operator" and (row.device_memory_bytes or 0) >= LARGE_BYTES]
-    # A caller repeats the sum of its callees: of equal sums, the row with the fewest calls is nearest to the cause.
-    nearest: dict[int | None, TableRow] = {}
-    for row in sorted(large, key=lambda row: (-(row.self_device_memory_bytes or 0), row.calls)):
-        nearest.setdefault(row.device_memory_bytes, row)
-    largest = sorted(nearest.values(), key=lambda row: -(row.device_memory_bytes or 0))
-    return tuple(largest[:SHOWN_ALLOCATIONS])
+    bounds = bound_of_kernels(unpacking(phase, conversion)) if is_enough else ()
+    return TableReport(table, phase, bounds, conversion)
 
 
 def table_to_row(report: TableReport) -> dict[str, Any]:
@@ -118,203 +101,274 @@ def table_to_row(report: TableReport) -> dict[str, Any]:
 
 
 def table_to_blocks(report: TableReport) -> list[Block]:
-    """Render a table: its verdict, its rows by category, and the facts that follow."""
     table = report.table
     place = f"Table in line {table.line}" if table.line else "Trace"
     process = f", {plain_line(table.process)}" if table.process else ""
     title = f" ({plain_line(table.title)})" if table.title else ""
-    return [
-        f"{bold(place + process)}{title}: {_total(report)}, {_verdict(report)}",
-        _rows(report),
-        bullets(_facts(report)),
-    ]
-
-
-def _total(report: TableReport) -> str:
-    if report.table.known_total_s is None:
-        return "its total is missing"
-    total = f"{seconds(report.phase.kernel_s)} in {report.unit}s"
-    return f"{total}{'' if report.table.is_total_printed else ' (worked out from the percentage of a row)'}"
+    return [f"{bold(place + process)}{title}: {_verdict(report)}", _rows(report), bullets(list(_facts(report)))]
 
 
 def _verdict(report: TableReport) -> str:
     if report.table.known_total_s is None:
-        return "and without it there is no verdict"
+        return "its total is missing, and without it there is no verdict"
     if report.bound is None:
-        return "too little of it listed for a verdict"
-    if report.bounds == ("unknown kernels",):
-        return f"most of it in kernels without a category, such as {code(_unknown(report))}"
-    return f"most of it for {report.bound}"
+        verdict = "too little of it listed for a verdict"
+    elif report.bounds == ("unknown kernels",):
+        verdict = f"most of it in kernels without a category, such as {_unknown(report)}"
+    else:
+        verdict = f"most of it for {report.bound}"
+    origin = "" if report.table.is_total_printed else " (worked out from the percentage of a row)"
+    return f"{seconds(report.phase.kernel_s)} in {report.unit}s{origin}, {verdict}"
 
 
 def _unknown(report: TableReport) -> str:
-    return next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other")
+    return code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
 
 
-Line = tuple[str, str, float, str]
+Line = tuple[str, str, float, int | None]
 """Name, category, seconds and calls of one row."""
 
 
 def _rows(report: TableReport) -> Sheet:
-    """The rows that add up, and the time that the table leaves out."""
-    shown = [
-        kernel
-        for kernel in report.phase.kernels
-        if report.phase.by == "device" or category(kernel.name) != "bookkeeping"
+    phase = report.phase
+    kernels = [kernel for kernel in phase.kernels if phase.by == "device" or category(kernel.name) != "bookkeeping"]
+    lines: list[Line] = [
+        (Text(code(kernel.name, 40)), category(kernel.name), kernel.total_s, kernel.calls)
+        for kernel in kernels[:SHOWN_ROWS]
     ]
-    lines = [_line(Text(code(kernel.name, 40)), category(kernel.name), [kernel]) for kernel in shown[:SHOWN_ROWS]]
-    if others := shown[SHOWN_ROWS:]:
-        lines.append(_line(f"({len(others)} other {report.unit}s)", "", others))
-    if report.phase.not_listed_s:
-        lines.append(("(not in the table)", "", report.phase.not_listed_s, MISSING))
+    if others := kernels[SHOWN_ROWS:]:
+        total_s, calls = sum(kernel.total_s for kernel in others), sum(kernel.calls for kernel in others)
+        lines.append((f"({len(others)} other {report.unit}s)", "", total_s, calls))
+    if phase.not_listed_s:
+        lines.append(("(not in the table)", "", phase.not_listed_s, None))
     of_what = "%" if report.table.known_total_s is not None else "% of these"
     columns = [
         Column[Line]("row", lambda line: line[0], "left"),
         Column[Line]("category", lambda line: line[1], "left"),
         Column[Line]("time", lambda line: seconds(line[2])),
-        Column[Line](of_what, lambda line: f"{100 * line[2] / report.phase.kernel_s:.1f}"),
-        Column[Line]("calls", lambda line: line[3]),
+        Column[Line](of_what, lambda line: f"{100 * line[2] / phase.kernel_s:.1f}"),
+        Column[Line]("calls", lambda line: MISSING if line[3] is None else f"{line[3]:,}"),
     ]
     return Sheet("", columns, lines)
 
 
-def _line(name: str, purpose: str, kernels: Sequence[Kernel]) -> Line:
-    return name, purpose, sum(kernel.total_s for kernel in kernels), f"{sum(kernel.calls for kernel in kernels):,}"
+def _facts(report: TableReport) -> Iterator[str]:
+    table, phase = report.table, report.phase
+    yield from _by_category(report)
+    yield from _corrections(table)
+    yield from _float32_products(table)
+    if table.device_s is not None:
+        yield from _host(table, table.device_s)
+    if report.conversion is not None:
+        kernel = report.conversion.kernel
+        yield (
+            f"{code(kernel.name)} takes {percent(report.conversion.share)} and is "
+            f"{'launched' if phase.by == 'device' else 'called'} {kernel.calls:,} times, as often as there are matrix "
+            "products: a copy that converts each weight before it is multiplied"
+        )
+    if report.busy_at_most is not None:
+        yield (
+            f"busy {'' if table.busy_s else 'at most '}{percent(report.busy_at_most)} of the profiled span of "
+            f"{seconds(table.span_s)}; that is no verdict, because the profiler slows the host"
+        )
+    repeated = sum(row.self_device_s or 0.0 for row in table.rows) / table.device_s if table.device_s else 0.0
+    if repeated > REPEATED:
+        yield (
+            f"the own times of all rows add up to {percent(repeated)} of the total: operator rows repeat the time of "
+            "their kernels, and annotation rows contain gaps"
+        )
+    for row in _allocations(table):
+        yield f"{code(row.name)} allocated {gib(row.device_memory_bytes)} in {row.calls:,} calls"
+    gaps = f"a table alone does not show gaps between {report.unit}s," if table.line else "a trace alone does not show"
+    yield f"{gaps} prefill and decode apart, or the time without the profiler"
 
 
-def _facts(report: TableReport) -> list[str]:
-    hidden = "prefill and decode apart, or the time without the profiler"
-    return [
-        *_by_category(report),
-        *_corrections(report.table),
-        *_float32_products(report),
-        *_host(report.table),
-        *_conversion(report),
-        *_profiled_span(report),
-        *(
-            f"{code(row.name)} allocated {gib(row.device_memory_bytes)} in {row.calls:,} calls"
-            for row in report.allocations
-        ),
-        f"a table alone does not show gaps between {report.unit}s, {hidden}"
-        if report.table.line
-        else f"a trace alone does not show {hidden}",
-    ]
-
-
-def _by_category(report: TableReport) -> list[str]:
-    phase = report.phase
+def _by_category(report: TableReport) -> Iterator[str]:
+    phase, table = report.phase, report.table
     by_size = ", ".join(
         f"{name} {percent(phase.share(name))}" for name in sorted(phase.categories, key=lambda name: -phase.share(name))
     )
-    if report.table.not_listed_share is None:
-        facts = [f"{report.unit} time of the rows listed: {by_size}; the time that the table leaves out is unknown"]
+    if table.not_listed_share is None:
+        yield f"{report.unit} time of the rows listed: {by_size}; the time that the table leaves out is unknown"
     else:
-        rest = f", not in the table {percent(phase.not_listed_s / phase.kernel_s)}" if report.table.line else ""
-        facts = [f"{report.unit} time: {by_size}{rest}"]
+        rest = f", not in the table {percent(phase.not_listed_s / phase.kernel_s)}" if table.line else ""
+        yield f"{report.unit} time: {by_size}{rest}"
     if phase.share("other") > UNKNOWN_LIMIT:
         share = percent(phase.share("other"))
-        facts.append(f"{share} of the {report.unit} time has no category, such as {code(_unknown(report))}")
-    return facts
+        yield f"{share} of the {report.unit} time has no category, such as {_unknown(report)}"
 
 
-def _corrections(table: ProfilerTable) -> list[str]:
+def _corrections(table: ProfilerTable) -> Iterator[str]:
     """Rows and lines that are not counted, and totals that are not as printed."""
-    facts = []
     if table.is_total_too_small:
-        facts.append(
+        yield (
             f"its rows add up to {seconds(table.listed_s)}, more than the total of "
             f"{seconds(table.known_total_s or 0.0)} below them: their sum is used"
         )
     if table.annotations_s and table.device_s:
-        facts.append(
+        yield (
             f"the printed total of {seconds(table.device_s + table.annotations_s)} contains "
             f"{seconds(table.annotations_s)} of annotations, as before torch 2.5: kernels took "
             f"{seconds(table.device_s)}"
         )
     if not table.is_whole:
-        facts.append("the table is cut off at its end: its total is worked out from the percentage of a row")
+        yield "the table is cut off at its end: its total is worked out from the percentage of a row"
     if table.negative_rows:
         rows = plural(len(table.negative_rows), "row", "rows")
         names = ", ".join(map(code, table.negative_rows[:3]))
-        facts.append(f"{rows} of negative own time, which torch prints, left out: {names}")
+        yield f"{rows} of negative own time, which torch prints, left out: {names}"
     if table.foreign_lines:
         lines = plural(len(table.foreign_lines), "line", "lines")
         numbers = ", ".join(map(str, table.foreign_lines[:5]))
-        facts.append(f"{lines} between the rows left out, not a row of the table: line {numbers}")
-    return facts
+        yield f"{lines} between the rows left out, not a row of the table: line {numbers}"
 
 
-def _float32_products(report: TableReport) -> list[str]:
-    table = report.table
+def _float32_products(table: ProfilerTable) -> Iterator[str]:
     rows = [row for row in table.kernels if is_float32(row.name) and category(row.name) in ("matmul", "attention")]
     own_s = sum(row.self_device_s or 0.0 for row in rows)
-    if table.by == "cpu" or own_s < WORTH_A_LINE * table.total_s:
-        return []
-    largest = max(rows, key=lambda row: row.self_device_s or 0.0)
-    return [
-        f"{percent(own_s / table.total_s)} of the kernel time is products or attention in 32-bit floats, most "
-        f"of it in {code(largest.name)}: 16 bits would run on the tensor cores"
-    ]
+    if table.by == "device" and rows and own_s >= WORTH_A_LINE * table.total_s:
+        largest = max(rows, key=lambda row: row.self_device_s or 0.0)
+        yield (
+            f"{percent(own_s / table.total_s)} of the kernel time is products or attention in 32-bit floats, most "
+            f"of it in {code(largest.name)}: 16 bits would run on the tensor cores"
+        )
 
 
-def _host(table: ProfilerTable) -> list[str]:
+def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
     """The device's time beside that of the host's rows, which may be of several threads and leave Python's out."""
-    if table.device_s is None:
-        return []
-    facts = []
     if table.cpu_s:
-        busy = table.device_s / table.cpu_s
-        both = f"{seconds(table.device_s)} of kernels in {seconds(table.cpu_s)} of the host's rows"
+        busy = device_s / table.cpu_s
+        share = "" if busy > 1 else f", {percent(busy)}"
         if busy > 1:
-            facts.append(f"{both}: kernels ran at the same time on several streams, or the host's rows are incomplete")
+            reason = "kernels ran at the same time on several streams, or the host's rows are incomplete"
         elif busy >= BUSY:
-            facts.append(f"{both}, {percent(busy)}: as far as those cover the time, the device hardly waits")
+            reason = "as far as those cover the time, the device hardly waits"
         else:
-            facts.append(f"{both}, {percent(busy)}: with the profiler on, and the rows may be of several threads")
-        facts += _full_queue(table)
+            reason = "with the profiler on, and the rows may be of several threads"
+        yield f"{seconds(device_s)} of kernels in {seconds(table.cpu_s)} of the host's rows{share}: {reason}"
+        waits_s = sum(
+            row.self_cpu_s or 0.0
+            for row in table.rows
+            if row.name == "Command Buffer Full"
+            or (row.name in LAUNCHES and (row.self_cpu_s or 0.0) > LAUNCH_S * row.calls)
+        )
+        if waits_s >= WORTH_A_LINE * table.cpu_s:
+            yield (
+                f"the host spent {seconds(waits_s)} on launches that waited for room in the queue: it is ahead of the "
+                "device, and its launches cost nothing"
+            )
     communication_s = sum(table.own_s(row) for row in table.listed if category(row.name) == "communication")
     if communication_s >= WORTH_A_LINE * table.total_s:
-        facts.append(
+        yield (
             f"communication is {percent(communication_s / table.total_s)} of the kernels' sum; the part of it that "
             "runs beside other kernels costs no time, and a table does not show that part"
         )
-    return facts
 
 
-def _full_queue(table: ProfilerTable) -> list[str]:
-    waits_s = sum(row.self_cpu_s or 0.0 for row in table.rows if row.name == "Command Buffer Full")
-    launches = [row for row in table.rows if row.name in LAUNCHES]
-    slow_s = sum(row.self_cpu_s or 0.0 for row in launches if (row.self_cpu_s or 0.0) > LAUNCH_S * row.calls)
-    if waits_s + slow_s < WORTH_A_LINE * (table.cpu_s or 0.0):
-        return []
-    return [
-        f"the host spent {seconds(waits_s + slow_s)} on launches that waited for room in the queue: it is ahead of the "
-        "device, and its launches cost nothing"
+def _allocations(table: ProfilerTable) -> list[TableRow]:
+    """Operators that allocated most device memory, including the operators that they called."""
+    large = [row for row in table.rows if row.kind == "operator" and (row.device_memory_bytes or 0) >= LARGE_BYTES]
+    # A caller repeats the sum of its callees: of equal sums, the row with the fewest calls is nearest to the cause.
+    nearest: dict[int | None, TableRow] = {}
+    for row in sorted(large, key=lambda row: (-(row.self_device_memory_bytes or 0), row.calls)):
+        nearest.setdefault(row.device_memory_bytes, row)
+    return sorted(nearest.values(), key=lambda row: -(row.device_memory_bytes or 0))[:SHOWN_ALLOCATIONS]
+
+
+def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
+    """Compare the tables of one process with its first, and the processes of one run with each other."""
+    first = reports[0]
+    same = [report for report in reports if report.table.process == first.table.process]
+    names = _names(same)
+    sentences = [
+        f"{name} {_difference(first, report)}"
+        for name, report in zip(names[1:], same[1:], strict=True)
+        if report.phase.by == first.phase.by and first.table.known_total_s and report.table.known_total_s
     ]
+    blocks: list[Block] = [bold(f"Against {names[0]}"), bullets(sentences)] if sentences else []
+    return [*blocks, *_processes(reports)]
 
 
-def _conversion(report: TableReport) -> list[str]:
-    if report.conversion is None:
+def _processes(reports: Sequence[TableReport]) -> list[Block]:
+    """The first table of each process, and the categories in which they differ."""
+    ordered = list({report.table.process: report for report in reversed(reports)}.values())
+    ordered.sort(key=lambda report: report.table.line)
+    if len(ordered) < 2:
         return []
-    kernel = report.conversion.kernel
-    ran = "launched" if report.phase.by == "device" else "called"
-    return [
-        f"{code(kernel.name)} takes {percent(report.conversion.share)} and is {ran} {kernel.calls:,} times, as "
-        "often as there are matrix products: a copy that converts each weight before it is multiplied"
+    names = [plain_line(report.table.process or f"line {report.table.line}") for report in ordered]
+    least_s = WORTH_NAMING * max(report.phase.kernel_s for report in ordered)
+    sentences = []
+    for purpose in CATEGORIES:
+        times = [(report.phase.categories.get(purpose, 0.0), name) for report, name in zip(ordered, names, strict=True)]
+        (low_s, low), (high_s, high) = min(times), max(times)
+        if high_s - low_s >= least_s:
+            sentences.append(f"{purpose}: {seconds(low_s)} in {low} to {seconds(high_s)} in {high}")
+    sentences = sentences or ["the same time in every category, within 2 % of the total"]
+    return [f"{bold('Processes of one run')}: {', '.join(names)}", bullets(sentences)]
+
+
+def _names(reports: Sequence[TableReport]) -> list[str]:
+    processes = [report.table.process for report in reports]
+    if None not in processes and len(set(processes)) == len(processes) > 1:
+        return [plain_line(process) for process in processes if process]
+    titles = [report.table.title for report in reports]
+    if None not in titles and len(set(titles)) == len(titles):
+        return [plain_line(title) for title in titles if title]
+    return [f"line {report.table.line}" if report.table.line else report.table.process or "trace" for report in reports]
+
+
+def _difference(first: TableReport, report: TableReport) -> str:
+    """`takes 8.56x less kernel time (587.35 ms for 5.0250 s): -2.2536 s matmul, -844.08 ms attention`."""
+    before_s, after_s = first.phase.kernel_s, report.phase.kernel_s
+    ratio = max(before_s, after_s) / min(before_s, after_s)
+    than = f"{ratio:.2f}x {'less' if after_s < before_s else 'more'}" if ratio > EQUAL else "the same"
+    before: dict[str, float] = {**first.phase.categories, "not in the table": first.phase.not_listed_s}
+    after: dict[str, float] = {**report.phase.categories, "not in the table": report.phase.not_listed_s}
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
+    largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
+    phrases = [
+        f"{_signed(change)} {name}"
+        for name, change in largest[:MOST_CATEGORIES]
+        if abs(change) >= WORTH_NAMING * max(before_s, after_s)
     ]
+    parts = f": {', '.join(phrases)}" if phrases else ""
+    host = ""
+    if ratio <= EQUAL and report.table.device_s and first.table.cpu_s and report.table.cpu_s:
+        host = f"; the host's rows take {seconds(report.table.cpu_s)} for {seconds(first.table.cpu_s)}"
+    return f"takes {than} {report.unit} time ({seconds(after_s)} for {seconds(before_s)}){parts}{host}"
 
 
-def _profiled_span(report: TableReport) -> list[str]:
-    facts = []
-    if report.busy_at_most is not None:
-        most = "" if report.table.busy_s else "at most "
-        facts.append(
-            f"busy {most}{percent(report.busy_at_most)} of the profiled span of {seconds(report.table.span_s)}; that "
-            "is no verdict, because the profiler slows the host"
-        )
-    if report.repeated is not None and report.repeated > 1.01:
-        facts.append(
-            f"the own times of all rows add up to {percent(report.repeated)} of the total: operator rows repeat the "
-            "time of their kernels, and annotation rows contain gaps"
-        )
-    return facts
+def _signed(change_s: float) -> str:
+    return f"{'+' if change_s >= 0 else '-'}{seconds(abs(change_s))}"
+
+
+def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
+    """Render time by category, with a column for each table and the difference to the first."""
+    first = reports[0]
+    unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
+    lines = [
+        (name, *(_cell(report, first, name) for report in reports))
+        for name in CATEGORIES
+        if any(name in report.phase.categories for report in reports)
+    ]
+    is_known = [report.table.not_listed_share is not None for report in reports]
+    rest = (
+        seconds(report.phase.not_listed_s) if known else MISSING
+        for report, known in zip(reports, is_known, strict=True)
+    )
+    totals = (
+        Text(bold(f"{'' if known else 'at least '}{seconds(report.phase.kernel_s)}"))
+        for report, known in zip(reports, is_known, strict=True)
+    )
+    lines += [("not in the table", *rest), (Text(bold(f"all {unit}s")), *totals)]
+    columns = [Column[tuple[str, ...]](f"{unit} time", itemgetter(0), "left")]
+    columns += [Column(name, itemgetter(index)) for index, name in enumerate(_names(reports), 1)]
+    return [Sheet("Each against the first", columns, lines)]
+
+
+def _cell(report: TableReport, first: TableReport, name: Category) -> str:
+    """`587.35 ms (-2.2536 s)`: a category's time in a table, and its difference to the first table."""
+    own_s, before_s = report.phase.categories.get(name), first.phase.categories.get(name)
+    if own_s is None:
+        return MISSING
+    return seconds(own_s) + ("" if report is first or before_s is None else f" ({_signed(own_s - before_s)})")

@@ -35,15 +35,10 @@ class ToolRow:
     ttft_s: float | None = None
     tpot_s: float | None = None
     latency_s: float | None = None
-    """Latency of a whole request."""
     output_tokens_per_s: float | None = None
     """New tokens of all requests together."""
     repeats: int | None = None
-    """Timed repeats, or requests that succeeded."""
     failed: int | None = None
-    version: str | None = None
-    """Version of the tool, or commit of its engine."""
-    device: str | None = None
 
 
 def llama_bench(test: Values) -> ToolRow:
@@ -69,8 +64,6 @@ def llama_bench(test: Values) -> ToolRow:
         latency_s=time_s if new and prompt else None,
         output_tokens_per_s=new / time_s if is_decode else None,
         repeats=len(samples) or None,
-        version=test.get("build_commit"),
-        device=test.get("gpu_info") or test.get("cpu_info"),
     )
 
 
@@ -80,7 +73,6 @@ _LLAMA_TEST = re.compile(r"(?:pp(?P<prompt>\d+))?\+?(?:tg(?P<new>\d+))?(?:\s*@\s
 def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
     """Tests of the tables that llama-bench prints: `| model | size | params | backend | ngl | test | t/s |`."""
     tests, columns = [], []
-    build = next((match[1] for line in lines if (match := re.match(r"build: (\w+)", line.strip()))), None)
     for line in lines:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if cells[-2:] == ["test", "t/s"]:
@@ -95,8 +87,6 @@ def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
                     "n_gen": match["new"] or 0,
                     "n_depth": match["depth"] or 0,
                     "avg_ts": rate[0] if rate else None,
-                    "build_commit": build,
-                    "gpu_info": values.get("backend"),
                 }
             )
     return tests
@@ -110,7 +100,9 @@ _MEASURED = re.compile(
 
 def settings_of(run: Values, runs: Sequence[Values]) -> str:
     """Settings in which a sweep's runs differ, such as `max_num_seqs=64`."""
-    names = [name for name in run if not _MEASURED.match(name) and any(one.get(name) != run[name] for one in runs)]
+    names = [
+        name for name in run if not _MEASURED.match(name) and any(sibling.get(name) != run[name] for sibling in runs)
+    ]
     plain = (int, float, str, bool)
     return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], plain))
 
@@ -118,18 +110,18 @@ def settings_of(run: Values, runs: Sequence[Values]) -> str:
 def serving(run: Values) -> ToolRow:
     """Row of `vllm bench serve` or of sglang.bench_serving, which descends from it."""
     is_sglang = "median_e2e_latency_ms" in run or "total_output_tokens_retokenized" in run
-    done = int(float(run["completed"]))
+    requests = int(float(run["completed"]))
     return ToolRow(
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
         model=run.get("model_id") or run.get("model") or _get(run, "server_info.model_path"),
-        prompt_tokens=float(run["total_input_tokens"]) / done if done else None,
-        new_tokens=float(run["total_output_tokens"]) / done if done else None,
+        prompt_tokens=float(run["total_input_tokens"]) / requests if requests else None,
+        new_tokens=float(run["total_output_tokens"]) / requests if requests else None,
         concurrency=_number(run.get("max_concurrency")),
         ttft_s=_ms(run.get("median_ttft_ms")),
         tpot_s=_ms(run.get("median_tpot_ms")),
         latency_s=_ms(run.get("median_e2e_latency_ms") or run.get("median_e2el_ms")),
         output_tokens_per_s=_number(run["output_throughput"]) or None,
-        repeats=done,
+        repeats=requests,
         failed=None if run.get("failed") is None else int(float(run["failed"])),
     )
 
@@ -195,7 +187,6 @@ def sglang_one_batch(run: Values) -> ToolRow:
 
 
 def guidellm(report: Values) -> ToolRow:
-    """Row of a report with one benchmark."""
     benchmark = report["benchmarks"][0]
 
     def value(name: str, statistic: str) -> float | None:
@@ -216,7 +207,6 @@ def guidellm(report: Values) -> ToolRow:
         output_tokens_per_s=value("output_tokens_per_second", "mean"),
         repeats=totals["successful"],
         failed=totals["errored"],
-        version=_get(report, "metadata.guidellm_version"),
     )
 
 
@@ -242,7 +232,6 @@ def aiperf(report: Values) -> ToolRow:
         output_tokens_per_s=value("output_token_throughput"),
         repeats=round(value("request_count") or 0),
         failed=round(value("error_request_count") or 0),
-        version=report.get("aiperf_version"),
     )
 
 
@@ -257,7 +246,6 @@ def optimum_benchmark(result: Values) -> ToolRow:
     prefill_s, decode_s, tpot_s = map(latency_s, ("prefill", "decode", "per_token"))
     if tpot_s is None and decode_s is not None and new and new > 1:
         tpot_s = decode_s / (new - 1)
-    devices = _get(config, "environment.gpu") or _get(config, "environment.cpu")
     return ToolRow(
         tool="optimum-benchmark",
         model=_get(config, "backend.model") or _get(config, "name"),
@@ -270,8 +258,6 @@ def optimum_benchmark(result: Values) -> ToolRow:
         latency_s=prefill_s + decode_s if prefill_s and decode_s else None,
         output_tokens_per_s=_get(report, "decode.throughput.value"),
         repeats=_get(report, "prefill.latency.count" if report.get("prefill") else "forward.latency.count"),
-        version=_get(config, "environment.optimum_benchmark_version"),
-        device=devices[0] if isinstance(devices, list) and devices else devices or None,
     )
 
 
@@ -280,11 +266,11 @@ def _first_named(value: Any, *names: str) -> Any:
     for name in names:
         waiting = [value]
         while waiting:
-            one = waiting.pop(0)
-            if isinstance(one, dict):
-                if name in one and one[name] and not isinstance(one[name], dict):
-                    return one[name]
-                waiting += [inner for inner in one.values() if isinstance(inner, dict)]
+            current = waiting.pop(0)
+            if isinstance(current, dict):
+                if name in current and current[name] and not isinstance(current[name], dict):
+                    return current[name]
+                waiting += [inner for inner in current.values() if isinstance(inner, dict)]
     return None
 
 

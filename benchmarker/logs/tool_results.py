@@ -50,17 +50,17 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
         raise ResultsError(f"{path}: not a result file of {READ}; docs/imports.md lists the files that are read")
     if layout.read is None:
         raise ResultsError(f"{path}: {layout.refusal}")
-    fitting = [one for one in objects if layout.fits(one)]
+    fitting = [value for value in objects if layout.fits(value)]
     try:
-        rows = [layout.read(one) for one in fitting]
+        rows = [layout.read(value) for value in fitting]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ResultsError(
             f"{path}: lacks a value that its tool always writes ({type(error).__name__}: {error}); get the whole file"
         ) from error
     if layout.read is serving:
         rows = [
-            replace(row, model=", ".join(filter(None, (row.model, settings_of(one, fitting)))))
-            for row, one in zip(rows, fitting, strict=True)
+            replace(row, model=", ".join(filter(None, (row.model, settings_of(value, fitting)))))
+            for row, value in zip(rows, fitting, strict=True)
         ]
     return tuple(replace(row, model=row.model or path.name) for row in rows)
 
@@ -70,15 +70,11 @@ def _format_of(value: Values) -> Format | None:
 
 
 def _objects(path: Path, text: str) -> list[Values]:
-    """The JSON objects, CSV lines or printed blocks of a file; lines of other programs between them are left out.
-
-    Raises:
-        ResultsError: A JSON file is cut short.
-    """
+    """The JSON objects, CSV lines or printed blocks of a file, without lines of other programs. Raises ResultsError."""
     try:
         return list(_inner(json.loads(text)))
     except ValueError as error:
-        objects = [one for one in _embedded(text) if _format_of(one)]
+        objects = [value for value in _embedded(text) if _format_of(value)]
         if not objects and path.suffix == ".json":
             raise ResultsError(f"{path}: not valid JSON, or cut short ({error}); get the whole file") from error
     lines = lines_of(text)
@@ -88,12 +84,12 @@ def _objects(path: Path, text: str) -> list[Values]:
 def _inner(content: Any) -> Iterator[Values]:
     """Objects of a JSON value; a report of several benchmarks becomes one object for each."""
     if isinstance(content, list):
-        for one in content:
-            yield from _inner(one)
+        for value in content:
+            yield from _inner(value)
     elif isinstance(content, dict):
         benchmarks = content.get("benchmarks")
         if isinstance(benchmarks, list) and benchmarks:
-            yield from ({**content, "benchmarks": [one]} for one in benchmarks)
+            yield from ({**content, "benchmarks": [benchmark]} for benchmark in benchmarks)
         else:
             yield content
 
@@ -118,7 +114,6 @@ def _csv_lines(lines: Sequence[str]) -> list[Values]:
 
 
 def _count(number: float | None) -> str:
-    """Number of tokens or requests, which may be a mean: `26`, `25.30`."""
     return MISSING if number is None else f"{number:g}" if float(number).is_integer() else significant(number)
 
 

@@ -7,9 +7,8 @@ the end. The device is drained before the first and the last reading. Prefill ma
     TTFT    = first - start
     TPOT    = (last - first) / (N - 1)
 
-`time_streamed` is for `model.generate`, which hands each token to a streamer as soon as the token is on the host.
-`time_steps` is for a fixed KV cache, whose steps are launched one after another while tokens stay on the device.
-Engines in another process read the same clock in their drivers (engines/external/drivers).
+`model.generate` hands each token to a streamer as soon as it is on the host. With a fixed KV cache, steps are launched
+one after another while tokens stay on the device. Drivers of external engines read the same clock.
 """
 
 from __future__ import annotations
@@ -30,17 +29,18 @@ if TYPE_CHECKING:
 
 
 class GenerationSample(SampleBase):
+    """One timed generation: from the call to the last token."""
+
     ttft_s: Seconds | None = None
-    """Time to first token."""
+    """Time to first token: from the call until the first new token is available."""
     tpot_s: Seconds | None = None
-    """Time per output token after the first. None for a single token."""
+    """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
     new_tokens: Count
+    """Tokens made per sequence, counted in the output."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation: its new tokens and four readings of the clock, in nanoseconds."""
-
     tokens: tuple[tuple[int, ...], ...]
     """[batch][new_tokens]."""
     start_ns: int
@@ -88,11 +88,8 @@ def time_streamed(generate: Callable[[TokenClock], Tensor], device: Device, *, p
 
 
 def time_steps(prefill: Callable[[], object], step: Callable[[], object], device: Device, tokens: Tensor) -> Generation:
-    """Time a prefill, which makes the first token, and decode steps, each of which makes one more.
-
-    Args:
-        tokens: Memory for the new tokens, [batch, new_tokens]; read after the last reading of the clock.
-    """
+    """Time a prefill, which makes the first token, and decode steps. Their tokens are in `tokens`, [batch, new_tokens],
+    which are read after the last reading of the clock."""
     steps = tokens.shape[1] - 1
     device.synchronize()
     start_ns = time.perf_counter_ns()

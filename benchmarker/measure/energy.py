@@ -1,8 +1,7 @@
 """Energy of a generation, from the GPU's own cumulative counter.
 
-The counter is updated about ten times a second, so that a window of ten seconds is off by 2 % at most. Whole
-generations are repeated in a window, after some seconds of the same work, because leakage grows with temperature. The
-counter includes other programs on the GPU. Generations of one token measure the prefill; the difference is decoding.
+The counter is updated about ten times a second, so that a window of ten seconds is off by 2 % at most. The counter
+includes other programs on the GPU. Some seconds of work come first, because leakage grows with temperature.
 """
 
 from __future__ import annotations
@@ -20,17 +19,13 @@ WINDOWS = 3
 LEAST_GENERATIONS = 5
 SETTLE_S = 3.0
 AGREES_WITHIN = 1.3
-"""Largest factor between the counter's mean power and the mean of the GPU's power readings. Some counters are wrong."""
+"""Largest factor between the counter's mean power and the mean of the power readings. Some counters are wrong."""
 
 
 def measure_energy(
     gpu: Gpu | None, *, generation: Callable[[], object], prefill: Callable[[], object] | None
 ) -> Energy:
-    """Measure the energy of a generation, of its prefill, and of an idle GPU for a minute. Raises DeviceError.
-
-    Args:
-        prefill: Runs a generation of a single new token; None if `generation` itself has only one.
-    """
+    """Measure the energy of a generation, of its prefill (one new token), and of an idle GPU. Raises DeviceError."""
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     _count(gpu)
@@ -58,11 +53,17 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
         generations += 1
         if (power := gpu.power_w()) is not None:
             powers.append(power)
-    counted, lasted = _count(gpu) - before, time.perf_counter() - started
-    _check(counted, lasted, powers)
+    energy_j, seconds = _count(gpu) - before, time.perf_counter() - started
+    if energy_j <= 0:
+        raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
+    counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
+    if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
+        raise DeviceError(
+            f"the energy counter gives {counted:.0f} W and the power readings {mean_power_w:.0f} W; one is wrong"
+        )
     return EnergyWindow(
-        seconds=lasted,
-        energy_j=counted,
+        seconds=seconds,
+        energy_j=energy_j,
         generations=generations,
         temperature_before_c=warm,
         temperature_after_c=gpu.temperature_c(),
@@ -74,13 +75,3 @@ def _count(gpu: Gpu) -> float:
     if count is None:
         raise DeviceError("this board or its driver has no energy counter")
     return count
-
-
-def _check(energy_j: float, seconds: float, powers: list[float]) -> None:
-    if energy_j <= 0:
-        raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
-    counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
-    if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
-        raise DeviceError(
-            f"the energy counter gives {counted:.0f} W and the power readings {mean_power_w:.0f} W; one is wrong"
-        )

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 GPU_ARRAY_BYTES = 2**31
 CPU_ARRAY_BYTES = 2**28, 2**30
-"""Smallest and largest array. A virtual machine may report the whole host's cache, of which it has a small share."""
+"""Smallest and largest array."""
 CACHES_IN_ARRAY = 4
-"""Size of an array as a multiple of the last-level cache, so that the cached part does not matter."""
+"""Size of an array as a multiple of the last-level cache."""
 SHARE_OF_FREE_MEMORY = 4
-"""Reciprocal of the largest share of free memory that the array takes."""
 GPU_MATMUL_SIZE = 8192
 CPU_MATMUL_SIZES = 256, 512, 768
 LAUNCHES = 500
@@ -140,7 +139,7 @@ def _repeat(launch: Callable[[], object]) -> None:
 
 
 def host_time(device: Device, launch: Callable[[], object]) -> float:
-    """Return the best seconds until a launch returns to the host, without the device's work."""
+    """Return the best seconds until a launch returns to the host."""
     times = []
     for _ in range(LAUNCH_REPEATS):
         device.synchronize()

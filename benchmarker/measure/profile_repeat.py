@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.profiling.trace import CLOCK_MARK, Cut, cpu_work, device_work, on_the_traces_clock
-from benchmarker.profiling.trace_events import TraceEvent, read_trace
+from benchmarker.profiling.trace import (
+    CLOCK_MARK,
+    Cut,
+    TraceEvent,
+    cpu_work,
+    device_work,
+    on_the_traces_clock,
+    read_trace,
+)
 from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 
@@ -26,8 +33,7 @@ if TYPE_CHECKING:
     from torch.profiler import profile
 
 MARKS = 5
-"""Number of clock marks. The first annotation of a trace is several times slower than later ones, and any one can be
-interrupted."""
+"""Number of clock marks. The first annotation of a trace is slow, and any one can be interrupted."""
 
 
 def profile_step(
@@ -40,7 +46,6 @@ def profile_step(
     """Run a warm step once more, with the profiler on. Raises BenchmarkerError.
 
     Args:
-        trace_path: Path of the gzipped Chrome trace; None to keep none.
         cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`.
     """
     marks_ns: list[int] = []
@@ -90,7 +95,6 @@ def count_kernels(work: Callable[[], object], device: Device) -> int:
 
 
 def trace_of(work: Callable[[], object], device: Device, *, kept_at: Path | None = None) -> list[TraceEvent]:
-    """Run work under the profiler, which must have run before, and return its trace."""
     device.synchronize()
     with _profiler(device) as profiler:
         work()

@@ -40,11 +40,10 @@ _RULES: tuple[tuple[Category, str], ...] = (
     # Views, allocations and queries: up to a fifth of the time of a small model on a CPU.
     (
         "bookkeeping",
-        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice"
-        r"|(un)?squeeze_?|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?"
-        r"|lift_fresh|resize_\w*|empty\w*|new_empty\w*"
-        r"|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+"
-        r"|set_|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
+        r"^(aten::)?(_unsafe_view|_reshape_alias|view(_as\w*)?|transpose|t|permute|as_strided_?|slice|(un)?squeeze_?"
+        r"|reshape|flatten|expand(_as)?|select|narrow|chunk|split\w*|unbind|alias|detach_?|lift_fresh|resize_\w*"
+        r"|empty\w*|new_empty\w*|resolve_(conj|neg)|result_type|is_nonzero|item|_local_scalar_dense|_has_\w+|set_"
+        r"|output_nr|_version)$|TorchDynamo|Torch-Compiled Region|Pregraph bytecode|AOTDispatcher",
     ),
     (
         "communication",
@@ -56,19 +55,14 @@ _RULES: tuple[tuple[Category, str], ...] = (
     (
         "KV update",
         r"reshape_and_cache|concat_and_cache|store_(kv|cache)|set_(mla_)?kv_buffer|append\w*kv|write_kv|copy_kv"
-        r"|copy_blocks"
-        r"|swap_blocks|k_set_rows|qk_\w*cat_and_cache|kv_?cache_?(update|write|store|copy)|indexer_k_quant_and_cache",
+        r"|copy_blocks|swap_blocks|k_set_rows|qk_\w*cat_and_cache|kv_?cache_?(update|write|store|copy)"
+        r"|indexer_k_quant_and_cache",
     ),
     # Choosing a token and choosing experts: before attention, because both contain softmax.
     (
         "elementwise",
-        r"topk_?gating|topk_?softmax|topk_moe|grouped_topk|moe_(align|sum|fused_gate|gate|sort)"
-        r"|moe_?sorting",
-    ),
-    (
-        "elementwise",
-        r"expert_tokens|slot_mapping|kv_indices|req_to_token|compute_position|log_?softmax|cross_?entropy"
-        r"|nll_?loss",
+        r"topk_?gating|topk_?softmax|topk_moe|grouped_topk|moe_(align|sum|fused_gate|gate|sort)|moe_?sorting"
+        r"|expert_tokens|slot_mapping|kv_indices|req_to_token|compute_position|log_?softmax|cross_?entropy|nll_?loss",
     ),
     ("sampling", r"sampl|top_?[kp](?![a-z])|TopP|min_p_|renorm_?prob|token_bitmask|penalt|gumbel"),
     # Activations to 8 or 4 bits for a quantized GEMM.
@@ -76,31 +70,26 @@ _RULES: tuple[tuple[Category, str], ...] = (
         "copy/cast",
         r"(per_token|per_tensor|per_block|group|dynamic|static|scaled|mul)_\w*quant(?!\w*(gemm|_mm|matmul))"
         r"|quant_deep_gemm|(?<!de)quantize_(affine|q8_1|mmq)|kQuantize|kInt8VectorQuant|int8_vectorwise_quant"
-        r"|cvt_fp16_to_fp4"
-        r"|cast_transpose|cast_(fp8|mxfp8|nvfp4)|scaled_fp[48]_quant|fp4_quant(?!\w*gemm)|quantize_(nvfp4"
-        r"|mxfp\d)|(?<!de)fp8_quant|quantize_transpose|scale_1x128|hadamard",
+        r"|cvt_fp16_to_fp4|cast_transpose|cast_(fp8|mxfp8|nvfp4)|scaled_fp[48]_quant|fp4_quant(?!\w*gemm)"
+        r"|quantize_(nvfp4|mxfp\d)|(?<!de)fp8_quant|quantize_transpose|scale_1x128|hadamard",
     ),
     # bitsandbytes, torchao, ExLlama, Marlin, Machete, AllSpark, Humming, AWQ, GemLite, llama.cpp, DeepGEMM, AITER.
     (
         "quantized matmul",
         r"kgemm_4bit|gem[mv]_4bit|tinygemm|int[48]_?pack|int4mm|_int_mm|int_(scaled_)?matmul|scaled_int8_mm|MatMul8bit"
         r"|gemm_half_q_half|q4_matmul|q_?gemm|quant_matmul|marlin|machete|allspark|humming|exl[23]_gemm|exllama"
-        r"|gemm_w4a16|gemv_kernel_g\d|gemm_forward_4bit|awq_gem[mv]|VecQuant\d|mul_mat_(vec_)?q|mixed_mm|bitblas",
-    ),
-    (
-        "quantized matmul",
-        r"qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8|F8|B8)|scaled_mm|4bit_linear"
+        r"|gemm_w4a16|gemv_kernel_g\d|gemm_forward_4bit|awq_gem[mv]|VecQuant\d|mul_mat_(vec_)?q|mixed_mm|bitblas"
+        r"|qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8|F8|B8)|scaled_mm|4bit_linear"
         r"|weight_only_linear|mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul"
-        r"|torch_aten_linear|::quantized_linear|gem[mv]\w*_INT_|gemm_?a(?!16w16)\d+w\d|a\d+w\d+_?\w*gemm"
-        r"|w[48]a(8|16)_\w*m"
-        r"|moe_kernel_(gptq|awq)|rowwise_scaled_linear|QuantizedLinear|gemlite|WarpSpecialized\w*FP8",
+        r"|torch_aten_linear|::quantized_linear|gem[mv]\w*_INT_|gemm_?a(?!16w16)\d+w\d|a\d+w\d+_?\w*gemm|w[48]a(8"
+        r"|16)_\w*m|moe_kernel_(gptq|awq)|rowwise_scaled_linear|QuantizedLinear|gemlite|WarpSpecialized\w*FP8",
     ),
     # cuBLAS, CUTLASS and TensorRT-LLM by the types of their operands.
     (
         "quantized matmul",
         r"deep_gemm::\w*fp[48]|nvjet_(sm\d+_)?q|(gemm|bmm|matmul|xmma|cutlass|group_mm)\w*.*(e4m3|e5m2|e2m1"
-        r"|[nm][vx]fp4|nvf4|mxf\d)"
-        r"|(fp8|fp4|e4m3|e2m1|nvfp4|mxfp\d)\w*(gemm|bmm|matmul|_mm\b|moe)|(gemm|matmul|_mm|moe)_\w*(fp8|fp4)",
+        r"|[nm][vx]fp4|nvf4|mxf\d)|(fp8|fp4|e4m3|e2m1|nvfp4|mxfp\d)\w*(gemm|bmm|matmul|_mm\b|moe)|(gemm|matmul|_mm"
+        r"|moe)_\w*(fp8|fp4)",
     ),
     # Our own: see kernels/.
     (
@@ -109,8 +98,11 @@ _RULES: tuple[tuple[Category, str], ...] = (
     ),
     ("matmul", r"^gemv_dense_kernel|^rows_kernel"),
     ("attention", r"^decode_attention_kernel|^one_query_kernel"),
-    ("dequantize", r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift"),
-    ("dequantize", r"QuantLinearFunction|MatMul4bit"),
+    (
+        "dequantize",
+        r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift"
+        r"|QuantLinearFunction|MatMul4bit",
+    ),
     # Unpacking. Attention masks use bool and long.
     ("dequantize", r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and"),
     # Mamba, flash-linear-attention and RWKV, and the short convolution before them.
@@ -118,19 +110,18 @@ _RULES: tuple[tuple[Category, str], ...] = (
     (
         "linear attention",
         r"delta_?rule|(fused)?chunk_?(fwd|bwd)_kernel|FusedChunkFunction|(?<![a-z])gla(?![a-z])|simple_?gla|retention"
-        r"|linear_?attn|lightning_att|recompute_w_u|prepare_wy|solve_tril|merge_16x16_to_\w+_inverse|chunk_local_cumsum"
-        r"|chunk_scaled_dot_kkt|selective_(scan|state)|chunk_(scan|state|cumsum|h\b|o\b|kda|gated|gdn)|state_passing"
-        r"|bmm_chunk|ssd_|ssm_scan|mamba|wkv|rwkv|fused_recurrent|gdn_gating|kda_gate|hgrn|chunk_(fwd|bwd)_\w*[ohA]\b",
+        r"|linear_?attn|lightning_att|recompute_w_u|prepare_wy|solve_tril|merge_16x16_to_\w+_inverse"
+        r"|chunk_local_cumsum|chunk_scaled_dot_kkt|selective_(scan|state)|chunk_(scan|state|cumsum|h\b|o\b|kda|gated"
+        r"|gdn)|state_passing|bmm_chunk|ssd_|ssm_scan|mamba|wkv|rwkv|fused_recurrent|gdn_gating|kda_gate|hgrn"
+        r"|chunk_(fwd|bwd)_\w*[ohA]\b",
     ),
     # cuDNN's backward pass of attention has two more kernels.
     (
         "attention",
-        r"flash(?!infer)|fmha|_fa\d_C::|attention|sdpa|aotriton|attn(?![a-z])|attn_?(fwd|bwd)|\bmha_|_mha\b"
-        r"|kernel_mha|xqa|softmax|soft_max"
-        r"|_dot_product|cudnn::fusion::(compute_dot_do_o|convert_dq)|varlen_(fwd|bwd)|(Prefill|Decode)With\w*KVCache"
-        r"|MergeStates|merge_(attn_)?state|(?<![a-z])mla_|_mla(?![a-z])|paged_att|\bpa_(fwd|decode)"
-        r"|_grouped_kernel_stage"
-        r"|_fwd_kernel_stage\d|^_(fwd|bwd)_kernel(?![a-ce-z])|bwd_preprocess",
+        r"flash(?!infer)|fmha|_fa\d_C::|attention|sdpa|aotriton|attn(?![a-z])|attn_?(fwd|bwd)|\bmha_|_mha\b|kernel_mha"
+        r"|xqa|softmax|soft_max|_dot_product|cudnn::fusion::(compute_dot_do_o|convert_dq)|varlen_(fwd|bwd)|(Prefill"
+        r"|Decode)With\w*KVCache|MergeStates|merge_(attn_)?state|(?<![a-z])mla_|_mla(?![a-z])|paged_att|\bpa_(fwd"
+        r"|decode)|_grouped_kernel_stage|_fwd_kernel_stage\d|^_(fwd|bwd)_kernel(?![a-ce-z])|bwd_preprocess",
     ),
     (
         "norm",
@@ -141,50 +132,40 @@ _RULES: tuple[tuple[Category, str], ...] = (
     ("KV update", r"kv_?cache|index_copy|index_put|slice_scatter|scatter_"),
     (
         "sampling",
-        r"argmax|argsort|multinomial|radix_?sort|bitonic|sort_?kernel|exponential_|aten::(sort"
-        r"|multinomial)\b",
+        r"argmax|argsort|multinomial|radix_?sort|bitonic|sort_?kernel|exponential_|aten::(sort|multinomial)\b",
     ),
     (
         "copy/cast",
         r"nchwToNhwc|nhwcToNchw|convert_kernel|cast_kernel|memcpy|memset|copy_kernel|copy(Buffer|Device|Host)"
-        r"|fillBuffer"
-        r"|CatArray|concat_f|gather|get_rows|index_?select|index_kernel|embedding|transpose_|\bcpy_|FillFunctor"
-        r"|AddPadding|clear_kernel|permute_cols|moe_(un)?permute",
+        r"|fillBuffer|CatArray|concat_f|gather|get_rows|index_?select|index_kernel|embedding|transpose_|\bcpy_"
+        r"|FillFunctor|AddPadding|clear_kernel|permute_cols|moe_(un)?permute",
     ),
     (
         "convolution",
-        r"conv[123]d|convol|implicit_gemm|winograd|im2col|col2im|depthwise|fprop|dgrad|wgrad|miopen\w*conv"
-        r"|naive_conv|igemm_(fwd|bwd|wrw)",
+        r"conv[123]d|convol|implicit_gemm|winograd|im2col|col2im|depthwise|fprop|dgrad|wgrad|miopen\w*conv|naive_conv"
+        r"|igemm_(fwd|bwd|wrw)",
     ),
-    ("copy/cast", r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$"),
     (
         "copy/cast",
-        r"aten::(copy_|_?to(_copy)?|clone|cat|contiguous|fill_|zero_|index|repeat|repeat_interleave)(?![a-z])",
+        r"aten::(full|zeros|ones|new_(full|zeros|ones)|scalar_tensor|stack|constant_pad_nd)(_like)?$|aten::(copy_"
+        r"|_?to(_copy)?|clone|cat|contiguous|fill_|zero_|index|repeat|repeat_interleave)(?![a-z])",
     ),
     (
         "matmul",
         r"gemm|gemv|Cijk_|nvjet|cutlass|cublas|hipblas|rocblas|split_?k|tensorop|wmma|_mfma|mul_mat|fused_?moe|ck_moe"
-        r"|moe_kernel|\bbmm_|grouped_mm|group_mm|flatmm",
+        r"|moe_kernel|\bbmm_|grouped_mm|group_mm|flatmm|\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel"
+        r"|reduce_1Block|triton_(mm|bmm|tem)|streamk|(aten|mkldnn|onednn|mkl)(::|_)_?(mkl_|mkldnn_)?(mm|addmm|bmm"
+        r"|baddbmm|mv|addmv|linear|matmul|dot)\w*|\bmkldnn_\w*linear|ipex_linear",
     ),
-    ("matmul", r"\b(ampere|turing|volta|hopper)_|sm\d+_xmma|dot_kernel|reduce_1Block|triton_(mm|bmm|tem)|streamk"),
-    ("matmul", r"(aten|mkldnn|onednn|mkl)(::|_)_?(mkl_|mkldnn_)?(mm|addmm|bmm|baddbmm|mv|addmv|linear|matmul|dot)\w*"),
-    ("matmul", r"\bmkldnn_\w*linear|ipex_linear"),
     # Generated code of a compiled graph on a CPU; its matrix products are operators of their own.
     (
         "elementwise",
         r"elementwise|silu|swiglu|geglu|gelu|activation|act_and_mul|reduce_kernel|reduction_kernel|DeviceScan"
-        r"|kernel_scan_|rows_by_lane_kernel|triton_poi|CompiledFxGraph|bin_bcast|unary_(gated_)?op|dropout|masked_scale"
-        r"|pool[123]?d|upsample|scale_f32|triu_tril|element_mul",
-    ),
-    (
-        "elementwise",
-        r"aten::(add|cumsum|sub|rsub|mul|div|silu|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b",
-    ),
-    (
-        "elementwise",
-        r"aten::(__(or|and|xor)__|tril|triu|eq|ne|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*"
-        r"|sigmoid|tanh|relu|threshold|leaky_relu|hardtanh|hardswish|reciprocal|normal|uniform|bernoulli|random"
-        r"|linalg_vector_norm)_?(_backward)?\b",
+        r"|kernel_scan_|rows_by_lane_kernel|triton_poi|CompiledFxGraph|bin_bcast|unary_(gated_)?op|dropout"
+        r"|masked_scale|pool[123]?d|upsample|scale_f32|triu_tril|element_mul|aten::(add|cumsum|sub|rsub|mul|div|silu"
+        r"|sum|abs|exp|sqrt|clamp\w*|where|masked_fill|max|amax|min|round)_?\b|aten::(__(or|and|xor)__|tril|triu|eq|ne"
+        r"|lt|le|gt|ge|logical_\w+|bitwise_\w+|any|all|arange|isin\w*|sigmoid|tanh|relu|threshold|leaky_relu|hardtanh"
+        r"|hardswish|reciprocal|normal|uniform|bernoulli|random|linalg_vector_norm)_?(_backward)?\b",
     ),
 )
 _COMPILED: tuple[tuple[re.Pattern[str], Category], ...] = tuple(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 CELL_TYPES = {
@@ -46,12 +45,10 @@ class Column(NamedTuple):
     kind: str
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Line of the text that is not blank after its prefix."""
 
     number: int
-    """Number from 1."""
     raw: str
     begin: int
     """Length of the prefix."""
@@ -82,7 +79,10 @@ def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
         match = next(((kind, match) for kind, one in _HEADINGS if (match := one.match(text, begin))), None)
         if match is None:
             return tuple(columns), text[begin:].strip()
-        columns.append(Column(_normal(match[1][0]), match[0]))
+        # torch 1.0 has `Self CPU total %` and `Number of Calls`.
+        name = re.sub(r"\s*%", " %", " ".join(match[1][0].split()))
+        name = CALLS if name.endswith("Calls") else re.sub(r"^(Self \w+) total", r"\1", name)
+        columns.append(Column(name, match[0]))
         position = match[1].end()
 
 
@@ -93,42 +93,33 @@ def plausible(headings: str) -> int:
     return len(names) - 2 * len(devices - {"CPU"})
 
 
-def _normal(heading: str) -> str:
-    """Return a heading as torch prints it since 1.7: torch 1.0 has `Self CPU total %` and `Number of Calls`."""
-    name = re.sub(r"\s*%", " %", " ".join(heading.split()))
-    return CALLS if name.endswith("Calls") else re.sub(r"^(Self \w+) total", r"\1", name)
-
-
 _TYPED_CELL = re.compile(
-    rf"(?<!\S)(?:({CELL_TYPES['percent']})|({CELL_TYPES['time']})|({CELL_TYPES['size']})"
-    rf"|({CELL_TYPES['count']})|(--))\s*$"
+    rf"(?<!\S)(?:(?P<P>{CELL_TYPES['percent']})|(?P<T>{CELL_TYPES['time']})|(?P<S>{CELL_TYPES['size']})"
+    rf"|(?P<N>{CELL_TYPES['count']})|(?P<F>--))\s*$"
 )
+_LETTERS = {"P": "percent", "T": "time", "S": "size", "N": "count", "F": "flops"}
 _TORCH_ORDER = re.compile(
-    r"(?P<cpu>PTPTT)?(?P<device>TPTT)?(?P<old>PTT)?(?P<memory>SSSS|SS)?(?P<calls>N)?(?P<flops>[-N])?$"
+    r"(?P<cpu>PTPTT)?(?P<device>TPTT)?(?P<old>PTT)?(?P<memory>SSSS|SS)?(?P<calls>N)?(?P<flops>[FN])?$"
 )
 
 
 def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
-    """Return the columns of a row by the types of its cells in torch's order; none if the types are not torch's.
-
-    Args:
-        lines: First lines of the table. A terminal may have wrapped its first row into several.
-    """
+    """Return a row's columns by the types of its cells; none if not torch's. A terminal may have wrapped the row."""
     width = max((len(line.raw) for line in lines), default=0)
     best = ""
     for count in range(1, 1 + min(len(lines), PIECES)):
         padded = "".join(line.raw.ljust(width)[line.begin :] for line in lines[:count])
         text, types = padded.replace("|", " ").rstrip(), ""
         while (match := _TYPED_CELL.search(text)) and len(types) < 16:
-            types = "PTSN-"[next(index for index, cell in enumerate(match.groups()) if cell)] + types
+            types = (match.lastgroup or "") + types
             text = text[: match.start()].rstrip()
         order = _TORCH_ORDER.match(types)
         if order and (order["cpu"] or order["device"]) and text:
             best = types
             if order["calls"]:
                 break
-    order = _TORCH_ORDER.match(best)
-    if not best or not order:
+    order = _TORCH_ORDER.match(best) if best else None
+    if not order:
         return ()
     other = next((name for name in re.findall(r"\b[A-Z]{3,}\b", headings) if name not in ("CPU", "FLOP")), "CUDA")
     names = [
@@ -138,8 +129,7 @@ def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
         *("CPU Mem", "Self CPU Mem", f"{other} Mem", f"Self {other} Mem")[: len(order["memory"] or "")],
         *(CALLS, "Total FLOPs")[: bool(order["calls"]) + bool(order["flops"])],
     ]
-    kinds = {"P": "percent", "T": "time", "S": "size", "N": "count", "-": "flops"}
-    return tuple(Column(name, kinds[letter]) for name, letter in zip(names, best, strict=True))
+    return tuple(Column(name, _LETTERS[letter]) for name, letter in zip(names, best, strict=True))
 
 
 _CLOCK = re.compile(
@@ -158,8 +148,7 @@ _PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w.:-]*) pid=(?P<pid>\d+)")
 _HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d)\s*[:|]*$")
 
 
-@dataclass(frozen=True)
-class Prefix:
+class Prefix(NamedTuple):
     """Text before each line of a process."""
 
     pattern: re.Pattern[str]
@@ -169,50 +158,41 @@ class Prefix:
 
 
 def prefix_before(text: str, following: Sequence[str], rules: Iterable[re.Match[str]]) -> Prefix:
-    """Recognize a prefix.
+    """Recognize the prefix in the text before the headings of a table.
 
     Args:
-        text: Text before the headings of a table.
         following: Lines below the headings. A prefix that none of them has is ignored.
-        rules: Matches of nearby rules of dashes: text and blanks before the dashes. The blanks belong to the prefix.
+        rules: Nearby rules of dashes, as text and blanks before the dashes. The blanks belong to the prefix.
     """
     text = text.strip().rstrip(" |\t")
     for numbers in (None, _NUMBER) if text else ():
         pattern = re.compile(_generalized(text, numbers))
         if any(pattern.match(line) for line in following):
-            blanks = [len(rule[2]) for rule in rules if pattern.fullmatch(rule[1])]
-            pattern = re.compile(pattern.pattern + _blanks(blanks))
+            pattern = re.compile(pattern.pattern + _blanks(rule for rule in rules if pattern.fullmatch(rule[1])))
             return Prefix(pattern) if numbers else _named(pattern, text)
-    return Prefix(re.compile(_blanks([len(rule[2]) for rule in rules if not rule[1]])))
+    return Prefix(re.compile(_blanks(rule for rule in rules if not rule[1])))
 
 
-def _blanks(counts: Sequence[int]) -> str:
-    return rf"[\s|]{{0,{min(counts)}}}" if counts and min(counts) else ""
+def _blanks(rules: Iterable[re.Match[str]]) -> str:
+    least = min((len(rule[2]) for rule in rules), default=0)
+    return rf"[\s|]{{0,{least}}}" if least else ""
 
 
 def _generalized(text: str, numbers: re.Pattern[str] | None) -> str:
     """Return a pattern of the prefix in which clocks, and optionally all numbers, may differ."""
-    parts, position = [], 0
-    for match in (numbers or _CLOCK).finditer(text):
-        parts += [_literal(text[position : match.start()]), r"\d+" if numbers else r"[\d\-/:.,]+"]
-        position = match.end()
+    varying, glue = (numbers, r"\d+") if numbers else (_CLOCK, r"[\d\-/:.,]+")
+    literals = (r"\s+".join(map(re.escape, re.split(r"\s+", literal))) for literal in varying.split(text))
     # A wrapped line may begin with a time or size, which is no line number.
-    end = r"(?![\w.,%])" if numbers else ""
-    return r"\s*" + "".join([*parts, _literal(text[position:]), end])
-
-
-def _literal(text: str) -> str:
-    return "".join(r"\s+" if word.isspace() else re.escape(word) for word in re.split(r"(\s+)", text))
+    return r"\s*" + glue.join(literals) + (r"(?![\w.,%])" if numbers else "")
 
 
 def _named(pattern: re.Pattern[str], text: str) -> Prefix:
     rest = _CLOCK.sub("", text).strip(" |-")
-    if process := _PROCESS.search(rest):
+    process, rank, host = _PROCESS.search(rest), _RANK.search(rest), _HOST.match(rest)
+    if process:
         name = process["name"] if re.search(r"\d", process["name"]) else f"{process['name']} {process['pid']}"
-        rank = _RANK.search(rest)
         return Prefix(pattern, int(rank["word"]) if rank and rank["word"] else None, name)
-    if rank := _RANK.search(rest):
+    if rank:
         number = int(rank["mpi"] or rank["word"] or rank["bare"])
         return Prefix(pattern, number, f"rank {number}")
-    host = _HOST.match(rest)
     return Prefix(pattern, None, host["host"] if host else None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarker.core.errors import ResultsError
@@ -52,8 +52,6 @@ _LONGEST_TITLE = 60
 
 @dataclass
 class _Found:
-    """Table while its lines are read."""
-
     line: int
     columns: tuple[Column, ...]
     is_markdown: bool = False
@@ -78,23 +76,20 @@ class _Found:
         """Return the cells by column; None for a line that is not a row."""
         if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
             return None
-        parts = _bars(text) if self.is_markdown else []
+        parts = []
+        if self.is_markdown:
+            bars = re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))
+            parts, text = [cell.strip() for cell in bars], text.replace("|", " ")
         extra = len(parts) - len(self.names)
         if extra >= 0:
             values = dict(zip(self.names, ["|".join(parts[: extra + 1]), *parts[extra + 1 :]], strict=True))
             return values if CALLS not in values or values[CALLS].replace(",", "").isdecimal() else None
-        match = self._pattern.match(
-            " ".join((text.replace("|", " ") if self.is_markdown else text.lstrip(" |\t")).split())
-        )
+        match = self._pattern.match(" ".join(text.lstrip("| \t").split()))
         return dict(zip(self.names, match.groups(), strict=True)) if match else None
 
 
 def read_tables(text: str) -> tuple[ProfilerTable, ...]:
-    """Read all tables of a text, in their order; one profile that is printed in several sort orders is one table.
-
-    Raises:
-        ResultsError: A table is cut before its first row.
-    """
+    """Read all tables of a text; a profile printed in several sort orders is one. Raises ResultsError."""
     tables = [
         table for prefix, lines in _by_process(lines_of(text.translate(_BOX))) for table in _tables(prefix, lines)
     ]
@@ -198,14 +193,7 @@ def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None
 
 
 def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) -> int:
-    """Read the rows and the totals below them.
-
-    Args:
-        width: Longest line near the headings: a terminal's width if rows are wrapped.
-
-    Returns:
-        Position after the table.
-    """
+    """Read rows and totals, and return the position after them. A row may be wrapped at the width of a terminal."""
     end, waiting = position, 0
     foreign: list[int] = []
     while position < len(lines) and waiting < _MISSES:
@@ -240,7 +228,6 @@ def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) 
 
 
 def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tuple[dict[str, str], str, int] | None:
-    """Return cells, text and end of the row at a position, on one line or on several wrapped ones."""
     first = lines[position]
     row = found.cells(first.body)
     found_row = (row, first.body.rstrip(), position + 1) if row is not None else None
@@ -275,7 +262,10 @@ def _finished(found: _Found, prefix: Prefix, title: str | None) -> ProfilerTable
     total_s = device_s if device else found.totals.get("CPU")
     is_printed = total_s is not None
     if total_s is None:
-        total_s = _by_percentage((cells for _, cells in found.rows), own)
+        # Worked out from the row with the largest percentage.
+        shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in found.rows)
+        percent, own_s = max(((percent, own_s) for percent, own_s in shares if percent and own_s), default=(0.0, 0.0))
+        total_s = 100 * own_s / percent if percent > 0 else None
     return complete_table(
         ProfilerTable(
             line=found.line,
@@ -312,28 +302,20 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
-    own: list[TableRow] = []
-    for index, row in enumerate(rows):
-        total_s = (row.device_total_s if on_device else row.cpu_total_s) or 0.0
+    totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
+    with_times: list[TableRow] = []
+    for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):
         inner = [
-            (one.device_total_s if on_device else one.cpu_total_s) or 0.0
-            for one in rows[index + 1 :]
-            if one.calls == row.calls
+            time_s
+            for inner_row, time_s in zip(rows[index:], totals[index:], strict=True)
+            if inner_row.calls == row.calls
         ]
         own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
-        own.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
-    return own
-
-
-def _by_percentage(rows: Iterable[dict[str, str]], own: str) -> float | None:
-    """Work out the total from the row with the largest percentage; None without such a column."""
-    pairs = [(_number(cells.get(f"{own} %")), time_s(cells.get(own))) for cells in rows]
-    percent, own_s = max(((percent, own_s) for percent, own_s in pairs if percent and own_s), default=(0.0, 0.0))
-    return 100 * own_s / percent if percent > 0 else None
+        with_times.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
+    return with_times
 
 
 def _title(above: Sequence[Line], number: int) -> str | None:
-    """Return the nearest line above a table without its markup, if it is short: often it describes the profile."""
     for line in reversed([line for line in above if line.number >= number - 4]):
         title = re.sub(r"<[^>]*>", "", line.body).strip("=-#* :>`|\t\n")
         if title and not _FENCE.match(line.body) and not _dashes(line.body):
@@ -344,11 +326,6 @@ def _title(above: Sequence[Line], number: int) -> str | None:
 def _dashes(text: str) -> int:
     """Count the runs of dashes in a rule; 0 for any other line."""
     return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
-
-
-def _bars(text: str) -> list[str]:
-    """Split a markdown row into its cells."""
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))]
 
 
 _EXPONENTS = {"ns": -9, "us": -6, "μs": -6, "µs": -6, "ms": -3, "s": 0}

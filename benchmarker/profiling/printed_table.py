@@ -9,6 +9,7 @@ span with anything, do not. Most tables are cut after some rows: the total below
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,6 +23,8 @@ ROUNDING = 0.005
 """Times are printed with four digits."""
 WORTH_OPERATORS = 0.03
 """Part of the total that operators must account for beyond the kernels to be listed in their place."""
+COVERING = 0.8
+"""Part of the host's time from which on an annotation is one over the whole run."""
 FILLED = 0.9
 """Part of the total from which on the kernels of a table, and rows of unclear names, fill it."""
 
@@ -34,14 +37,22 @@ class TableRow:
     """As printed: torch cuts long names and ends them in `...`, so that several kernels can have the same name."""
     kind: Kind
     calls: int
-    self_cpu_s: float | None
-    cpu_total_s: float | None
-    self_device_s: float | None
-    device_total_s: float | None
+    self_cpu_s: float | None = None
+    cpu_total_s: float | None = None
+    self_device_s: float | None = None
+    device_total_s: float | None = None
     """Device time of the row and of everything that it called."""
     device_memory_bytes: int | None = None
     """Allocated less freed bytes, including those of everything that it called."""
     self_device_memory_bytes: int | None = None
+
+    @property
+    def has_cpu_time(self) -> bool:
+        return bool(self.self_cpu_s or self.cpu_total_s)
+
+    @property
+    def has_cpu_column(self) -> bool:
+        return self.self_cpu_s is not None or self.cpu_total_s is not None
 
 
 @dataclass(frozen=True)
@@ -50,17 +61,17 @@ class ProfilerTable:
 
     line: int
     """Number of its first line in the text, from 1; 0 for a trace."""
-    rank: int | None
-    device: str | None
-    """As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled."""
     rows: tuple[TableRow, ...]
     """In printed order, without rows of negative own time."""
-    cpu_s: float | None
-    """`Self CPU time total` below the table."""
-    device_s: float | None
-    """Time of all kernels, listed or not: `Self CUDA time total` without annotations."""
     text: str
     """The table with its totals, without the prefix of each line."""
+    rank: int | None = None
+    device: str | None = None
+    """As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled."""
+    cpu_s: float | None = None
+    """`Self CPU time total` below the table."""
+    device_s: float | None = None
+    """Time of all kernels, listed or not: `Self CUDA time total` without annotations."""
     is_total_printed: bool = True
     """False if the total follows from the percentage of a row, or is unknown."""
     is_whole: bool = True
@@ -107,16 +118,15 @@ class ProfilerTable:
 
     @property
     def kernels(self) -> tuple[TableRow, ...]:
-        return self._of("kernel")
+        return self.of_kind("kernel")
 
     @property
     def operators(self) -> tuple[TableRow, ...]:
-        """Operators with device time of their own."""
-        return self._of("operator")
+        return self.of_kind("operator")
 
-    @property
-    def spans(self) -> tuple[TableRow, ...]:
-        return self._of("span")
+    def of_kind(self, kind: Kind) -> tuple[TableRow, ...]:
+        """Rows of a kind with device time of their own."""
+        return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
 
     @property
     def listed(self) -> tuple[TableRow, ...]:
@@ -126,7 +136,15 @@ class ProfilerTable:
         without a category stands under the name of the kernel that took as long.
         """
         if self.by == "cpu":
-            return tuple(row for row in self.rows if row.self_cpu_s and _is_of_an_operator(row))
+            # Annotations surround several operators.
+            return tuple(
+                row
+                for row in self.rows
+                if row.self_cpu_s
+                and row.kind == "operator"
+                and (_CPU_OPERATOR.match(row.name) or category(row.name) != "other")
+                and not _ANNOTATION.match(row.name)
+            )
         kernels, operators = self.kernels, tuple(self._by_kernel(row) for row in self.operators)
         by_kernel, by_operator = _known_s(kernels), _known_s(operators)
         is_sound = self.device_s is None or _device_s(operators) <= self.device_s * (1 + ROUNDING)
@@ -152,19 +170,16 @@ class ProfilerTable:
         is_clear = len(own) == 1 and sum(map(is_same, self.operators)) == 1
         return own[0] if is_clear and category(operator.name) == "other" else operator
 
-    def _of(self, kind: Kind) -> tuple[TableRow, ...]:
-        return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
-
 
 def complete_table(table: ProfilerTable) -> ProfilerTable:
     """The table with the kind of each row, without rows of negative own time and without annotations in its total."""
     negative = tuple(row.name for row in table.rows if table.own_s(row) < 0)
     rows = _with_kinds([row for row in table.rows if table.own_s(row) >= 0], table.device_s)
-    whole = replace(table, rows=_without_twins(rows), negative_rows=table.negative_rows + negative)
+    whole = replace(table, rows=rows, negative_rows=table.negative_rows + negative)
     annotations_s = _annotations_in_total(whole)
     if annotations_s and whole.device_s:
         whole = replace(whole, device_s=whole.device_s - annotations_s, annotations_s=annotations_s)
-    once = max((row.self_device_s or 0.0 for row in whole.spans if row.calls == 1), default=0.0)
+    once = max((row.self_device_s or 0.0 for row in whole.of_kind("span") if row.calls == 1), default=0.0)
     return replace(whole, span_s=once if whole.device_s and once >= whole.total_s else whole.span_s)
 
 
@@ -174,62 +189,57 @@ def _annotations_in_total(table: ProfilerTable) -> float:
     The total contains it if the rest is the time of the listed rows or of the kernels below the annotations, or if
     an annotation over the whole run is shorter than the total, which the kernels in it could not be.
     """
-    total_s, spans = table.device_s, table.spans
+    total_s, spans = table.device_s or 0.0, table.of_kind("span")
     spans_s = _device_s(spans)
-    if (
-        not total_s
-        or not spans_s
-        or not table.is_total_printed
-        or any((row.self_device_s or 0) > total_s for row in spans)
-    ):
+    rest_s = total_s - spans_s
+    if not spans_s or not table.is_total_printed or max(row.self_device_s or 0.0 for row in spans) > total_s:
         return 0.0
     names = {row.name for row in spans}
     hosts = [row for row in table.rows if row.name in names and row.kind != "span"]
-    below = [row.device_total_s or 0.0 for row in hosts]
-    least_s = max(_device_s(table.kernels), _device_s(table.operators), *below, 0.0)
-    rest_s = total_s - spans_s
-    if rest_s < least_s * (1 - ROUNDING):
+    below = [row.device_total_s or 0.0 for row in hosts] or [0.0]
+    listed = [_device_s(table.kernels), _device_s(table.operators)]
+    if rest_s < max(*listed, *below, 0.0) * (1 - ROUNDING):
         return 0.0
-    candidates = [_device_s(table.kernels), _device_s(table.operators), sum(below), max(below, default=0.0)]
-    is_explained = any(abs(rest_s - one) <= 4 * ROUNDING * total_s for one in candidates)
-    over_all = [row for row in spans if row.name.startswith("ProfilerStep") or _covers(hosts, row, table.cpu_s)]
-    is_too_short = bool(over_all) and max(_device_s([row]) for row in over_all) < total_s * (1 - 4 * ROUNDING)
+    is_explained = any(abs(rest_s - sum_s) <= 4 * ROUNDING * total_s for sum_s in (*listed, sum(below), max(below)))
+    over_all = {row.name for row in hosts if table.cpu_s and (row.cpu_total_s or 0.0) >= COVERING * table.cpu_s}
+    over_all_s = [
+        row.self_device_s or 0.0 for row in spans if row.name.startswith("ProfilerStep") or row.name in over_all
+    ]
+    is_too_short = bool(over_all_s) and max(over_all_s) < total_s * (1 - 4 * ROUNDING)
     return spans_s if is_explained or is_too_short else 0.0
-
-
-def _covers(hosts: Sequence[TableRow], span: TableRow, cpu_s: float | None) -> bool:
-    totals = [row.cpu_total_s or 0.0 for row in hosts if row.name == span.name]
-    return bool(cpu_s) and max(totals, default=0.0) >= 0.8 * (cpu_s or 0.0)
 
 
 def merged(tables: Sequence[ProfilerTable]) -> tuple[ProfilerTable, ...]:
     """The tables, of which those of one profile, printed in several sort orders, become one with the rows of all."""
     result: list[ProfilerTable] = []
-    for one in tables:
-        table = one
+    for table in tables:
         index = next((index for index, earlier in enumerate(result) if _is_same_profile(earlier, table)), None)
         if index is None:
             result.append(table)
-            continue
-        earlier = result[index]
-        if table.is_total_printed and not earlier.is_total_printed:
-            earlier, table = replace(table, line=earlier.line, title=earlier.title), earlier
-        counts = {key: sum(_key(row) == key for row in earlier.rows) for key in map(_key, table.rows)}
-        more = []
-        for row in table.rows:
-            counts[_key(row)] -= 1
-            more += [replace(row, kind="unclear")] if counts[_key(row)] < 0 else []
-        both = replace(
-            earlier,
-            rows=tuple(replace(row, kind="unclear") for row in earlier.rows) + tuple(more),
-            text=f"{earlier.text}\n{table.text}",
-            device_s=earlier.device_s + earlier.annotations_s if earlier.device_s else None,
-            annotations_s=0.0,
-            negative_rows=tuple(dict.fromkeys(earlier.negative_rows + table.negative_rows)),
-            foreign_lines=earlier.foreign_lines + table.foreign_lines,
-        )
-        result[index] = complete_table(both)
+        else:
+            result[index] = _united(result[index], table)
     return tuple(result)
+
+
+def _united(first: ProfilerTable, second: ProfilerTable) -> ProfilerTable:
+    if second.is_total_printed and not first.is_total_printed:
+        first, second = replace(second, line=first.line, title=first.title), first
+    counts = Counter(map(_key, first.rows))
+    more = []
+    for row in second.rows:
+        counts[_key(row)] -= 1
+        more += [row] if counts[_key(row)] < 0 else []
+    return complete_table(
+        replace(
+            first,
+            rows=tuple(replace(row, kind="unclear") for row in (*first.rows, *more)),
+            text=f"{first.text}\n{second.text}",
+            device_s=first.device_s + first.annotations_s if first.device_s else None,
+            annotations_s=0.0,
+            negative_rows=tuple(dict.fromkeys(first.negative_rows + second.negative_rows)),
+            foreign_lines=first.foreign_lines + second.foreign_lines,
+        )
+    )
 
 
 def _key(row: TableRow) -> tuple[object, ...]:
@@ -241,19 +251,16 @@ def _is_same_profile(first: ProfilerTable, second: ProfilerTable) -> bool:
     if (first.process, first.device) != (second.process, second.device):
         return False
     first_keys, second_keys = set(map(_key, first.rows)), set(map(_key, second.rows))
-    names = {row.name for row in first.rows} & {row.name for row in second.rows}
-    shared = {key for key in first_keys & second_keys if key[2] or key[3]}
+    shared = first_keys & second_keys
+    keys = Counter(name for name, *_ in first_keys | second_keys)
+    names = {row.name for row in first.rows} & {row.name for row in second.rows} - {name for name, *_ in shared}
     # A cut name, or a kernel beside its operator, stands for several rows, of which each table may print another one.
-    single = [
-        name for name in names if sum(key[0] == name for key in first_keys | second_keys) > 1 and "..." not in name
-    ]
-    contradicting = [name for name in single if not any(key[0] == name for key in first_keys & second_keys)]
-    if contradicting:
+    if any(keys[name] > 1 and "..." not in name for name in names):
         return False
     if first.is_total_printed and second.is_total_printed:
-        totals = [(one.cpu_s, (one.device_s or 0.0) + one.annotations_s) for one in (first, second)]
-        return all(_is_same(one, other, 1e-9) for one, other in zip(*totals, strict=True))
-    return len(shared) >= 2
+        totals = [(table.cpu_s, (table.device_s or 0.0) + table.annotations_s) for table in (first, second)]
+        return all(_is_same(earlier, later, 1e-9) for earlier, later in zip(*totals, strict=True))
+    return sum(bool(cpu_s or device_s) for *_, cpu_s, device_s in shared) >= 2
 
 
 _OVERHEAD = re.compile(
@@ -283,64 +290,37 @@ _LIKE_A_KERNEL = re.compile(
 def _with_kinds(rows: Sequence[TableRow], total_s: float | None) -> tuple[TableRow, ...]:
     hosts: dict[str, list[TableRow]] = {}
     for row in rows:
-        if _has_cpu_time(row):
+        if row.has_cpu_time:
             hosts.setdefault(row.name, []).append(row)
     own = [row.self_device_s for group in hosts.values() for row in group if row.self_device_s]
     first = [replace(row, kind=_kind(row, hosts.get(row.name, []), own, total_s)) for row in rows]
-    clear_s, unclear_s = (_device_s(row for row in first if row.kind == kind) for kind in ("kernel", "unclear"))
-    if total_s and FILLED * total_s <= clear_s + unclear_s <= total_s * (1 + ROUNDING):
-        return tuple(replace(row, kind="kernel") if row.kind == "unclear" else row for row in first)
-    return tuple(first)
+    known_s = _device_s(row for row in first if row.kind in ("kernel", "unclear"))
+    if total_s and FILLED * total_s <= known_s <= total_s * (1 + ROUNDING):
+        first = [replace(row, kind="kernel") if row.kind == "unclear" else row for row in first]
+    if any(row.has_cpu_column for row in rows):
+        return tuple(first)
+    # Without CPU times, a compiled kernel and its operator of the same name are the same row twice.
+    twins = [row.kind == "kernel" and row in first[position + 1 :] for position, row in enumerate(first)]
+    return tuple(replace(row, kind="operator") if twin else row for row, twin in zip(first, twins, strict=True))
 
 
 def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_s: float | None) -> Kind:
-    """Kind of one row.
-
-    Args:
-        hosts: Rows of the same name that have CPU time.
-        own: Device times of all operators.
-    """
+    """Kind of a row, from the rows of its name with CPU time (hosts) and the device times of all operators (own)."""
     if _OVERHEAD.match(row.name):
         return "overhead"
-    has_cpu_column = row.self_cpu_s is not None or row.cpu_total_s is not None
-    is_operator = (_TORCH_OPERATOR if has_cpu_column else _OPERATOR).match(row.name)
-    if _has_cpu_time(row) or not row.self_device_s or (is_operator and not _ANNOTATION.match(row.name)):
+    own_s, is_annotation = row.self_device_s, _ANNOTATION.match(row.name)
+    is_operator = (_TORCH_OPERATOR if row.has_cpu_column else _OPERATOR).match(row.name) and not is_annotation
+    if row.has_cpu_time or not own_s or is_operator:
         return "operator"
     if _COMPILED.match(row.name):
         return "kernel"
-    if _is_span(row, hosts, total_s):
+    if is_annotation or " " in row.name or (total_s and own_s > total_s * (1 + ROUNDING)):
         return "span"
-    is_operators = any(_is_same(row.self_device_s, one) for one in own)
-    return "kernel" if is_operators or _LIKE_A_KERNEL.match(row.name) or "::" in row.name else "unclear"
-
-
-def _is_span(row: TableRow, hosts: Sequence[TableRow], total_s: float | None) -> bool:
-    own_s = row.self_device_s or 0.0
-    if _ANNOTATION.match(row.name) or " " in row.name or (total_s and own_s > total_s * (1 + ROUNDING)):
-        return True
     # The own device time of an operator is that of its kernels, so a row with another time is no kernel of it.
-    return bool(hosts) and not any(abs((host.self_device_s or 0.0) - own_s) <= 0.1 * own_s for host in hosts)
-
-
-def _without_twins(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
-    """The rows, in which a compiled kernel and its operator of the same name differ in kind.
-
-    Without a column of CPU time the two are the same row twice, and the first counts as the operator.
-    """
-    if any(row.self_cpu_s is not None or row.cpu_total_s is not None for row in rows):
-        return tuple(rows)
-    pairs = ((row, row.kind == "kernel" and row in rows[position + 1 :]) for position, row in enumerate(rows))
-    return tuple(replace(row, kind="operator") if is_twin else row for row, is_twin in pairs)
-
-
-def _has_cpu_time(row: TableRow) -> bool:
-    return bool(row.self_cpu_s or row.cpu_total_s)
-
-
-def _is_of_an_operator(row: TableRow) -> bool:
-    """True for a row with CPU time that is an operator, and not an annotation around several."""
-    is_known = _CPU_OPERATOR.match(row.name) is not None or category(row.name) != "other"
-    return row.kind == "operator" and is_known and not _ANNOTATION.match(row.name)
+    if hosts and not any(abs((host.self_device_s or 0.0) - own_s) <= 0.1 * own_s for host in hosts):
+        return "span"
+    is_operators = any(_is_same(own_s, operator_s) for operator_s in own)
+    return "kernel" if is_operators or _LIKE_A_KERNEL.match(row.name) or "::" in row.name else "unclear"
 
 
 def _is_same(first: float | None, second: float | None, tolerance: float = ROUNDING) -> bool:

@@ -15,13 +15,9 @@ NAME_COLUMNS = 64
 
 
 def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block]:
-    """Return a heading, the table of kernels, and how the device spent its time.
-
-    Args:
-        what: Subject of the profile, such as `generation, prompt of 26, 32 new tokens`.
-        limit: Number of kernels with a row of their own. The others share the last row.
-    """
-    return [_header(profile, what), _rows(profile, limit), _footer(profile)]
+    """Return a heading, the table of the longest kernels, and how the device spent its time."""
+    heading = f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
+    return [heading, _rows(profile, limit), _footer(profile)]
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
@@ -45,10 +41,6 @@ def hundredths(times: list[float]) -> list[str]:
     for index in by_remainder[: 10_000 - sum(whole)]:
         whole[index] += 1
     return [f"{share / 100:.2f}" for share in whole]
-
-
-def _header(profile: Profile, what: str) -> str:
-    return f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
 
 
 def _rows(profile: Profile, limit: int) -> Sheet:
@@ -108,11 +100,7 @@ def readable(name: str) -> str:
     """Return a C++ name without namespaces, parameter list and repetitions."""
     for pattern, replacement in _REPLACEMENTS:
         name = pattern.sub(replacement, name)
-    return _without_parameters(name)
-
-
-def _without_parameters(name: str) -> str:
-    """Cut a name at its first parenthesis outside angle brackets."""
+    # The parameter list begins outside angle brackets.
     depth = 0
     for index, letter in enumerate(name):
         depth += (letter == "<") - (letter == ">")

@@ -2,34 +2,141 @@
 
 Only kernels, copies and fills count. A trace also contains the span of each user annotation on the device, idle gaps
 included; a profile that adds those comes to 167 %. Times are whole nanoseconds, so parts add up exactly.
+
+A device runs behind the host, so the time at which a kernel ran does not show which section requested it. Its launch
+does: the trace joins both by a number. Annotations may lie inside each other, on other threads too, as when autograd's
+own thread recomputes a layer inside the backward pass; the innermost counts.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import zlib
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import BenchmarkerError, ResultsError, read_problem
 from benchmarker.profiling.categories import Category, category
-from benchmarker.profiling.trace_events import (
-    CPU_CATEGORY,
-    DEVICE_CATEGORIES,
-    Interval,
-    TraceEvent,
-    complete_events,
-    device_interval,
-    duration_us,
-    launches_ns,
-    number_in,
-    operator_interval,
-    section_at,
-    spans_of,
-)
+from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
 CLOCK_MARK = "benchmarker: clock"
 """Annotation at a known moment, which relates the host's clock to the trace's."""
+# CUDA and ROCm use the same names.
+DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+CPU_CATEGORY = "cpu_op"
+# No clock has larger readings.
+_LONGEST_US = 1e18
+
+TraceEvent = dict[str, Any]
+
+
+class Interval(NamedTuple):
+    """Kernel on a stream, or operator on a thread."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    lane: tuple[int, int]
+    """Device and stream, or process and thread."""
+    launch: int | None = None
+    """Number of its launch, which all kernels of a replayed graph share."""
+
+
+def read_trace(path: Path) -> list[TraceEvent]:
+    """Read the events of a trace file, gzipped or not. Raises ResultsError."""
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        # Kernel names come from compilers: their encoding and control characters are unreliable.
+        document = json.loads(text.decode(errors="replace"), strict=False)
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+        raise ResultsError(f"{path}: not a whole trace ({error}); it may have been cut short") from error
+    except OSError as error:
+        raise ResultsError(read_problem(path, error)) from error
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list):
+        raise ResultsError(f"{path}: not a trace of torch.profiler (no traceEvents)")
+    return [event for event in events if isinstance(event, dict)]
+
+
+def complete_events(events: Iterable[TraceEvent], categories: Container[str]) -> Iterator[TraceEvent]:
+    return (
+        event
+        for event in events
+        if event.get("ph") == "X" and str(event.get("cat")) in categories and event.get("dur") is not None
+    )
+
+
+def device_interval(event: TraceEvent) -> Interval:
+    arguments = event.get("args") or {}
+    if not isinstance(arguments, dict):
+        raise _damaged(event, "args", arguments)
+    device, stream = (_whole(event, name, arguments.get(name, 0)) for name in ("device", "stream"))
+    correlation = arguments.get("correlation")
+    launch = None if correlation is None else _whole(event, "correlation", correlation)
+    return _interval(event, (device, stream), launch)
+
+
+def _interval(event: TraceEvent, lane: tuple[int, int], launch: int | None = None) -> Interval:
+    if event.get("name") is None:
+        raise _damaged(event, "name", None)
+    # A trace is in microseconds with three decimals.
+    start_ns = round(number_in(event, "ts") * 1000)
+    return Interval(str(event["name"]), start_ns, start_ns + round(duration_us(event) * 1000), lane, launch)
+
+
+def duration_us(event: TraceEvent) -> float:
+    length_us = number_in(event, "dur")
+    if length_us < 0:
+        raise _damaged(event, "dur", length_us)
+    return length_us
+
+
+def number_in(event: TraceEvent, key: str) -> float:
+    value = event.get(key)
+    # Written so that NaN fails it too.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LONGEST_US:
+        raise _damaged(event, key, value)
+    return value
+
+
+def _whole(event: TraceEvent, key: str, value: object) -> int:
+    try:
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError, OverflowError):
+        raise _damaged(event, key, value) from None
+
+
+def _damaged(event: TraceEvent, key: str, value: object) -> ResultsError:
+    problem = "is missing" if value is None else f"is {shortened(repr(value), 40)}"
+    name = shortened(str(event.get("name", "without a name")), 60)
+    return ResultsError(f"the profiler's trace is damaged: `{key}` of its event {name} {problem}; profile again")
+
+
+_MARK = "benchmarker: section "
+
+
+def section_mark(section: str) -> str:
+    return _MARK + section
+
+
+def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
+    starts: dict[int, int] = {}
+    for event in events:
+        arguments = event.get("args")
+        # cuda_runtime, cuda_driver, hip_runtime
+        is_call = str(event.get("cat")).endswith(("_runtime", "_driver"))
+        if event.get("ph") == "X" and is_call and isinstance(arguments, dict):
+            correlation, started_us = arguments.get("correlation"), event.get("ts")
+            if isinstance(correlation, int) and isinstance(started_us, int | float):
+                starts[correlation] = round(started_us * 1000)
+    return starts
 
 
 class Cut(NamedTuple):
@@ -44,7 +151,6 @@ class Work(NamedTuple):
     """Totals of a trace, in seconds."""
 
     kernels: tuple[Kernel, ...]
-    """Longest total first."""
     kernel_s: float
     busy_s: float
     span_s: float
@@ -62,8 +168,7 @@ def device_work(
         cuts: Sections in the order of time. An interval belongs to the section in which it starts.
 
     Raises:
-        BenchmarkerError: The trace has no kernel of the devices.
-        ResultsError: The trace is damaged.
+        BenchmarkerError: The trace has no kernel of the devices, or is damaged.
     """
     events = list(events)
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
@@ -80,42 +185,27 @@ def device_work(
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {required}")
         intervals = [interval for interval in intervals if interval.lane[0] in device_indices]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
-    launched_ns = launches_ns(events)
-    moments = [
-        interval.start_ns if interval.launch is None else launched_ns.get(interval.launch, interval.start_ns)
-        for interval in intervals
-    ]
-    return _work(intervals, lengths, _sections_of(events, moments) or _cut(intervals, cuts), may_overlap=True)
+    return _work(intervals, lengths, _sections_of(events, intervals, launches_ns(events), cuts), may_overlap=True)
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
-    """Return totals of the operators on the CPU, each without the time of the operators that it called.
-
-    Raises:
-        BenchmarkerError: The trace has no operator.
-        ResultsError: The trace is damaged.
-    """
+    """Return totals of the operators on the CPU, each without the operators that it called. Raises BenchmarkerError."""
     events = list(events)
-    intervals = [operator_interval(event) for event in complete_events(events, {CPU_CATEGORY})]
+    intervals = [
+        _interval(event, (_whole(event, "pid", event.get("pid")), _whole(event, "tid", event.get("tid"))))
+        for event in complete_events(events, {CPU_CATEGORY})
+    ]
     if not intervals:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first if two start together, so a caller precedes its callees.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    sections = _sections_of(events, [interval.start_ns for interval in intervals]) or _cut(intervals, cuts)
-    work = _work(intervals, self_times(intervals), sections, may_overlap=False)
+    sections = _sections_of(events, intervals, {}, cuts)
+    work = _work(intervals, _self_times(intervals), sections, may_overlap=False)
     return work._replace(busy_s=work.kernel_s)
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
-    """Convert a reading of the host's clock to the trace's clock; None if the trace has no marks.
-
-    Args:
-        moment_ns: Reading of the host's clock.
-        marks_ns: Readings of the same clock inside the annotations CLOCK_MARK, in order.
-
-    Raises:
-        ResultsError: The trace is damaged.
-    """
+    """Convert a reading of the host's clock to the trace's, by readings inside the annotations CLOCK_MARK, if any."""
     annotations = (event for event in complete_events(events, {"user_annotation"}) if event.get("name") == CLOCK_MARK)
     marks = [(number_in(event, "ts"), duration_us(event)) for event in annotations]
     if not marks or len(marks) != len(marks_ns):
@@ -126,16 +216,14 @@ def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_n
     return round((start_us + length_us / 2) * 1000) + moment_ns - mark_ns
 
 
-def self_times(intervals: list[Interval]) -> list[int]:
-    """Return each interval's length without the intervals directly inside it, in nanoseconds.
-
-    Args:
-        intervals: Sorted by lane and start, outer before inner.
-    """
+def _self_times(intervals: list[Interval]) -> list[int]:
+    """Return each interval's length without those directly inside it, ns. Sorted by lane and start, outer first."""
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
     for index, interval in enumerate(intervals):
-        while callers and not _contains(intervals[callers[-1]], interval):
+        while callers and (
+            intervals[callers[-1]].lane != interval.lane or intervals[callers[-1]].end_ns <= interval.start_ns
+        ):
             callers.pop()
         if callers:
             lengths_ns[callers[-1]] -= interval.end_ns - interval.start_ns
@@ -154,85 +242,74 @@ def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
     return alone
 
 
-def _contains(outer: Interval, inner: Interval) -> bool:
-    return outer.lane == inner.lane and inner.start_ns < outer.end_ns
-
-
 def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
-    totals: dict[str, Counter[str]] = {}
-    times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for interval, length_ns, section in zip(intervals, lengths_ns, sections, strict=True):
-        totals.setdefault(interval.name, Counter()).update(calls=1, ns=length_ns)
-        times[section][interval.name].update(calls=1, ns=length_ns)
-    if len(times) < 2:
-        times.clear()
-    inside: dict[str, list[Interval]] = {name: [] for name in times}
-    for interval, section in zip(intervals, sections, strict=True):
-        if section in inside:
-            inside[section].append(interval)
-    if may_overlap:
-        for name, members in inside.items():
-            for interval, alone_ns in zip(members, _alone_ns(members), strict=True):
-                times[name][interval.name].update(alone_ns=alone_ns)
-    longest_first = sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     begun = sorted((interval.start_ns, section) for interval, section in zip(intervals, sections, strict=True))
-    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section and section in times]
-    return Work(
-        kernels=tuple(
-            Kernel(
-                name=name,
-                calls=total["calls"],
-                total_s=total["ns"] / 1e9,
-                sections={
-                    section: _kernel_time(times[section][name], may_overlap=may_overlap)
-                    for section in in_order
-                    if name in times[section]
-                },
-            )
-            for name, total in longest_first
-        ),
-        kernel_s=sum(lengths_ns) / 1e9,
-        busy_s=_busy_s(intervals),
-        span_s=_span_s(intervals),
-        sections={
-            name: _section(inside[name], sum(time["ns"] for time in times[name].values()), may_overlap=may_overlap)
-            for name in in_order
-        },
+    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section]
+    facts: dict[str, Section] = {}
+    times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for section in in_order if len(set(sections)) > 1 else ():
+        members = [
+            (interval, length_ns)
+            for interval, length_ns, name in zip(intervals, lengths_ns, sections, strict=True)
+            if name == section
+        ]
+        inside = [interval for interval, _ in members]
+        alone_ns = _alone_ns(inside)
+        for (interval, length_ns), own_ns in zip(members, alone_ns, strict=True):
+            times[section][interval.name].update(calls=1, ns=length_ns, alone_ns=own_ns)
+        launches = {interval.launch for interval in inside}
+        facts[section] = Section(
+            busy_s=(sum(alone_ns) if may_overlap else sum(length_ns for _, length_ns in members)) / 1e9,
+            span_s=_span_s(inside),
+            launches=None if None in launches else len(launches),
+        )
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for interval, length_ns in zip(intervals, lengths_ns, strict=True):
+        totals[interval.name].update(calls=1, ns=length_ns)
+    kernels = tuple(
+        Kernel(
+            name=name,
+            calls=total["calls"],
+            total_s=total["ns"] / 1e9,
+            sections={
+                section: KernelTime(
+                    calls=time["calls"],
+                    total_s=time["ns"] / 1e9,
+                    alone_s=time["alone_ns"] / 1e9 if may_overlap else None,
+                )
+                for section, by_name in times.items()
+                if (time := by_name.get(name))
+            },
+        )
+        for name, total in sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     )
+    busy_s = sum(_alone_ns(intervals)) / 1e9
+    return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
 
 
-def _sections_of(events: Iterable[TraceEvent], moments_ns: Iterable[int]) -> list[str]:
-    """Return the annotated section of each moment; an empty list without annotations."""
-    spans = spans_of(events)
-    return [section_at(spans, moment_ns) for moment_ns in moments_ns] if spans else []
-
-
-def _cut(intervals: Iterable[Interval], cuts: Sequence[Cut]) -> list[str]:
-    """Return the section of each interval by cuts; one section without a name if there are none."""
+def _sections_of(
+    events: Iterable[TraceEvent], intervals: Sequence[Interval], launched_ns: Mapping[int, int], cuts: Sequence[Cut]
+) -> list[str]:
+    """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
+    annotations = (
+        _interval(event, (0, 0))
+        for event in complete_events(events, {"user_annotation"})
+        if str(event.get("name")).startswith(_MARK)
+    )
+    spans = sorted(
+        (annotation.start_ns, annotation.end_ns, annotation.name.removeprefix(_MARK)) for annotation in annotations
+    )
     names = []
     for interval in intervals:
-        begun = [cut.section for cut in cuts if cut.from_ns is None or interval.start_ns >= cut.from_ns]
-        names.append(begun[-1] if begun else "")
+        moment_ns = interval.start_ns
+        if spans and interval.launch is not None:
+            moment_ns = launched_ns.get(interval.launch, moment_ns)
+        # Of annotations that contain each other, the innermost is the last one to begin.
+        before = reversed(spans[: bisect_right(spans, moment_ns, key=itemgetter(0))])
+        begun = reversed([cut.section for cut in cuts if cut.from_ns is None or moment_ns >= cut.from_ns])
+        around = (section for _, end_ns, section in before if moment_ns <= end_ns) if spans else begun
+        names.append(next(iter(around), ""))
     return names
-
-
-def _kernel_time(time: Counter[str], *, may_overlap: bool) -> KernelTime:
-    return KernelTime(
-        calls=time["calls"], total_s=time["ns"] / 1e9, alone_s=time["alone_ns"] / 1e9 if may_overlap else None
-    )
-
-
-def _section(intervals: list[Interval], total_ns: int, *, may_overlap: bool) -> Section:
-    launches = {interval.launch for interval in intervals}
-    return Section(
-        busy_s=_busy_s(intervals) if may_overlap else total_ns / 1e9,
-        span_s=_span_s(intervals),
-        launches=None if None in launches else len(launches),
-    )
-
-
-def _busy_s(intervals: list[Interval]) -> float:
-    return sum(_alone_ns(intervals)) / 1e9
 
 
 def _alone_ns(intervals: list[Interval]) -> list[int]:
@@ -245,8 +322,6 @@ def _span_s(intervals: list[Interval]) -> float:
 
 
 class KindTime(NamedTuple):
-    """Seconds of one category of kernels."""
-
     busy_s: float
     """Time with at least one of its kernels."""
     alone_s: float
@@ -254,8 +329,6 @@ class KindTime(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Overlap of the categories of kernels on one device."""
-
     span_s: float
     """Time from the first kernel's start to the last kernel's end."""
     busy_s: float
@@ -264,41 +337,16 @@ class Overlap(NamedTuple):
 
 
 def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """Return the overlap of the kernels of one device; None without kernels.
-
-    Args:
-        device_index: Device to use if the trace has several.
-    """
+    """Return the overlap of the kernels of one device, `device_index` if the trace has several."""
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
-    return overlap([(interval.start_ns, interval.end_ns, category(interval.name)) for interval in intervals])
-
-
-def overlap(intervals: Iterable[tuple[int, int, Category]]) -> Overlap | None:
-    """Return the overlap of intervals (start, end, category) in nanoseconds."""
-    changes: list[tuple[int, int, Category]] = []
-    for start_ns, end_ns, kind in intervals:
-        changes += [(start_ns, 1, kind), (end_ns, -1, kind)]
-    if not changes:
+    if not intervals:
         return None
-    changes.sort()
-    running: Counter[Category] = Counter()
-    busy: Counter[Category] = Counter()
-    alone: Counter[Category] = Counter()
-    any_ns, before_ns = 0, changes[0][0]
-    for moment_ns, change, kind in changes:
-        kinds = [name for name, count in running.items() if count]
-        length_ns, before_ns = moment_ns - before_ns, moment_ns
-        any_ns += length_ns if kinds else 0
-        for name in kinds:
-            busy[name] += length_ns
-        if len(kinds) == 1:
-            alone[kinds[0]] += length_ns
-        running[kind] += change
-    span_ns = changes[-1][0] - changes[0][0]
-    return Overlap(
-        span_ns / 1e9,
-        any_ns / 1e9,
-        {name: KindTime(busy_ns / 1e9, alone[name] / 1e9) for name, busy_ns in busy.items()},
-    )
+    busy_ns, kinds = sum(_alone_ns(intervals)), {}
+    starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
+    for kind in dict.fromkeys(kind for _, kind in starts):
+        of_kind = [interval for interval in intervals if category(interval.name) == kind]
+        others = [interval for interval in intervals if category(interval.name) != kind]
+        kinds[kind] = KindTime(sum(_alone_ns(of_kind)) / 1e9, (busy_ns - sum(_alone_ns(others))) / 1e9)
+    return Overlap(_span_s(intervals), busy_ns / 1e9, kinds)

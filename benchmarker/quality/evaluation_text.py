@@ -160,7 +160,6 @@ class Windows:
 
 
 def spread(count: int, total: int) -> NDArray[np.int64]:
-    """Return up to `count` of `total` indices, spread evenly."""
     return np.arange(min(count, total)) * total // min(count, total)
 
 

@@ -25,7 +25,6 @@ BATCH_SIZE = 8
 
 
 def check_tasks(names: Sequence[str]) -> None:
-    """Check the names of tasks early."""
     require("tasks", "lm_eval")
     from lm_eval.tasks import TaskManager
 
@@ -59,13 +58,13 @@ def run_tasks(
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise QualityError(f"--tasks: the questions cannot be read: {reason}") from error
-    results = (_result(name, evaluation, version("lm_eval")) for name in sorted(evaluation["samples"]))
-    return tuple(result.model_copy(update={"asked": tuple(names), "limit": limit}) for result in results)
+    shared = {"harness": version("lm_eval"), "asked": tuple(names), "limit": limit}
+    return tuple(_result(name, evaluation, **shared) for name in sorted(evaluation["samples"]))
 
 
-def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
-    """Return the answers under the first filter; the harness repeats each question for each filter."""
+def _result(name: str, evaluation: Any, **shared: Any) -> TaskResult:
     every = evaluation["samples"][name]
+    # The harness repeats each question for each filter.
     answer_filter = every[0].get("filter", NO_FILTER) if every else NO_FILTER
     samples = sorted(
         (sample for sample in every if sample.get("filter", NO_FILTER) == answer_filter),
@@ -77,7 +76,7 @@ def _result(name: str, evaluation: Any, harness_version: str) -> TaskResult:
     return TaskResult(
         task=name,
         version=str(evaluation["versions"].get(name)),
-        harness=harness_version,
+        **shared,
         metric=metric if answer_filter == NO_FILTER else f"{metric} ({answer_filter})",
         few_shots=int(evaluation["n-shot"].get(name, 0)),
         right=tuple(bool(sample[metric]) for sample in samples),

@@ -34,13 +34,19 @@ from benchmarker.quality.evaluation_text import (
     read_text,
     spread,
 )
-from benchmarker.quality.saved_predictions import VALUE_BYTES, File, SavedLogits, SavedTopK, check_room, scratch_file
 from benchmarker.quality.scoring import (
+    VALUE_BYTES,
+    File,
+    SavedLogits,
+    SavedTopK,
+    check_room,
     divergence,
     perplexity,
+    row_values,
     save_prefill_predictions,
     save_step_predictions,
     score_against,
+    scratch_file,
     window_means,
 )
 from benchmarker.quantization.load import find_checkpoint
@@ -62,8 +68,6 @@ NEW_TOKENS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """One variant compared with the unquantized model on one text."""
-
     size: QualitySize
     top_k: int | None
     text: Text
@@ -80,10 +84,7 @@ class Plan:
 
     @property
     def row_values(self) -> int:
-        """Number of saved values of a window."""
-        if self.top_k is not None:
-            return SavedTopK.row_values(self.windows.scored, self.top_k)
-        return SavedLogits.row_values(self.windows.scored, self.vocabulary)
+        return row_values(self.windows.scored, self.vocabulary, self.top_k)
 
     @property
     def file_bytes(self) -> int:
@@ -263,14 +264,13 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
 def _save(
     plan: Plan, source: TokenSource, file: File, progress: Progress
 ) -> tuple[Literal["step", "prefill"], SavedLogits | SavedTopK]:
-    """Save the predictions of the variant's decode step, or of its prefill if the engine gives only those."""
     saved = SavedLogits(file) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
     dtype = getattr(torch, plan.dtype)
     if save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
         return "step", saved
     # The rows of the file have the size of a step's predictions, which is larger.
     count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
-    top_k = SavedTopK(file[:, : SavedTopK.row_values(plan.windows.scored, count)], count=count)
+    top_k = SavedTopK(file[:, : row_values(plan.windows.scored, plan.vocabulary, count)], count=count)
     if not save_prefill_predictions(source, plan.windows, top_k, progress, name=plan.name):
         raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
     return "prefill", top_k
@@ -279,9 +279,8 @@ def _save(
 def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
 
-    Two engines diverge when rounding decides between two tokens of nearly equal probability, and greedy text never
-    converges again; so each token has the gap between the two most likely ones. Empty if the engine does not support
-    this.
+    Two engines diverge when rounding decides between two tokens of nearly equal probability; so each token has the gap
+    between the two most likely ones. Empty if the engine does not support this.
     """
     prompts = windows.ids[spread(PROMPTS, len(windows.ids)), :PROMPT_TOKENS]
     try:

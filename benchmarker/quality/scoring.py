@@ -1,20 +1,31 @@
-"""Predictions of a model over the windows of a text, their comparison with saved ones, and its statistics.
-
-Statistics are those of llama.cpp, with standard errors over windows:
+"""Predictions of a model over the windows of a text, saved, compared with the baseline's, and their statistics.
 
 perplexity = exp(mean nats)            nats = -ln p(token)
 ln ratio   = mean(nats - baseline's)   paired: the same words are hard for both models
 KL         = sum over the vocabulary of p_base (ln p_base - ln p)
+
+Statistics are those of llama.cpp, with standard errors over windows. Logits are saved in float32, so that nothing is
+lost; or the k most likely log-probabilities, with the probability of all other tokens as one number. Merging those
+tokens cannot increase a divergence, so the result is a lower bound. Arithmetic is float32, a few positions at a time.
+
+2,048 distributions over a vocabulary of 151,936 take 1.2 GiB. They are in a memory-mapped temporary file without a
+name, which disappears with the process. Its space is allocated at once: a full disk is an error at the beginning
+instead of a bus error later.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
 import math
+import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,9 +34,9 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Progress
 from benchmarker.core.errors import QualityError
+from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenSource
 from benchmarker.quality.evaluation_text import SCORED_FROM, Windows
-from benchmarker.quality.saved_predictions import PositionScores, SavedLogits, SavedTopK
 from benchmarker.schema.quality import Divergence, WindowMeans
 
 if TYPE_CHECKING:
@@ -36,6 +47,143 @@ PATIENCE_S = 30.0
 LEAST_BEYOND = 5
 """Minimum number of tokens beyond a reported percentile: fewer would describe single tokens."""
 Floats = NDArray[np.float64]
+File = NDArray[np.float32]
+"""Memory-mapped file, [windows, values]."""
+VALUE_BYTES = 4
+CHUNK = 64
+"""Positions that are compared at once."""
+
+
+class PositionScores(NamedTuple):
+    """Comparison of a model with the baseline at some positions; every tensor is [positions].
+
+    nats = -ln p(token of the text); kl = sum of p_baseline * ln(p_baseline / p_model); same_top: equal most likely
+    tokens.
+    """
+
+    nats: Tensor
+    baseline_nats: Tensor
+    kl: Tensor
+    same_top: Tensor
+
+
+def row_values(positions: int, vocabulary: int, top_k: int | None) -> int:
+    """Return the number of values that are saved of a window."""
+    return positions * (vocabulary if top_k is None else 2 * top_k + 1)
+
+
+class SavedLogits:
+    """Logits of every window, [positions, vocabulary]."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:  # noqa: ARG002
+        self._file[window] = logits.float().cpu().flatten().numpy()
+
+    def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
+        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
+        logits = torch.from_numpy(self._file[window].copy()).view(baseline.shape)
+        return _joined(self._compare(*part) for part in _in_chunks(logits, baseline, targets))
+
+    def _compare(self, logits: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
+        logs = logits.to(baseline.device).log_softmax(-1)
+        baseline_logs = baseline.float().log_softmax(-1)
+        columns = targets[:, None]
+        return PositionScores(
+            nats=-logs.gather(-1, columns).squeeze(-1),
+            baseline_nats=-baseline_logs.gather(-1, columns).squeeze(-1),
+            kl=(baseline_logs.exp() * (baseline_logs - logs)).sum(-1),
+            same_top=logs.argmax(-1) == baseline_logs.argmax(-1),
+        )
+
+
+class SavedTopK:
+    """Ids (int32, as the bits of a float32) and log-probabilities of the k most likely tokens, and the target's."""
+
+    def __init__(self, file: File, *, count: int) -> None:
+        self._file, self.count = file, count
+
+    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
+        rows = []
+        for part, target in _in_chunks(logits, targets):
+            logs = part.float().log_softmax(-1)
+            top = logs.topk(self.count)
+            # topk may put a token before argmax's choice that is equally likely.
+            first = logs.argmax(-1, keepdim=True)
+            others = torch.where(top.indices[:, 1:] == first, top.indices[:, :1], top.indices[:, 1:])
+            ids = torch.cat([first, others], dim=-1).to(torch.int32).view(torch.float32)
+            rows.append(torch.cat([ids, top.values, logs.gather(-1, target[:, None])], dim=-1))
+        self._file[window] = torch.cat(rows).cpu().flatten().numpy()
+
+    def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
+        """Save ids and log-probabilities, [positions, k or more], most likely first; and the targets', [positions]."""
+        numbers = ids[:, : self.count].to(torch.int32).contiguous().view(torch.float32)
+        row = torch.cat([numbers, logs[:, : self.count].float(), target_logs[:, None].float()], dim=-1)
+        self._file[window] = row.cpu().flatten().numpy()
+
+    def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
+        saved = torch.from_numpy(self._file[window].copy()).view(len(baseline), -1)
+        return _joined(self._compare(*part) for part in _in_chunks(saved, baseline, targets))
+
+    def _compare(self, saved: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
+        saved = saved.to(baseline.device)
+        ids = saved[:, : self.count].contiguous().view(torch.int32).long()
+        baseline_logs = baseline.float().log_softmax(-1)
+        # float64, because the rest is a small difference from 1.
+        top, baseline_top = saved[:, self.count : -1].double(), baseline_logs.gather(-1, ids).double()
+        # Probability of the remaining tokens, at least 1e-9, because 0 has no logarithm.
+        rest, baseline_rest = ((1 - logs.exp().sum(-1)).clamp_min(1e-9) for logs in (top, baseline_top))
+        kl = (baseline_top.exp() * (baseline_top - top)).sum(-1) + baseline_rest * (baseline_rest.log() - rest.log())
+        return PositionScores(
+            nats=-saved[:, -1],
+            baseline_nats=-baseline_logs.gather(-1, targets[:, None]).squeeze(-1),
+            kl=kl,
+            same_top=ids[:, 0] == baseline_logs.argmax(-1),
+        )
+
+
+def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
+
+
+def _joined(parts: Iterable[PositionScores]) -> PositionScores:
+    return PositionScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def check_room(file_bytes: int) -> None:
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < file_bytes:
+        raise _no_room(file_bytes, f"{gib(free)} are free")
+
+
+@contextmanager
+def scratch_file(rows: int, row_values: int) -> Iterator[File]:
+    """Yield a memory-mapped temporary file, [rows, row_values]; QualityError without space."""
+    file_bytes = rows * row_values * VALUE_BYTES
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, file_bytes)
+            else:
+                check_room(file_bytes)
+                os.ftruncate(file.fileno(), file_bytes)
+            mapped: Any = np.memmap(file, dtype=np.float32, shape=(rows, row_values))
+            try:
+                yield mapped
+            finally:
+                del mapped
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise _no_room(file_bytes, os.strerror(error.errno).lower()) from error
+
+
+def _no_room(file_bytes: int, why: str) -> QualityError:
+    return QualityError(
+        f"--quality: no room in {tempfile.gettempdir()} for {gib(file_bytes)} of distributions ({why}); "
+        "set TMPDIR to a folder with room, or keep less with --quality-topk 100"
+    )
 
 
 def save_step_predictions(
@@ -47,11 +195,9 @@ def save_step_predictions(
     name: str,
     dtype: torch.dtype,
 ) -> bool:
-    """Save the predictions of an engine's decode step; return False if the engine gives none.
-
-    The unscored part of a window is its prompt.
-    """
+    """Save the predictions of an engine's decode step; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
+        # The unscored part of a window is its prompt.
         scores = source.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
         if scores is None:
             return False
@@ -64,7 +210,6 @@ def save_step_predictions(
 def save_prefill_predictions(
     source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
 ) -> bool:
-    """Save the most likely tokens of an engine's prefill; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
         scores = source.prefill_scores(windows.ids[window].tolist())
         if scores is None:
@@ -91,10 +236,7 @@ def score_against(
     name: str,
     replace: bool,
 ) -> Scores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's.
-
-    With `replace`, the baseline's predictions replace the saved ones. Scores are [numbers, positions].
-    """
+    """Compare the saved predictions of the windows `numbers` with the baseline's, which replace them on request."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
@@ -157,7 +299,6 @@ class Scores:
 
 
 def perplexity(nats: Floats) -> tuple[float, float | None]:
-    """Return perplexity and its standard error."""
     value = math.exp(nats.mean())
     error = standard_error(nats)
     return value, None if error is None else value * error
@@ -185,7 +326,6 @@ def divergence(scores: Scores) -> Divergence:
 
 
 def _outermost(values: Floats, share: float) -> float | None:
-    """Return a quantile; None if too few tokens lie beyond it."""
     beyond = values.size * min(share, 1 - share)
     return float(np.quantile(values, share)) if beyond >= LEAST_BEYOND else None
 

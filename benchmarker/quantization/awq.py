@@ -6,16 +6,12 @@ are made elsewhere. The output layer is not quantized.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, PlannedTensor, Progress, Target
-from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.core.errors import SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
-from benchmarker.quantization.gptqmodel_kernels import balanced, deviation, linear_class_of, read_packed
-
-if TYPE_CHECKING:
-    import torch
+from benchmarker.quantization.gptqmodel_kernels import linear_class_of, packed_tensors, read_packed
 
 KERNELS = {
     "torch": "AwqTorchLinear",
@@ -67,30 +63,16 @@ def quantization_config(options: AWQOptions) -> dict[str, Any]:  # noqa: ARG001
     return {"quant_method": "awq", "bits": BITS, "group_size": GROUP_SIZE, "zero_point": True, "version": "gemm"}
 
 
-def packed_tensors(linear: PlannedLinear, options: AWQOptions) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    """Return the tensors of one layer with random codes around the middle one.
-
-    `qweight` is [in, out / 8] and `qzeros` [groups, out / 8], with eight codes per word along the outputs.
-    """
+def awq_tensors(linear: PlannedLinear, options: AWQOptions) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
+    """Return the tensors of one layer: `qweight` [in, out / 8], `qzeros` [groups, out / 8], along the outputs."""
     inputs, outputs = linear.in_features, linear.out_features
     if inputs % GROUP_SIZE or outputs % IN_A_WORD:
         raise SpecError(
             f"awq: {linear.name} is {inputs} x {outputs}; groups of {GROUP_SIZE} inputs and words of {IN_A_WORD} codes "
             "do not divide that, so there is no dummy of it"
         )
-    groups, words = inputs // GROUP_SIZE, outputs // IN_A_WORD
-    scale = linear.std / deviation(BITS)
-
-    def codes(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return balanced(tensor.random_(-(2**31), 2**31, generator=generator), BITS)
-
-    tensors = (
-        plain_tensor(f"{linear.name}.qweight", "int32", (inputs, words), codes),
-        plain_tensor(f"{linear.name}.qzeros", "int32", (groups, words), lambda tensor, _: tensor.fill_(ZERO_WORD)),
-        plain_tensor(f"{linear.name}.scales", "float16", (groups, outputs), lambda tensor, _: tensor.fill_(scale)),
-    )
-    bias = plain_tensor(f"{linear.name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
-    return (*tensors, bias) if linear.bias else tensors
+    qweight, groups = (inputs, outputs // IN_A_WORD), inputs // GROUP_SIZE
+    return packed_tensors(linear, BITS, qweight=qweight, groups=groups, zeros=[ZERO_WORD])
 
 
 LOADER: Loader = Loader(
@@ -105,7 +87,7 @@ LOADER: Loader = Loader(
         "not an AWQ checkpoint, which --quant awq reads; AutoAWQ or gptqmodel make one, and --quant gptq quantizes a "
         "plain one here"
     ),
-    packing=Packing(config=quantization_config, tensors=packed_tensors),
+    packing=Packing(config=quantization_config, tensors=awq_tensors),
     aliases=("autoawq", "auto-awq"),
     dtypes=("float16", "bfloat16"),
     kernels={

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
 from benchmarker.schema.model import TensorTypes
@@ -31,8 +32,6 @@ class Options(Plain):
 
 
 class FormOptions(Options):
-    """Options of every quantization."""
-
     lm_head: Literal["int8"] | None = None
     """Quantize the output layer too, to int8 by torchao with a scale per row; null keeps it. An output layer that is
     tied to the embedding becomes a separate tensor, and the embedding stays."""
@@ -54,7 +53,6 @@ class Loader:
     load: Callable[[Checkpoint, Any, Target, Progress], Loaded]
     """Raises a BenchmarkerError for an unsupported checkpoint, if possible before any weight is read."""
     check: Callable[[Any, Target], None] = lambda options, target: None
-    """Raises an error for devices or types without support, before anything is downloaded or made."""
     prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
         checkpoint
     )
@@ -76,7 +74,6 @@ class Loader:
 
 
 def require(variant: str, *packages: str) -> None:
-    """Raise MissingLibraryError if a pip package is not installed, without importing it."""
     for package in packages:
         if installed_version(package) is None:
             raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")
@@ -94,12 +91,14 @@ def check_supported(loader: Loader, options: Options, target: Target) -> None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
-def head_notes(options: Options, model: PreTrainedModel, target: Target) -> tuple[str, ...]:
-    """Return the note that the output layer stays in 16 bits, unless it will be quantized."""
-    if has_int8_head(options):
-        return ()
-    tied = ", tied to the embedding" if _says_tied(model) else ""
-    return (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
+def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+    """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
+    from transformers import TorchAoConfig
+
+    model = read_model(checkpoint, target, quantization=TorchAoConfig(config))
+    tied = ", tied to the embedding" if is_tied(model) else ""
+    note = f"lm_head is not quantized: it stays in {target.dtype}{tied}"
+    return Loaded(model, notes=() if has_int8_head(options) else (note,))
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:
@@ -117,14 +116,13 @@ def with_head(loaded: Loaded, options: Options) -> Loaded:
     own = nn.Linear(head.in_features, head.out_features, bias=bias, device="meta", dtype=head.weight.dtype)
     own.weight, own.bias = nn.Parameter(head.weight.detach(), requires_grad=False), head.bias
     own.training = head.training
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8WeightOnlyConfig(granularity=PerRow(), set_inductor_config=False)
     with torch.no_grad():
         quantize_(own, how, filter_fn=lambda module, name: module is own)
     model.set_output_embeddings(own)
     embedding: Any = model.get_input_embeddings()
     dtype = str(embedding.weight.dtype).removeprefix("torch.")
-    tied = f"; the embedding, which it was tied to, stays in {dtype}" if _says_tied(model) else ""
+    tied = f"; the embedding, which it was tied to, stays in {dtype}" if is_tied(model) else ""
     return replace(loaded, notes=(*loaded.notes, f"lm_head is int8 by torchao, a scale a row{tied}"))
 
 
@@ -140,5 +138,5 @@ def _check_plain(model: PreTrainedModel, head: Any) -> None:
         )
 
 
-def _says_tied(model: PreTrainedModel) -> bool:
+def is_tied(model: PreTrainedModel) -> bool:
     return bool(model.config.get_text_config().tie_word_embeddings)

@@ -31,24 +31,30 @@ from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer,
 from benchmarker.core.errors import ModelError, SpecError, read_problem
 from benchmarker.quantization.base import FormOptions, Loaded, Loader
 from benchmarker.quantization.gptqmodel_kernels import (
+    GROUPS,
     PACKING,
     KernelName,
     check_kernel,
     check_shapes,
     check_what_ran,
-    find_gpu,
+    gptq_config,
     is_group_aware,
-    quantization_config,
     read_packed,
+    torch_gpu,
 )
 from benchmarker.schema.base import DType
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
 
 
+LIBRARIES = ("torch", "transformers", "optimum", "gptqmodel")
 FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
+WEIGHT_KEYS = {*FORMAT_KEYS, "calibration_samples", "calibration_tokens"}
+"""Options that determine the weights."""
+SMALL = 1 << 27
+"""Parameters below which gptqmodel packs in Python: seconds instead of 40 s to compile its C++ extension."""
+COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
 class GPTQOptions(FormOptions):
@@ -79,80 +85,48 @@ class GPTQOptions(FormOptions):
     @field_validator("group_size")
     @classmethod
     def _known_group_size(cls, group_size: int) -> int:
-        group_sizes = (-1, 16, 32, 64, 128, 256, 512, 1024)
-        if group_size not in group_sizes:
-            raise ValueError(f"{group_size} is not one of {', '.join(map(str, group_sizes))}")
+        if group_size not in GROUPS:
+            raise ValueError(f"{group_size} is not one of {', '.join(map(str, GROUPS))}")
         return group_size
 
 
 def check(options: GPTQOptions, target: Target) -> None:
-    """Raise an error for missing libraries, calibration texts, and unsupported kernels, types and devices."""
     if target.dtype == "float32":
         raise SpecError("gptq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
-    check_kernel(options.kernel, options.model_dump(), find_gpu(target.device))
+    check_kernel(options.kernel, options.model_dump(), torch_gpu(target.device))
     calibration_text(options.calibration)
 
 
-def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
-    """Return a GPTQ checkpoint as it is, or the quantized one, cached or new."""
-    if checkpoint.quantization is not None:
-        return checkpoint
-    return quantized(checkpoint, options, target, progress)
-
-
 def load(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    checkpoint_config = checkpoint.quantization or {}
-    stored = {
-        key: checkpoint_config.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()
-    }
-    check_kernel(options.kernel, stored, find_gpu(target.device))
+    own = checkpoint.quantization or {}
+    stored = {key: own.get(key, value) for key, value in options.model_dump(include=set(FORMAT_KEYS)).items()}
+    check_kernel(options.kernel, stored, torch_gpu(target.device))
     from transformers import GPTQConfig
 
     # transformers takes the backend from this config and everything else from the checkpoint.
     backend = "auto" if options.kernel == "auto" else f"gptq_{options.kernel}"
     quantization = GPTQConfig(bits=stored["bits"], group_size=stored["group_size"], backend=backend)
     model = read_packed("gptq", checkpoint, target, quantization)
-    linear_class = check_what_ran(options.kernel, model)
-    return Loaded(
-        model, notes=(f"kernel {options.kernel}: {linear_class}", *_own_config_wins(checkpoint_config, options))
-    )
+    note = f"kernel {options.kernel}: {check_what_ran(options.kernel, model)}"
+    return Loaded(model, notes=(note, *_own_config_wins(own, options)))
 
 
-def _own_config_wins(checkpoint_config: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
-    """Return notes on the options that the checkpoint's own config overrides."""
-    meta = checkpoint_config.get("meta")
+def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ...]:
+    meta = own.get("meta")
     if isinstance(meta, dict) and "benchmarker" in meta:
         return (str(meta["benchmarker"]),)
     choices = options.model_dump(include=options.model_fields_set - {"kernel"})
-    unused = [
-        f"{key}={value}"
-        for key, value in choices.items()
-        if key not in checkpoint_config or checkpoint_config[key] != value
-    ]
+    unused = [f"{key}={value}" for key, value in choices.items() if key not in own or own[key] != value]
     if not unused:
         return ()
-    format_words = ", ".join(f"{key}={checkpoint_config[key]}" for key in FORMAT_KEYS if key in checkpoint_config)
+    format_words = ", ".join(f"{key}={own[key]}" for key in FORMAT_KEYS if key in own)
     return (f"the checkpoint is GPTQ already; its own config ({format_words}) won over {', '.join(unused)}",)
 
 
-LIBRARIES = ("torch", "transformers", "optimum", "gptqmodel")
-CALIBRATION_KEYS = (
-    "bits",
-    "group_size",
-    "sym",
-    "desc_act",
-    "damp_percent",
-    "calibration_samples",
-    "calibration_tokens",
-)
-"""Options that determine the weights."""
-SMALL = 1 << 27
-"""Parameters below which gptqmodel packs in Python: seconds instead of 40 s to compile its C++ extension."""
-COPIED = ("generation_config.json", *TOKENIZER_FILES)
-
-
-def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
-    """Return the GPTQ checkpoint, cached or new."""
+def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
+    """Return a GPTQ checkpoint as it is, or the quantized one, cached or new."""
+    if checkpoint.quantization is not None:
+        return checkpoint
     text = calibration_text(options.calibration)
     key = _key(checkpoint, options, target, text)
     if cache.find(key) is None:
@@ -161,13 +135,24 @@ def quantized(checkpoint: Checkpoint, options: GPTQOptions, target: Target, prog
     return replace(checkpoint, folder=folder, config=read_config(folder), is_text_part=False)
 
 
+def calibration_text(path: str | None) -> str:
+    if path is None:
+        return shipped_text("calibration.txt")
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(read_problem(f"--calibration {path}", error)) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
+
+
 def _key(checkpoint: Checkpoint, options: GPTQOptions, target: Target, text: str) -> str:
     commit = checkpoint.revision and f"{checkpoint.model_id}@{checkpoint.revision}"
     return cache.key_of(
         {
             "kind": "gptq",
             "model": commit or content_sha256(checkpoint.folder),
-            "options": options.model_dump(include=set(CALIBRATION_KEYS)),
+            "options": options.model_dump(include=WEIGHT_KEYS),
             "calibration": _sha256(text),
             "dtype": target.dtype,
             "device": target.device.partition(":")[0],
@@ -189,19 +174,42 @@ def _make(
     shapes = {name: (linear.in_features, linear.out_features) for name, linear in linears.items()}
     check_shapes(shapes, options.model_dump())
     pieces = _pieces(checkpoint, options, text)
-    progress.note(f"quantizing with GPTQ: {len(pieces)} pieces of {options.calibration_tokens} tokens to calibrate on")
-    described = options.model_dump(include=set(CALIBRATION_KEYS)) | {"dtype": target.dtype}
+    size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
+    progress.note(f"quantizing with GPTQ: {size} to calibrate on")
+    described = options.model_dump(include=WEIGHT_KEYS) | {"dtype": target.dtype}
     # Upper limit: the size of the plain weights.
     needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     with cache.new_entry(
         key, kind="gptq", model=checkpoint.model_id, options=described, needed_bytes=needed_bytes
     ) as draft:
-        size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
-        note = f"quantized here: {size}, text sha256 {_sha256(text)[:16]}"
-        _quantize(checkpoint, options, target, pieces, note, draft, progress)
+        _quantize(checkpoint, options, target, pieces, draft, progress)
+        config = _config(checkpoint, options, target, f"quantized here: {size}, text sha256 {_sha256(text)[:16]}")
+        (draft / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         for name in COPIED:
             if (checkpoint.folder / name).is_file() and not (draft / name).exists():
                 shutil.copyfile(checkpoint.folder / name, draft / name)
+
+
+def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
+    """Return the requested number of whole pieces, or as many as the text has."""
+    import torch
+
+    tokenizer: Any = load_tokenizer(checkpoint)
+    if tokenizer is None:
+        raise ModelError(
+            f"{checkpoint.model_id}: no tokenizer in its folder, and GPTQ is calibrated on a text; "
+            "add the tokenizer's files, or use --load-format dummy"
+        )
+    length = options.calibration_tokens
+    ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    starts = range(0, len(ids) - length + 1, length)[: options.calibration_samples]
+    if not starts:
+        raise SpecError(
+            f"gptq: the calibration text has {len(ids)} tokens, fewer than options.calibration_tokens={length}; "
+            "give a longer text, or set a smaller number"
+        )
+    pieces = [torch.tensor([ids[start : start + length]]) for start in starts]
+    return [{"input_ids": piece, "attention_mask": torch.ones_like(piece)} for piece in pieces]
 
 
 def _quantize(
@@ -209,7 +217,6 @@ def _quantize(
     options: GPTQOptions,
     target: Target,
     pieces: list[dict[str, torch.Tensor]],
-    note: str,
     folder: Path,
     progress: Progress,
 ) -> None:
@@ -244,8 +251,6 @@ def _quantize(
         del vars(model)["hf_device_map"]
         quantizer.save(model, str(folder))
     (folder / "quantize_config.json").unlink()
-    config = _config(checkpoint, options, target, note)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     del model, quantizer
     gc.collect()
     if torch.cuda.is_available():
@@ -273,55 +278,13 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    quantization = quantization_config(options) | {
+    """Return config.json: optimum's own names an earlier version of the format and contains the calibration tokens."""
+    quantization = gptq_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},
     }
     plain = {key: value for key, value in checkpoint.config.items() if key != "torch_dtype"}
     return plain | {"dtype": target.dtype, "quantization_config": quantization}
-
-
-def calibration_text(path: str | None) -> str:
-    """Return the calibration text; None selects the shipped one."""
-    if path is None:
-        return shipped_text("calibration.txt")
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(read_problem(f"--calibration {path}", error)) from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"--calibration {path}: not a text file in UTF-8") from error
-
-
-def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
-    """Return the requested number of whole pieces, or as many as the text has."""
-    tokenizer = load_tokenizer(checkpoint)
-    if tokenizer is None:
-        raise ModelError(
-            f"{checkpoint.model_id}: no tokenizer in its folder, and GPTQ is calibrated on a text; "
-            "add the tokenizer's files, or use --load-format dummy"
-        )
-    length = options.calibration_tokens
-    ids = _token_ids(tokenizer, text)
-    starts = range(0, len(ids) - length + 1, length)[: options.calibration_samples]
-    if not starts:
-        raise SpecError(
-            f"gptq: the calibration text has {len(ids)} tokens, fewer than options.calibration_tokens={length}; "
-            "give a longer text, or set a smaller number"
-        )
-    return [_piece(ids[start : start + length]) for start in starts]
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return ids
-
-
-def _piece(ids: list[int]) -> dict[str, Any]:
-    import torch
-
-    tokens = torch.tensor([ids])
-    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
 def _sha256(text: str) -> str:

@@ -1,6 +1,10 @@
-"""Kernels of gptqmodel: which can run (checked before loading), loading of its GPTQ and AWQ layers, and which one ran.
+"""gptqmodel's kernels and storage formats: which kernel can run, loading of GPTQ and AWQ layers, and which one ran.
 
 gptqmodel silently uses another kernel if the requested one is not suitable; here that is an error.
+
+A GPTQ layer has four tensors: `qweight`, codes in 32-bit words along the inputs; `scales`, a 16-bit number per group
+and output; `qzeros`, the codes of zero along the outputs (minus one in version 1 of the format); `g_idx`, each input's
+group. Dummy checkpoints are filled with random codes.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,12 +27,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 KernelName = Literal["auto", "torch", "torch_aten", "triton", "exllama_v2", "marlin"]
+GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
+WORD_BITS = 32
+NOT_STORED = ("input_perm",)
+"""Machete's order of the inputs: a buffer that no checkpoint has, reported as missing by transformers."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Requirements of a kernel of gptqmodel."""
-
     title: str
     linear_class: str
     needs: Literal["anything", "cpu", "gpu", "nvidia"]
@@ -37,7 +44,6 @@ class Kernel:
     symmetric_only: bool = False
 
 
-GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)
 KERNELS: dict[str, Kernel] = {
     "torch": Kernel("torch", "TorchLinear", "anything", (2, 3, 4, 8), GROUPS),
     "torch_aten": Kernel("torch_aten", "TorchAtenLinear", "cpu", (4,), (16, 32, 64, 128)),
@@ -49,25 +55,22 @@ KERNELS: dict[str, Kernel] = {
 
 
 @dataclass(frozen=True)
-class Gpu:
+class TorchGpu:
     name: str
     capability: tuple[int, int]
     nvidia: bool
 
 
-def find_gpu(device: str) -> Gpu | None:
+def torch_gpu(device: str) -> TorchGpu | None:
     import torch
 
     if device == "cpu":
         return None
-    return Gpu(
-        name=torch.cuda.get_device_name(device),
-        capability=torch.cuda.get_device_capability(device),
-        nvidia=torch.version.hip is None,
-    )
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    return TorchGpu(name, capability, nvidia=torch.version.hip is None)
 
 
-def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None) -> None:
+def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: TorchGpu | None) -> None:
     """Raise DeviceError or SpecError if the kernel does not support format (bits, group_size, sym) or device."""
     if name == "auto":
         if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
@@ -78,7 +81,9 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None
             )
         return
     kernel = KERNELS[name]
-    _check_device(kernel, gpu)
+    if problem := _device_problem(kernel, gpu):
+        other = "triton" if gpu else "torch"
+        raise DeviceError(f"gptq: the {kernel.title} kernel {problem}. Set options.kernel to '{other}'.")
     for key, supported in (("bits", kernel.bits), ("group_size", kernel.group_sizes)):
         if quantization[key] not in supported:
             raise SpecError(
@@ -89,27 +94,17 @@ def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: Gpu | None
         raise SpecError(f"gptq: the {kernel.title} kernel needs sym=true. Set options.kernel to 'auto'.")
 
 
-def _check_device(kernel: Kernel, gpu: Gpu | None) -> None:
+def _device_problem(kernel: Kernel, gpu: TorchGpu | None) -> str | None:
     if gpu is None:
-        if kernel.needs in ("gpu", "nvidia"):
-            raise DeviceError(
-                f"gptq: the {kernel.title} kernel needs a GPU; this is the CPU. Set options.kernel to 'torch'."
-            )
-        return
+        return "needs a GPU; this is the CPU" if kernel.needs in ("gpu", "nvidia") else None
     if kernel.needs == "cpu":
-        raise DeviceError(
-            f"gptq: the {kernel.title} kernel runs on CPUs; this is {gpu.name}. Set options.kernel to 'triton'."
-        )
+        return f"runs on CPUs; this is {gpu.name}"
     if kernel.needs == "nvidia" and not gpu.nvidia:
-        raise DeviceError(
-            f"gptq: the {kernel.title} kernel needs an NVIDIA GPU; this is {gpu.name}. Set options.kernel to 'triton'."
-        )
+        return f"needs an NVIDIA GPU; this is {gpu.name}"
     if gpu.nvidia and gpu.capability < kernel.capability:
         needed, present = (".".join(map(str, pair)) for pair in (kernel.capability, gpu.capability))
-        raise DeviceError(
-            f"gptq: the {kernel.title} kernel needs compute capability {needed}; this is {gpu.name} ({present}). "
-            "Set options.kernel to 'triton'."
-        )
+        return f"needs compute capability {needed}; this is {gpu.name} ({present})"
+    return None
 
 
 def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, Any]) -> None:
@@ -125,53 +120,24 @@ def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, An
             raise SpecError(f"gptq: {name} is {inputs} x {outputs}; its kernels need multiples of 32")
 
 
-def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
-    kernel = KERNELS.get(name)
-    return linear_class_of(
-        "gptq", model, title=kernel.title if kernel else name, expected=kernel.linear_class if kernel else None
-    )
-
-
-NOT_STORED = ("input_perm",)
-"""Machete's order of the inputs: a buffer that no checkpoint has, reported as missing by transformers."""
-
-
-def read_packed(form: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
+def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
     """Return the model with gptqmodel's linear layers, for a transformers config that names the kernel."""
     import_libraries("gptqmodel")
     try:
         with undisturbed():
             return read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
     except Exception as error:
-        linear = unready_kernel(error)
+        linear = _unready_kernel(error)
         if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DeviceError(
-            f"{form}: gptqmodel could not build {linear}, which it compiles or downloads at first use "
+            f"{quant}: gptqmodel could not build {linear}, which it compiles or downloads at first use "
             f"({reason}). Set options.kernel to 'torch', which needs neither; --verbose shows the whole error"
         ) from error
 
 
-def linear_class_of(form: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
-    """Return the linear class that gptqmodel used; DeviceError if another one is expected."""
-    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
-
-    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
-    if not classes:
-        raise ModelError(
-            f"{form}: the loaded model has no {form.upper()} layer; is the checkpoint's quantization_config right?"
-        )
-    if expected is not None and set(classes) != {expected}:
-        got = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
-        raise DeviceError(
-            f"{form}: requested the {title} kernel, gptqmodel used {got}. "
-            "Set options.kernel to 'auto' to accept that, or see why with --verbose."
-        )
-    return ", ".join(sorted(classes))
-
-
-def unready_kernel(error: BaseException) -> str | None:
+def _unready_kernel(error: BaseException) -> str | None:
     """Return the linear class that gptqmodel could not build, for lack of a compiler or a download, or None."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         linear = type(frame.f_locals.get("self"))
@@ -180,10 +146,31 @@ def unready_kernel(error: BaseException) -> str | None:
     return None
 
 
-WORD_BITS = 32
+def check_what_ran(name: KernelName, model: PreTrainedModel) -> str:
+    kernel = KERNELS.get(name)
+    title, expected = (kernel.title, kernel.linear_class) if kernel else (name, None)
+    return linear_class_of("gptq", model, title=title, expected=expected)
 
 
-def quantization_config(options: Any) -> dict[str, Any]:
+def linear_class_of(quant: str, model: PreTrainedModel, *, title: str, expected: str | None) -> str:
+    """Return the linear class that gptqmodel used; DeviceError if another one is expected."""
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    classes = Counter(type(module).__name__ for module in model.modules() if isinstance(module, BaseQuantLinear))
+    if not classes:
+        raise ModelError(
+            f"{quant}: the loaded model has no {quant.upper()} layer; is the checkpoint's quantization_config right?"
+        )
+    if expected is not None and set(classes) != {expected}:
+        used = ", ".join(f"{count} {kind}" for kind, count in sorted(classes.items()))
+        raise DeviceError(
+            f"{quant}: requested the {title} kernel, gptqmodel used {used}. "
+            "Set options.kernel to 'auto' to accept that, or see why with --verbose."
+        )
+    return ", ".join(sorted(classes))
+
+
+def gptq_config(options: Any) -> dict[str, Any]:
     return {
         "quant_method": "gptq",
         "format": "gptq",
@@ -202,20 +189,10 @@ def is_group_aware(options: Any) -> bool:
     return options.group_size != -1 and not options.desc_act
 
 
-def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:
-    check_shapes({linear.name: (linear.in_features, linear.out_features)}, quantization_config(options))
-    bits, inputs, outputs = options.bits, linear.in_features, linear.out_features
+def gptq_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:
+    check_shapes({linear.name: (linear.in_features, linear.out_features)}, gptq_config(options))
+    bits, inputs = options.bits, linear.in_features
     group = inputs if options.group_size == -1 else options.group_size
-    groups = inputs // group
-    scale = linear.std / deviation(bits)
-    zeros = _zero_words(bits)
-
-    def codes(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return balanced(tensor.random_(-(2**31), 2**31, generator=generator), bits)
-
-    def zero_points(tensor: torch.Tensor, _: torch.Generator) -> torch.Tensor:
-        words = tensor.new_tensor(zeros)
-        return words.repeat(groups, outputs // WORD_BITS)
 
     def input_groups(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         import torch
@@ -226,21 +203,44 @@ def packed_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, 
             order = torch.randperm(inputs, generator=generator, device=tensor.device)
         return (order // group).to(tensor.dtype)
 
+    g_idx = plain_tensor(f"{linear.name}.g_idx", "int32", (inputs,), input_groups)
+    qweight = (inputs * bits // WORD_BITS, linear.out_features)
+    return packed_tensors(linear, bits, qweight=qweight, groups=inputs // group, zeros=_zero_words(bits), more=(g_idx,))
+
+
+def packed_tensors(
+    linear: PlannedLinear,
+    bits: int,
+    *,
+    qweight: tuple[int, int],
+    groups: int,
+    zeros: Sequence[int],
+    more: tuple[PlannedTensor, ...] = (),
+) -> tuple[PlannedTensor, ...]:
+    """Return the tensors of one layer with random codes; the words `zeros` are repeated along the outputs."""
+    name, outputs, scale = linear.name, linear.out_features, linear.std / deviation(bits)
+
+    def codes(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return balanced(tensor.random_(-(2**31), 2**31, generator=generator), bits)
+
+    def zero_points(tensor: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+        return tensor.new_tensor(zeros).repeat(groups, tensor.shape[1] // len(zeros))
+
     tensors = (
-        plain_tensor(f"{linear.name}.qweight", "int32", (inputs * bits // WORD_BITS, outputs), codes),
-        plain_tensor(f"{linear.name}.qzeros", "int32", (groups, outputs * bits // WORD_BITS), zero_points),
-        plain_tensor(f"{linear.name}.scales", "float16", (groups, outputs), lambda tensor, _: tensor.fill_(scale)),
-        plain_tensor(f"{linear.name}.g_idx", "int32", (inputs,), input_groups),
+        plain_tensor(f"{name}.qweight", "int32", qweight, codes),
+        plain_tensor(f"{name}.qzeros", "int32", (groups, outputs * bits // WORD_BITS), zero_points),
+        plain_tensor(f"{name}.scales", "float16", (groups, outputs), lambda tensor, _: tensor.fill_(scale)),
+        *more,
     )
-    bias = plain_tensor(f"{linear.name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
+    bias = plain_tensor(f"{name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
     return (*tensors, bias) if linear.bias else tensors
 
 
 def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Replace the lowest code, which has no opposite, by zero.
+    """Replace the lowest code, which has no opposite, by zero. 3-bit codes lie across words and are not changed.
 
     Otherwise the weights' mean would be a tenth of their deviation, all outputs of a layer would share the sum of its
-    inputs, and the model would repeat one token. 3-bit codes lie across words and are not changed.
+    inputs, and the model would repeat one token.
     """
     if WORD_BITS % bits:
         return words
@@ -259,10 +259,11 @@ def deviation(bits: int) -> float:
 
 
 def _zero_words(bits: int) -> list[int]:
+    """Return the code of zero minus one, 32 times, as signed 32-bit words."""
     stored = 2 ** (bits - 1) - 1
     stream = sum(stored << (bits * position) for position in range(WORD_BITS))
     words = [(stream >> (WORD_BITS * word)) & 0xFFFFFFFF for word in range(bits)]
     return [word - 2**32 if word >= 2**31 else word for word in words]
 
 
-PACKING = Packing(config=quantization_config, tensors=packed_tensors)
+PACKING = Packing(config=gptq_config, tensors=gptq_tensors)

@@ -12,11 +12,11 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds
 from benchmarker.checkpoints.find import find_for_quantization, gguf_file
 from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
-from benchmarker.quantization.base import Loaded, Options, check_supported, with_head
+from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
-from benchmarker.schema.model import LoadFacts, ModelSpec, QuantSpec, TensorTypes
+from benchmarker.schema.model import LoadFacts, ModelSpec, QuantSpec
 
 if TYPE_CHECKING:
     import torch
@@ -26,15 +26,8 @@ if TYPE_CHECKING:
 Linear = Any  # Module with in_features and out_features, of any library.
 
 
-def load_facts(
-    model: PreTrainedModel,
-    *,
-    load_s: float,
-    peak_bytes: int | None,
-    quantize_s: float | None = None,
-    notes: tuple[str, ...] = (),
-    file_types: TensorTypes | None = None,
-) -> LoadFacts:
+def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantize_s: float | None = None) -> LoadFacts:
+    model = loaded.model
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
@@ -52,8 +45,8 @@ def load_facts(
         weight_classes=_counted(_weight_class(linear) for linear in linears),
         lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
         lm_head_tied=head is not None and shares_storage(head.weight, embedding.weight),
-        notes=notes,
-        file_types=file_types,
+        notes=loaded.notes,
+        file_types=loaded.file_types,
     )
 
 
@@ -61,7 +54,10 @@ def parameter_count(model: PreTrainedModel) -> int:
     """Return the parameters of the architecture: packed weights count as unpacked, shared ones once."""
     packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
     packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
-    packed_ids |= _own_copy_ids(model)
+    head: Linear | None = model.get_output_embeddings()
+    embedding: Any = model.get_input_embeddings()
+    if head is not None and is_tied(model) and not shares_storage(head.weight, embedding.weight):
+        packed_ids.add(id(head.weight))  # A copy of the embedding.
     plain = sum(tensor.numel() for tensor in model.parameters() if id(tensor) not in packed_ids)
     packed = sum(
         weights_of(module) + (module.out_features if getattr(module, "bias", None) is not None else 0)
@@ -70,19 +66,7 @@ def parameter_count(model: PreTrainedModel) -> int:
     return int(plain + packed)
 
 
-def _own_copy_ids(model: PreTrainedModel) -> set[int]:
-    head: Linear | None = model.get_output_embeddings()
-    embedding: Any = model.get_input_embeddings()
-    is_copy = (
-        head is not None
-        and model.config.get_text_config().tie_word_embeddings
-        and not shares_storage(head.weight, embedding.weight)
-    )
-    return {id(head.weight)} if is_copy and head is not None else set()
-
-
 def quantized_linears(model: PreTrainedModel) -> list[Linear]:
-    """Return the linear layers that store a weight in fewer than 16 bits."""
     return [module for module in model.modules() if is_linear(module) and _is_narrow(module)]
 
 
@@ -166,7 +150,6 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
 
 
 def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    """Return the checkpoint for the variant's loader; slow steps are done once and cached."""
     checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
@@ -194,7 +177,6 @@ def find_checkpoint(
 
 
 def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
-    """Return why a quantization cannot load a GGUF file through transformers, or None."""
     if not checkpoint.is_gguf or LOADERS[quant].of_gguf:
         return None
     able = next(name for name, loader in LOADERS.items() if loader.of_gguf)
@@ -239,30 +221,21 @@ def load_model(
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
         dtype: Type of tensors that are not quantized.
     """
-    fields: dict[str, Any] = {
-        "id": model,
-        "revision": revision,
-        "load_format": load_format,
-        "dtype": dtype,
-        "trust_remote_code": trust_remote_code,
-    }
-    spec = validated(ModelSpec, fields, where="load_model")
-    form = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
+    fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
+    spec = validated(ModelSpec, fields | {"trust_remote_code": trust_remote_code}, where="load_model")
+    variant = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
     try:
-        form = resolved_quant(form)
+        variant = resolved_quant(variant)
     except FieldError as error:
         raise SpecError(f"load_model: {error.field + ': ' if error.field else ''}{error}") from error
-    loaded, _ = open_model(spec, form, find_device(device))
+    loaded, _ = open_model(spec, variant, find_device(device), Silent())
     return loaded.model
 
 
-def open_model(
-    model: ModelSpec, form: QuantSpec, device: Device, progress: Progress | None = None
-) -> tuple[Loaded, Checkpoint]:
-    progress = progress or Silent()
-    checkpoint = prepare_checkpoint(model, form, device, progress)
+def open_model(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> tuple[Loaded, Checkpoint]:
+    checkpoint = prepare_checkpoint(model, variant, device, progress)
     target = Target(device.torch_name, model.dtype)
-    return load_form(form.quant, checkpoint, loader_options(form), target, progress), checkpoint
+    return load_form(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
 
 
 def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
@@ -280,7 +253,6 @@ def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Targ
 
 
 def _nothing_quantized(quant: str, model: PreTrainedModel) -> str:
-    """Return the error for a model without layers for this quantization."""
     embeddings = {model.get_input_embeddings(), model.get_output_embeddings()}
     layers = Counter(
         type(module).__name__

@@ -7,9 +7,8 @@ in int8, this helps prefill and large batches. Embedding, norms and output layer
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
@@ -39,12 +38,9 @@ def _check_device(device: str) -> None:
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow
-    from transformers import TorchAoConfig
 
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=head_notes(options, model, target))
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
 
 CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
@@ -49,11 +48,8 @@ def _check_device(device: str) -> None:
 
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    from transformers import TorchAoConfig
-
     check_groups(checkpoint, options)
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(torchao_config(options)))
-    return Loaded(model, notes=head_notes(options, model, target))
+    return load_torchao(checkpoint, options, target, torchao_config(options))
 
 
 def torchao_config(options: Int4Options) -> Any:
@@ -63,7 +59,6 @@ def torchao_config(options: Int4Options) -> Any:
         group_size=options.group_size,
         int4_packing_format="tile_packed_to_4d",
         int4_choose_qparams_algorithm="hqq" if options.scales == "hqq" else "tinygemm",
-        # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
         set_inductor_config=False,
     )
 

@@ -11,9 +11,8 @@ from typing import Annotated
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
 
 
 class Int8Options(FormOptions):
@@ -25,14 +24,11 @@ class Int8Options(FormOptions):
 
 def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
-    from transformers import TorchAoConfig
 
     _check_groups(checkpoint, options)
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=head_notes(options, model, target))
+    return load_torchao(checkpoint, options, target, how)
 
 
 def _check_groups(checkpoint: Checkpoint, options: Int8Options) -> None:

@@ -10,18 +10,14 @@ bits.
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, head_notes
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
-    from transformers import TorchAoConfig
 
-    # torchao would change inductor's flags for the process; every variant is compiled with the same flags.
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(how))
-    return Loaded(model, notes=head_notes(options, model, target))
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(

@@ -47,7 +47,6 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 
 def _rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return the rounds that would decide, the costs of the leader, and its command."""
     if ranking.leader is None:
         return ()
     records = results.members.get(ranking.leader.variant, ())
@@ -118,7 +117,6 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
-    """Return at most three lines: the variant within the budget, its costs, its command."""
     rest = _rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
     return (_recommendation_line(recommendation), *rest)
 
@@ -136,7 +134,6 @@ def _recommendation_line(recommendation: Recommendation) -> str:
 
 
 def budget_lines(recommendation: Recommendation) -> list[str]:
-    """Return every variant with its margins, the fastest first."""
     lines = []
     for candidate in sorted(recommendation.candidates, key=lambda candidate: -candidate.row.speed):
         word = "fits" if candidate.fits else "does not fit" if candidate.breaks else "is not known to fit"

@@ -1,21 +1,22 @@
-"""Caveats below a table, and the drift of the machine."""
+"""Sentences around a table: the header above it, the caption and the caveats below it, and the drift of the machine."""
 
 from __future__ import annotations
 
 import math
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from scipy.special import stdtr
 
-from benchmarker.comparison.rows import CellKey, Failure, Row, cell_words, keys_of, listed
+from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_words, keys_of, listed
 from benchmarker.core.formatting import approximate_duration, percent, plural
-from benchmarker.core.tables import plain_line
+from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
+from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.record import Flag, RunRecord, status_words
+from benchmarker.schema.registry import workload_of
 
 FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer than three",
@@ -30,74 +31,182 @@ FLAGS: dict[Flag, str] = {
     "may be slower than alone",
     "imported": "read from a log, which contains less than a record",
 }
-
-RecordT = TypeVar("RecordT", bound=RunRecord)
+PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
+"""Packages named in the header."""
 REASON_LENGTH = 300
 UUID_LENGTH = 12
 COMMIT_LENGTH = 7
 CLOCKS_WITHIN = 1.03
 """Ratio of clocks above which the clocks of the variants are printed."""
+SMALLEST_CHANGE = 0.01
+LARGEST_P = 0.01
+RecordT = TypeVar("RecordT", bound=RunRecord)
+
+
+def page_title(results: Results) -> str:
+    """Return the title of a page: `attention on NVIDIA H100 80GB HBM3`."""
+    subjects = each(results.records, lambda record: record.subject_name)
+    return f"{subjects} on {each(results.records, lambda record: record.environment.device.name)}"
+
+
+def plain_header(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    return f"workload: {plain_line(records[0].workload)}", *machine_lines(records)
+
+
+def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    versions: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in records:
+        for name in PACKAGES:
+            if name in record.environment.packages:
+                versions[name][record.environment.packages[name]] = None
+    packages = ", ".join(f"{name} {plain_line(' or '.join(numbers))}" for name, numbers in versions.items())
+    programs = each(records, lambda record: f"benchmarker {record.benchmarker}")
+    devices = each(records, lambda record: record.environment.device.name)
+    return (
+        f"device: {devices}{in_brackets(each(records, _platform))}",
+        f"versions: {'; '.join(filter(None, (programs, packages)))}",
+        f"measured: {_procedure(records)}",
+    )
+
+
+def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
+    """Return the distinct values of the records, separated by commas."""
+    return names(value for value in dict.fromkeys(map(value_of, records)) if value)
+
+
+def in_brackets(*parts: str) -> str:
+    """Return ` (first, second)` without empty parts."""
+    words = ", ".join(filter(None, parts))
+    return f" ({words})" if words else ""
+
+
+def names(variants: Iterable[str]) -> str:
+    return ", ".join(map(plain_line, variants))
+
+
+def _platform(record: RunRecord) -> str:
+    device = record.environment.device
+    if device.kind == "cpu":
+        return plural(record.environment.threads, "thread", "threads") if record.environment.threads else ""
+    runtime = f"{'ROCm' if device.kind == 'rocm' else 'CUDA'} {device.runtime}" if device.runtime else ""
+    return ", ".join(filter(None, (runtime, f"driver {device.driver}" if device.driver else "")))
+
+
+def _procedure(records: Sequence[RunRecord]) -> str:
+    counts = sorted(Counter(record.variant.name for record in records).values())
+    least, most = counts[0], counts[-1]
+    many = f"{least} to {most} processes" if least != most else plural(least, "process", "processes")
+    fork = "one process per round imports the libraries; each variant is a fork of it"
+    forks = in_brackets(fork if any(record.forked for record in records) else "")
+    runs = each(records, lambda record: str(record.procedure.get("runs", "")))
+    warmup = each(records, lambda record: str(record.procedure.get("warmup", "")))
+    repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
+    days = sorted({record.started_at[:10] for record in records})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{many} a variant{forks}{repeats}, {plain_line(when)}"
+
+
+def caption(results: Results) -> str:
+    """Return one paragraph below the tables; empty if there is no number to explain."""
+    rows = [row for row in results.rows if row.status == "ok"]
+    if not rows:
+        return ""
+    of_rows = filter(None, dict.fromkeys(row.caption for row in rows))
+    return " ".join([*_spread(rows), *_speed_up(rows), *_verdicts(rows), *_peak(results), *of_rows])
+
+
+def _spread(rows: Sequence[Row]) -> list[str]:
+    sentences = []
+    if any(row.rate and row.rate.low is not None for row in rows):
+        sentences.append(
+            f"[low, high] is the {percent(CONFIDENCE, places=0)} interval over the rounds, "
+            "one median from a fresh process each."
+        )
+    untested = [row for row in rows if row.rounds < MIN_ROUNDS and row.rate and row.rate.deviation is not None]
+    if any(row.processes == 1 for row in untested):
+        sentences.append("Values are medians over the timed runs of one process, ± their sample standard deviation.")
+    if any(row.processes > 1 for row in untested):
+        sentences.append(
+            "Of several processes in fewer than three rounds, a value is the geometric mean of their medians, ± the "
+            "sample standard deviation of all timed runs."
+        )
+    return sentences
+
+
+def _speed_up(rows: Sequence[Row]) -> list[str]:
+    sentences = []
+    for note in reference_note(rows):
+        metrics = listed(row.ranking.heading for row in rows if row.speed_up)
+        sentences.append(f"{note.removesuffix('.')}, in {metrics}.")
+    untested = [row.speed_up.ratio.rounds for row in rows if row.speed_up and row.speed_up.verdict == "not tested"]
+    if untested:
+        counted = plural(min(untested), "round", "rounds")
+        sentences.append(
+            f"Not tested: {counted} cannot separate a difference from chance; {MIN_ROUNDS} rounds or more can "
+            f"({code('benchmarker sweep')})."
+        )
+    return sentences
+
+
+def reference_note(rows: Sequence[Row]) -> list[str]:
+    """Return to which variants the speed-ups of a table are relative."""
+    references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
+    if not references:
+        return []
+    if len(references) == 1:
+        return [f"Speed-up is relative to {plain_line(*references)}."]
+    workload = workload_of(rows[0].workload)
+    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
+
+
+def _verdicts(rows: Sequence[Row]) -> list[str]:
+    ratios = [row.speed_up.ratio for row in rows if row.speed_up and row.speed_up.ratio.p is not None]
+    detectable = [smallest for ratio in ratios if (smallest := ratio.detectable(len(ratios))) is not None]
+    if not detectable:
+        return []
+    least, most = (percent(ratio - 1, places=1) for ratio in (min(detectable), max(detectable)))
+    band = percent(SAME_WITHIN, places=0)
+    difference = least if least == most else f"{least} in the steadiest row and {most} in the least steady"
+    return [
+        f"Faster or slower: a ratio of 1 is excluded, after Holm's correction over the table, and it is more than "
+        f"{band} off; same: the whole interval is within ±{band}; inconclusive: more rounds would decide.",
+        f"A true difference of {difference} would have been detected at least {percent(POWER, places=0)} of the time.",
+    ]
+
+
+def _peak(results: Results) -> list[str]:
+    if all(row.peak_memory_bytes is None for row in results.rows):
+        return []
+    kinds = {record.environment.device.kind for record in results.records}
+    if kinds == {"cpu"}:
+        return ["Peak is the growth of the process's resident memory since before the model was loaded."]
+    where = " on a GPU, and the growth of the process's resident memory on CPU" if "cpu" in kinds else ""
+    return [f"Peak is the live tensors as torch's allocator counts them{where}."]
 
 
 def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the caveats of any workload, the most important first."""
-    return (
-        *origins(records),
-        *failed(rows),
-        *unfinished(records),
-        *conditions(records, rows),
-    )
+    return *origins(records), *failed(rows), *unfinished(records), *conditions(records, rows)
 
 
-def origins(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Return the GPUs, versions of benchmarker and sweeps of the records, if there are several."""
-    return *_devices(records), *_commits(records), *_sweeps(records)
-
-
-def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return clocks, drift, flags of cells and missing energy."""
-    return *_clocks(rows), *_drifted(records), *_flagged(rows), *_no_energy(records)
-
-
-def _devices(records: Sequence[RunRecord]) -> list[str]:
-    return _who_ran_what(
-        "boards, which may differ in speed",
-        variants_by(records, lambda record: record.environment.device.uuid),
-        letters=UUID_LENGTH,
-    )
-
-
-def _commits(records: Sequence[RunRecord]) -> list[str]:
-    return _who_ran_what(
-        "versions of benchmarker",
-        variants_by(records, lambda record: record.environment.commit),
-        letters=COMMIT_LENGTH,
-    )
-
-
-def _who_ran_what(who: str, variants: dict[str, list[str]], *, letters: int) -> list[str]:
-    """Return each device or version with its variants; nothing if there is only one.
-
-    Args:
-        who: Plural noun of the devices or versions.
-        variants: Names of variants by UUID or commit.
-        letters: Printed letters of the UUID or commit.
-    """
-    if len(variants) < 2:
-        return []
-    each = (f"{plain_line(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
-    return [f"{len(variants)} {who}: {'; '.join(each)}."]
-
-
-def _sweeps(records: Sequence[RunRecord]) -> list[str]:
-    sweeps_by_variant: dict[str, set[str]] = {}
+def origins(records: Sequence[RunRecord]) -> list[str]:
+    boards = variants_by(records, lambda record: record.environment.device.uuid)
+    commits = variants_by(records, lambda record: record.environment.commit)
+    lines = []
+    for noun, variants, letters in (
+        ("boards, which may differ in speed", boards, UUID_LENGTH),
+        ("versions of benchmarker", commits, COMMIT_LENGTH),
+    ):
+        if len(variants) > 1:
+            parts = (f"{plain_line(identity[:letters])} ran {names(members)}" for identity, members in variants.items())
+            lines.append(f"{len(variants)} {noun}: {'; '.join(parts)}.")
+    sweeps_by_variant: dict[str, set[str]] = defaultdict(set)
     for record in records:
-        sweeps_by_variant.setdefault(record.variant.name, set()).add(record.sweep or "single runs")
+        sweeps_by_variant[record.variant.name].add(record.sweep or "single runs")
     merged = {name: sweeps for name, sweeps in sweeps_by_variant.items() if len(sweeps) > 1}
-    if not merged:
-        return []
-    sweeps = sorted(set().union(*merged.values()))
-    return [f"{names(merged)}: rows merge {len(sweeps)} sweeps: {', '.join(map(plain_line, sweeps))}."]
+    if merged:
+        sweeps = sorted(set().union(*merged.values()))
+        lines.append(f"{names(merged)}: rows merge {len(sweeps)} sweeps: {names(sweeps)}.")
+    return lines
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
@@ -109,30 +218,26 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
     return {value: list(members) for value, members in variants.items()}
 
 
-def names(variants: Iterable[str]) -> str:
-    return ", ".join(map(plain_line, variants))
-
-
 def failed(rows: Sequence[Row]) -> list[str]:
     """Return one line per reason with all its rows, then the rounds that were left out."""
-    by_failure: dict[tuple[str, str, str], list[Row]] = {}
+    by_failure: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.status != "ok":
-            by_failure.setdefault((row.variant, row.status, row.reason or ""), []).append(row)
+            by_failure[row.variant, row.status, row.reason or ""].append(row)
     # A reason of several variants, such as an unreachable hub, is printed once.
-    by_explanation: dict[str, list[str]] = {}
+    by_explanation: dict[str, list[str]] = defaultdict(list)
     for (variant, status, reason), members in by_failure.items():
-        by_explanation.setdefault(f"{_where(members)}: {_why(status, reason)}", []).append(variant)
+        by_explanation[f"{_where(members)}: {_why(status, reason)}"].append(variant)
     lines = [f"{names(variants)}{explanation}" for explanation, variants in by_explanation.items()]
     return lines + _failed_rounds(rows)
 
 
 def _failed_rounds(rows: Sequence[Row]) -> list[str]:
-    alike: dict[tuple[bool, str], list[tuple[Row, Failure]]] = {}
+    alike: dict[tuple[bool, str], list[tuple[Row, Failure]]] = defaultdict(list)
     for row in rows:
         for failure in row.failures:
             kind = re.sub(r"\d+", "#", f"{failure.status} {failure.reason}")
-            alike.setdefault((failure.is_repeated, kind), []).append((row, failure))
+            alike[failure.is_repeated, kind].append((row, failure))
     lines = []
     for (is_repeated, _), members in alike.items():
         what = "measured again" if is_repeated else "left out"
@@ -142,11 +247,11 @@ def _failed_rounds(rows: Sequence[Row]) -> list[str]:
             was = "was" if is_repeated else "is"
             lines.append(f"{plain_line(row.variant)}{_where([row])}: round {failure.round + 1} {was} {what}: {why}")
             continue
-        numbers: dict[str, list[str]] = {}
+        numbers: dict[str, list[str]] = defaultdict(list)
         for member, failed_round in members:
-            numbers.setdefault(member.variant, []).append(str(failed_round.round + 1))
-        each = (f"{plain_line(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
-        lines.append(f"{what}: {'; '.join(each)}; the first: {why}")
+            numbers[member.variant].append(str(failed_round.round + 1))
+        parts = (f"{plain_line(variant)} round{'s' * (len({*of}) > 1)} {listed(of)}" for variant, of in numbers.items())
+        lines.append(f"{what}: {'; '.join(parts)}; the first: {why}")
     return lines
 
 
@@ -176,60 +281,35 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
     ]
 
 
-def _clocks(rows: Sequence[Row]) -> list[str]:
-    cells: dict[CellKey, dict[str, float]] = {}
+def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
+    lines = []
+    clocks: dict[CellKey, dict[str, float]] = defaultdict(dict)
+    cells: dict[Flag, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if row.cell and row.clock_mhz:
-            cells.setdefault(row.cell, {})[row.variant] = row.clock_mhz
-    return [
-        f"clocks differ at {cell_words(cell)}: "
-        + ", ".join(f"{plain_line(name)} {clock:.0f} MHz" for name, clock in clocks.items())
-        + "."
-        for cell, clocks in cells.items()
-        if max(clocks.values()) > CLOCKS_WITHIN * min(clocks.values())
-    ]
-
-
-def _drifted(records: Sequence[RunRecord]) -> list[str]:
-    drift = find_drift(records)
-    if drift is None:
-        return []
-    return [
-        f"drift: from the first cell to the last, {approximate_duration(drift.span_s)}, everything became "
-        f"{percent(abs(drift.change), places=1)} {'slower' if drift.change > 0 else 'faster'} (p = {drift.p:.1g}); "
-        "rounds in turns share that among the variants."
-    ]
-
-
-def _flagged(rows: Sequence[Row]) -> list[str]:
-    by_flag: dict[Flag, list[Row]] = {}
-    for row in rows:
+            clocks[row.cell][row.variant] = row.clock_mhz
         for flag in row.flags:
-            by_flag.setdefault(flag, []).append(row)
-    return [f"{plain_line(flag)}: {FLAGS[flag]} ({_cell_counts(members)})." for flag, members in by_flag.items()]
-
-
-def _cell_counts(rows: Sequence[Row]) -> str:
-    cells: dict[str, int] = {}
-    for row in rows:
-        cells[row.variant] = cells.get(row.variant, 0) + 1
-    return ", ".join(f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells.items())
-
-
-def _no_energy(records: Sequence[RunRecord]) -> list[str]:
+            cells[flag][row.variant] += 1
+    for cell, of_variants in clocks.items():
+        if max(of_variants.values()) > CLOCKS_WITHIN * min(of_variants.values()):
+            parts = (f"{plain_line(name)} {clock:.0f} MHz" for name, clock in of_variants.items())
+            lines.append(f"clocks differ at {cell_words(cell)}: {', '.join(parts)}.")
+    if drift := find_drift(records):
+        lines.append(
+            f"drift: from the first cell to the last, {approximate_duration(drift.span_s)}, everything became "
+            f"{percent(abs(drift.change), places=1)} {'slower' if drift.change > 0 else 'faster'} (p = {drift.p:.1g}); "
+            "rounds in turns share that among the variants."
+        )
+    for flag, counts in cells.items():
+        parts = (f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in counts.items())
+        lines.append(f"{plain_line(flag)}: {FLAGS[flag]} ({', '.join(parts)}).")
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
-    return [
-        f"{names(variants)}: no energy: {plain_line(reason, longest=REASON_LENGTH)}."
-        for reason, variants in reasons.items()
-    ]
+    for reason, variants in reasons.items():
+        lines.append(f"{names(variants)}: no energy: {plain_line(reason, longest=REASON_LENGTH)}.")
+    return lines
 
 
-SMALLEST_CHANGE = 0.01
-LARGEST_P = 0.01
-
-
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """A trend that all variants share."""
 
     change: float
@@ -255,7 +335,10 @@ def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     freedom = len(moments) - len(groups) - 1
     if freedom < 1:
         return None
-    deviations = [pair for points in groups.values() for pair in _from_means(points)]
+    deviations = []
+    for points in groups.values():
+        middle, level = (statistics.fmean(values) for values in zip(*points, strict=True))
+        deviations += [(moment - middle, log - level) for moment, log in points]
     spread = sum(moment * moment for moment, _ in deviations)
     if spread == 0:
         return None
@@ -266,8 +349,3 @@ def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     span_s = max(moments) - min(moments)
     change = math.expm1(slope * span_s)
     return Drift(change, span_s, p) if abs(change) > SMALLEST_CHANGE and p < LARGEST_P else None
-
-
-def _from_means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    middle, level = (statistics.fmean(values) for values in zip(*points, strict=True))
-    return [(moment - middle, log - level) for moment, log in points]

@@ -1,23 +1,34 @@
-"""Columns of tables. A column appears only if a row has a value for it, or if its values vary."""
+"""Columns of tables, the first table of a comparison, and the table of the fastest variants in the other cells.
+
+A column appears only if a row has a value for it, or if its values vary.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from benchmarker.comparison.rows import CellKey, Row
-from benchmarker.comparison.speed_up import SpeedUp
+from benchmarker.comparison.ranking import Ranking, ranking_of
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words
+from benchmarker.comparison.speed_up import SpeedUp, is_wide, own_outlier
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times, with_spread
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
-from benchmarker.schema.metric import Metric
+from benchmarker.report.caveats import reference_note
+from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import workload_of
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
+LIMITS_TITLE = "Against the limits of the device"
+OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
+MOST_CELLS = 12
+"""Largest number of other cells in the table. `--all` prints more."""
+MOST_NAMES = 3
 
 
 class InCell(Protocol):
@@ -40,25 +51,15 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     """Return a column for each axis that varies; with `always`, for all axes."""
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
-    return [
-        Column(axis.heading, axis_text(axis.name), sort=axis_value(axis.name))
-        for axis in axes
-        if always or len({key[axis.name] for key in keys}) > 1
-    ]
+    return [_axis_column(axis) for axis in axes if always or len({key[axis.name] for key in keys}) > 1]
 
 
-def axis_text(name: str) -> Callable[[InCell], str]:
-    return lambda row: str(row.cell[name]) if row.cell else MISSING
-
-
-def axis_value(name: str) -> Callable[[InCell], float | None]:
-    """Return the function for sorting by an axis; it returns None for values that are not numbers."""
-
+def _axis_column(axis: Axis) -> Column[InCell]:
     def number(row: InCell) -> float | None:
-        value = row.cell[name] if row.cell else None
+        value = row.cell[axis.name] if row.cell else None
         return float(value) if isinstance(value, int | float) else None
 
-    return number
+    return Column(axis.heading, lambda row: str(row.cell[axis.name]) if row.cell else MISSING, sort=number)
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
@@ -67,12 +68,11 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
     measured = [metric for metric in metrics if any(metric.name in row.metrics for row in rows)] or metrics[:1]
-    first, *others = (metric_column(metric) for metric in measured)
+    first, *others = map(metric_column, measured)
     return [replace(first, text=lambda row: first.text(row) if row.rate else status_words(row.status)), *others]
 
 
 def metric_column(metric: Metric) -> Column[Row]:
-    """Return the column of one metric with its spread."""
     return Column(
         metric.heading,
         lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
@@ -86,23 +86,19 @@ def speed_up(rows: Sequence[Row]) -> Columns:
     """Return the column of the speed-up with its verdict; none if no row has one."""
     if not any(row.speed_up for row in rows):
         return []
-    return [
-        Column(
-            "speed-up",
-            lambda row: "baseline" if row.is_reference and row.pace else speed_up_words(row.speed_up),
-            "left",
-            sort=lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
-            is_more_better=True,
-            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
-        )
-    ]
+    column = _ratio_column(
+        "speed-up",
+        lambda row: "baseline" if row.is_reference and row.pace else _speed_up_text(row.speed_up),
+        lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
+        f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
+    )
+    return [replace(column, align="left")]
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
     """Return the column of the speed-up relative to one named row; none if all rows have that reference already.
 
-    Args:
-        is_bare: Leave out interval and verdict.
+    With `is_bare`, interval and verdict are left out.
     """
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
@@ -113,54 +109,43 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
         speed_up = row.against_named
         if is_bare and speed_up and not speed_up.outlier:
             return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
-        return speed_up_words(speed_up)
+        return _speed_up_text(speed_up)
 
-    return [
-        Column(
-            f"vs {named}",
-            text,
-            sort=lambda row: _number(row.against_named),
-            is_more_better=True,
-            help=f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}",
-        )
-    ]
+    help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
+    return [_ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)]
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     """Return the column of the ratio of whole calls; none if it is the speed-up of every row."""
     if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
         return []
-    return [
-        Column(
-            f"whole call vs {baseline}",
-            lambda row: "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING,
-            sort=lambda row: _number(row.call),
-            is_more_better=True,
-            help=f"latency of a whole call of {baseline} divided by the row's",
-        )
-    ]
+
+    def text(row: Row) -> str:
+        return "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING
+
+    help = f"latency of a whole call of {baseline} divided by the row's"
+    return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
+
+
+def _ratio_column(
+    heading: str, text: Callable[[Row], str], number: Callable[[Row], float | None], help: str
+) -> Column[Row]:
+    return Column(heading, text, sort=number, is_more_better=True, help=help)
 
 
 def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
-    return (
-        speed_up is not None
-        and speed_up.reference == call.reference
-        and math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
-    )
+    if speed_up is None or speed_up.reference != call.reference:
+        return False
+    return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
 
-def speed_up_words(speed_up: SpeedUp | None) -> str:
+def _speed_up_text(speed_up: SpeedUp | None) -> str:
     """Return `1.41x [1.30, 1.53] faster`, the ratio alone if it was not tested, or the outlier round."""
     if speed_up is None:
         return MISSING
     if speed_up.outlier:
-        return outlier_words(speed_up.outlier)
+        return f"outlier round {speed_up.outlier}"
     return times(speed_up.ratio) if speed_up.ratio.low is None else f"{times(speed_up.ratio)} {speed_up.verdict}"
-
-
-def outlier_words(number: int) -> str:
-    """Return the text of a cell whose interval is too wide for a number."""
-    return f"outlier round {number}"
 
 
 def _number(speed_up: SpeedUp | None) -> float | None:
@@ -168,12 +153,11 @@ def _number(speed_up: SpeedUp | None) -> float | None:
 
 
 def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
-    """Return the column of the peak memory during the measurement."""
     return byte_columns(rows, "peak", lambda row: row.peak_memory_bytes, unit)
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Return the columns of memory and of every known metric of a process, with one unit of bytes."""
+    """Return the columns of memory and of every measured metric of a process, with one unit of bytes."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
     shown = [metric for metric in facts if any(metric.name in row.facts for row in rows)]
     unit = next((metric.shown_unit for metric in shown if metric.shown_unit in ("MiB", "GiB")), None)
@@ -181,7 +165,6 @@ def plain_costs(rows: Sequence[Row]) -> Columns:
 
 
 def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
-    """Return the column of a metric of a process, if any row has it."""
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )
@@ -190,12 +173,7 @@ def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
 def number_columns(
     rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
-    """Return one column, or none if no row has its number.
-
-    Args:
-        value_of: Returns a row's number; None is printed as a dash.
-        form: Returns the text of a number.
-    """
+    """Return one column, or none if no row has its number, of which `form` returns the text."""
     if all(value_of(row) is None for row in rows):
         return []
     return [Column(heading, lambda row: MISSING if (number := value_of(row)) is None else form(number), sort=value_of)]
@@ -204,11 +182,7 @@ def number_columns(
 def byte_columns(
     rows: Sequence[AnyRow], name: str, bytes_of: Callable[[AnyRow], int | None], unit: str | None = None
 ) -> list[Column[AnyRow]]:
-    """Return a column of bytes.
-
-    Args:
-        unit: MiB or GiB. Default: GiB, or MiB if all values are below 51 MiB, as for a tiny model.
-    """
+    """Return a column of bytes in `unit`; by default in GiB, or in MiB if all values are below 51 MiB."""
     largest = max((size for row in rows if (size := bytes_of(row)) is not None), default=0)
     if unit == "MiB" or (unit is None and largest < GIB / 20):
         return number_columns(rows, f"{name} MiB", bytes_of, lambda size: f"{size / MIB:.1f}")
@@ -216,7 +190,6 @@ def byte_columns(
 
 
 def latency_columns(rows: Sequence[Row]) -> Columns:
-    """Return the column of the latency, unless the latency ranks."""
     if any(row.ranking.of_sample for row in rows):
         return []
     return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)
@@ -235,14 +208,15 @@ def bound(rows: Sequence[Row]) -> Columns:
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
 
 
-LIMITS_TITLE = "Against the limits of the device"
-
-
 def floors(rows: Sequence[Row]) -> Sheet | None:
-    """Return the table of latencies and floors; None if no floor is known."""
+    """Return the table of latencies and floors; None without a floor."""
     measured = [row for row in rows if row.floor_s is not None and row.latency]
     if not measured:
         return None
+
+    def share(row: Row) -> float | None:
+        return row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None
+
     columns: list[Column[Row]] = [
         *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
         *names(measured),
@@ -254,21 +228,113 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
         Column(
             "floor / latency",
-            _floor_share,
-            sort=lambda row: row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None,
+            lambda row: MISSING if (value := share(row)) is None else percent(value, places=0),
+            sort=share,
             is_more_better=True,
         ),
     ]
-    unit = measured[0].described.unit
+    source = "from its arithmetic and the matmul rate measured in the same process"
     if any(row.demand and row.demand.bytes is not None for row in measured):
         source = (
             "from its bytes and the memory bandwidth measured in the same process, or from its arithmetic, if that "
             "takes longer"
         )
-    else:
-        source = "from its arithmetic and the matmul rate measured in the same process"
-    return Sheet(LIMITS_TITLE, columns, measured, (f"Floor: the shortest possible time of a {unit}, {source}.",))
+    note = f"Floor: the shortest possible time of a {measured[0].described.unit}, {source}."
+    return Sheet(LIMITS_TITLE, columns, measured, (note,))
 
 
-def _floor_share(row: Row) -> str:
-    return percent(row.floor_s / row.latency.value, places=0) if row.floor_s is not None and row.latency else MISSING
+def first_table(ranking: Ranking) -> Sheet:
+    """Return the rows of the ranking in at most nine columns. The leader is bold."""
+    rows = ranking.rows
+    leader = ranking.leader.variant if ranking.leader else None
+    title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
+    if not rows:
+        return Sheet(title, [], rows)
+    brief, exactness = workload_of(rows[0].workload).brief_columns(rows)
+    metric = rows[0].ranking
+    columns = [
+        Column[Row]("variant", lambda row: row.label, "left"),
+        *names(rows)[1:],
+        *brief,
+        Column[Row](
+            metric.heading,
+            _pace,
+            sort=lambda row: row.pace.value * metric.scale if row.pace else None,
+            is_more_better=metric.better == "higher",
+            help=metric.formula,
+        ),
+        *speed_up(rows),
+        *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
+        *memory(rows),
+        *exactness,
+        *(_why(column) for column in bound(rows)),
+    ]
+    notes = reference_note(rows)
+    if any(row.speed_up and row.speed_up.ratio.low is not None for row in rows):
+        notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
+    if any(row.speed_up and row.speed_up.outlier for row in rows):
+        notes.append(OUTLIER_NOTE)
+    notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
+    return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)
+
+
+def _pace(row: Row) -> str:
+    """Return the ranking metric, the status of a failed row, or the outlier round."""
+    if row.pace is None:
+        return status_words(row.status)
+    if is_wide(Ratio(1, 3, row.pace.low, row.pace.high)):
+        return f"outlier round {own_outlier(row)}"
+    return decimal(row.pace.value * row.ranking.scale)
+
+
+def _why(column: Column[Row]) -> Column[Row]:
+    help = "largest avoidable part of the time"
+    return Column("why", lambda row: re.split(" and | or ", column.text(row))[0], "left", help=help)
+
+
+def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
+    """Return the table of the cells other than that of the first table; None if there are none or too many."""
+    measured = results.measured_cells
+    cells = [cell for cell in measured if cell != shown]
+    if not 0 < len(cells) <= MOST_CELLS:
+        return None
+    rankings = [
+        ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
+    ]
+    alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
+    leaders = [_leader(ranking) for ranking in rankings]
+    notes = reference_note(leaders)
+    if any(map(_as_good, rankings)):
+        notes.insert(0, "If several are named, they are equally fast, or more rounds would decide.")
+    if any(leader.speed_up and leader.speed_up.outlier for leader in leaders):
+        notes.append(OUTLIER_NOTE)
+    by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
+    columns = [
+        Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
+        Column[Ranking]("fastest", _names, "left"),
+        Column[Ranking](leaders[0].ranking.heading, lambda ranking: _pace(_leader(ranking))),
+        *(_of_leader(column) for column in by_leader),
+    ]
+    return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
+
+
+def _of_leader(column: Column[Row]) -> Column[Ranking]:
+    return Column(column.heading, lambda ranking: column.text(_leader(ranking)), "left")
+
+
+def _leader(ranking: Ranking) -> Row:
+    assert ranking.leader is not None, "a measured cell has a leader"
+    return ranking.leader
+
+
+def _as_good(ranking: Ranking) -> list[str]:
+    rows = (ranking.fastest, *(rival.row for rival in ranking.undecided or ranking.same))
+    return list(dict.fromkeys(row.label for row in rows if row and row is not ranking.leader))
+
+
+def _names(ranking: Ranking) -> str:
+    names = [_leader(ranking).label, *_as_good(ranking)]
+    if len(names) > MOST_NAMES:
+        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

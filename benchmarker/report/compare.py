@@ -27,10 +27,9 @@ from benchmarker.core.tables import Block, Column, Sheet, bold, bullets, code, p
 from benchmarker.explain.explain import Contrast, contrasts_of, explain
 from benchmarker.explain.values import Explanation, NotExplained, bounds_of
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
-from benchmarker.report.captions import caption
-from benchmarker.report.columns import against_named, bound, names, speed_up, whole_call
+from benchmarker.report.caveats import caption
+from benchmarker.report.columns import against_named, bound, first_table, names, other_cells, speed_up, whole_call
 from benchmarker.report.explanations import reasons
-from benchmarker.report.first_table import first_table, other_cells
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import workload_of
@@ -119,7 +118,6 @@ def compare_records(
 
 
 def to_markdown(results: Results) -> str:
-    """Return a whole comparison as markdown."""
     return tables.to_markdown(whole(results))
 
 
@@ -189,7 +187,6 @@ def forced(results: Results) -> list[str]:
 
 
 def left_out(results: Results) -> list[str]:
-    """Return the files that could not be read."""
     return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
 
 

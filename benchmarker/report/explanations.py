@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
-from benchmarker.explain.explain import Contrast
 from benchmarker.explain.values import Ceiling, Explanation, NotExplained, Share, ShareName, part_names, rate
 from benchmarker.explain.verdict import gain_words, share_words
 from benchmarker.schema.registry import workload_of
@@ -20,51 +20,43 @@ if TYPE_CHECKING:
 SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
 ACROSS = 4
 """Number of variants side by side in a terminal of 80 columns."""
-Line = tuple[str, Callable[[Explanation], str]]
-"""Heading of a line, and the function that returns its cell for a variant."""
 
 
-def explanation_blocks(
-    explanations: Sequence[Explanation | NotExplained],
-    *,
-    contrasts: Sequence[Contrast] = (),
-    ceilings: Sequence[str] = (),
-    break_evens: Sequence[str] = (),
-    baseline: str = "",
-) -> list[Block]:
-    """Return the blocks below the header.
-
-    Args:
-        contrasts: Each variant compared with the baseline.
-        ceilings: Sentences on predicted and measured rates of graphs, without full stop.
-        break_evens: Sentences on amortized set-up, without full stop.
-        baseline: Name of the variant in the contrasts.
-    """
-    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
-    parts: list[Block] = [_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)]
-    shared = _shared(explained)
-    parts += [SHARES_ARE] if explained else []
-    parts.append(bullets(shared))
-    for explanation in explained:
-        parts += _variant(explanation, shared=shared)
-    if contrasts:
-        parts.append(bold(f"Relative to {plain_line(baseline)}"))
-        parts.append(bullets(f"{contrast.sentence()}." for contrast in contrasts))
-    if ceilings:
-        parts += [bold("Predicted and measured"), bullets(f"{sentence}." for sentence in ceilings)]
-    if break_evens:
-        parts += [bold("When it has paid for itself"), bullets(f"{sentence}." for sentence in break_evens)]
-    missing = [explanation for explanation in explanations if isinstance(explanation, NotExplained)]
-    if missing:
-        parts.append(bullets(_not_explained(unexplained) for unexplained in missing))
-    return parts
+def explained_blocks(comparison: Comparison) -> list[Block]:
+    workload = workload_of(comparison.workload)
+    explained = [explanation for explanation in comparison.explained if isinstance(explanation, Explanation)]
+    missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
+    shared = [note for note in explained[0].notes if all(note in each.notes for each in explained)] if explained else []
+    shared = shared if len(explained) > 1 else []
+    ceilings, break_evens = workload.predictions(comparison)
+    sections = {
+        f"Relative to {plain_line(comparison.baseline or '')}": [each.sentence() for each in comparison.contrasts],
+        "Predicted and measured": ceilings,
+        "When it has paid for itself": break_evens,
+    }
+    return [
+        # With one variant the reason comes first anyway.
+        bullets(comparison.reasons) if len(comparison.explained) > 1 else "",
+        bullets(workload.header(comparison.records)),
+        *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
+        SHARES_ARE if explained else "",
+        bullets(shared),
+        *(block for explanation in explained for block in _variant(explanation, shared)),
+        *(
+            block
+            for title, sentences in sections.items()
+            if sentences
+            for block in (bold(title), bullets(f"{sentence}." for sentence in sentences))
+        ),
+        bullets(map(_not_explained, missing)),
+    ]
 
 
 def _not_explained(unexplained: NotExplained) -> str:
     sentence = f"{plain_line(unexplained.variant)} {_why_not(unexplained)}"
     if unexplained.proof is None:
         return sentence
-    facts = [*(bold(line) for line in unexplained.proof.warnings), *unexplained.proof.lines]
+    facts = [*map(bold, unexplained.proof.warnings), *unexplained.proof.lines]
     return f"{sentence} What was loaded: {'; '.join(facts)}."
 
 
@@ -76,22 +68,18 @@ def _why_not(unexplained: NotExplained) -> str:
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:
     """Return one short paragraph per cause. Variants with one cause share a paragraph."""
-    causes: dict[tuple[str, str], list[Explanation]] = {}
-    warnings: dict[str, list[str]] = {}
+    causes: dict[tuple[str, str], list[Explanation]] = defaultdict(list)
+    warnings: dict[str, list[str]] = defaultdict(list)
+    unexplained = []
     for explanation in explanations:
         if isinstance(explanation, Explanation):
-            causes.setdefault((explanation.verdict.bound, explanation.verdict.advice), []).append(explanation)
+            causes[explanation.verdict.bound, explanation.verdict.advice].append(explanation)
             for line in explanation.proof.warnings:
-                warnings.setdefault(line, []).append(explanation.variant)
-    return (
-        *(_cause(members) for members in causes.values()),
-        *(f"{bold(listed(names))}: {line}." for line, names in warnings.items()),
-        *(
-            f"{bold(plain_line(explanation.variant))} {_why_not(explanation)}"
-            for explanation in explanations
-            if isinstance(explanation, NotExplained) and explanation.least_share
-        ),
-    )
+                warnings[line].append(explanation.variant)
+        elif explanation.least_share:
+            unexplained.append(f"{bold(plain_line(explanation.variant))} {_why_not(explanation)}")
+    warned = (f"{bold(listed(names))}: {line}." for line, names in warnings.items())
+    return *map(_cause, causes.values()), *warned, *unexplained
 
 
 def _cause(members: Sequence[Explanation]) -> str:
@@ -99,9 +87,11 @@ def _cause(members: Sequence[Explanation]) -> str:
     names, verdict = listed(member.variant for member in members), first.verdict
     if len(members) == 1:
         return f"{bold(names)} is bound by {bold(verdict.bound)}: {verdict.reason} {verdict.advice}"
-    largest = [_main_share(member) for member in members]
-    kinds = dict.fromkeys(share.name for share in largest)
-    parts = ", ".join(_range([share for share in largest if share.name == name]) for name in kinds)
+    shares: dict[str, list[Share]] = defaultdict(list)
+    for member in members:
+        share = _main_share(member)
+        shares[share.name].append(share)
+    parts = ", ".join(map(_range, shares.values()))
     return f"{bold(names)} are bound by {bold(verdict.bound)}: {parts} of each {first.unit}. {verdict.advice}"
 
 
@@ -125,71 +115,57 @@ def _range(shares: Sequence[Share]) -> str:
 
 
 def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
-    """Return the table of milliseconds per unit, with a column per variant and a line per part."""
     unit = explained[0].unit
     labels = {share.name: share.label for explanation in explained for share in explanation.shares}
+    parts = part_names(explained)
+    shares = [name for name in get_args(ShareName) if name in labels]
     has_mbu = any(explanation.mbu is not None for explanation in explained)
-    lines: list[Line] = [
-        *((name, _part_ms(name)) for name in part_names(explained)),
-        (Text(bold(f"a {unit}, measured")), _total_ms),
-        *((labels[name], _share_of_total(name)) for name in get_args(ShareName) if name in labels),
-        *([("MBU", _mbu)] if has_mbu else []),
-        ("bound by", lambda explanation: explanation.verdict.bound),
+    headings = [
+        *parts,
+        Text(bold(f"a {unit}, measured")),
+        *(labels[name] for name in shares),
+        *(["MBU"] if has_mbu else []),
+        "bound by",
     ]
-    columns = [Column[Line](f"ms a {unit}", lambda line: line[0], "left"), *map(_column, explained)]
+    texts = [_waterfall_texts(explanation, parts, shares, has_mbu=has_mbu) for explanation in explained]
+    columns = [
+        Column[int](f"ms a {unit}", lambda line: headings[line], "left"),
+        *(_text_column(each.variant, lines) for each, lines in zip(explained, texts, strict=True)),
+    ]
     cells = {explanation.cell for explanation in explained}
     names = listed(explanation.variant for explanation in explained)
     title = f"{names} at {cell_words(explained[0].cell)}" if len(cells) == 1 and explained[0].cell else ""
-    return Sheet(title, columns, lines)
+    return Sheet(title, columns, range(len(headings)))
 
 
-def _total_ms(explanation: Explanation) -> str:
-    return Text(bold(f"{1e3 * explanation.waterfall.total_s:.2f}"))
+def _text_column(heading: str, texts: Sequence[str]) -> Column[int]:
+    return Column(heading, lambda line: texts[line])
 
 
-def _column(explanation: Explanation) -> Column[Line]:
-    return Column(explanation.variant, lambda line: line[1](explanation))
+def _waterfall_texts(
+    explanation: Explanation, parts: Sequence[str], names: Sequence[ShareName], *, has_mbu: bool
+) -> list[str]:
+    times_ms = {part.name: f"{1e3 * part.seconds:.2f}" for part in explanation.waterfall.parts}
+    shares = {share.name: f"{percent(share.of_total)}{gain_words(share)}" for share in explanation.shares}
+    return [
+        *(times_ms.get(name, MISSING) for name in parts),
+        Text(bold(f"{1e3 * explanation.waterfall.total_s:.2f}")),
+        *(shares.get(name, MISSING) for name in names),
+        *([MISSING if explanation.mbu is None else percent(explanation.mbu)] if has_mbu else []),
+        explanation.verdict.bound,
+    ]
 
 
-def _part_ms(name: str) -> Callable[[Explanation], str]:
-    def text(explanation: Explanation) -> str:
-        part = next((part for part in explanation.waterfall.parts if part.name == name), None)
-        return MISSING if part is None else f"{1e3 * part.seconds:.2f}"
-
-    return text
-
-
-def _share_of_total(name: ShareName) -> Callable[[Explanation], str]:
-    def text(explanation: Explanation) -> str:
-        share = next((share for share in explanation.shares if share.name == name), None)
-        return MISSING if share is None else f"{percent(share.of_total)}{gain_words(share)}"
-
-    return text
-
-
-def _mbu(explanation: Explanation) -> str:
-    return MISSING if explanation.mbu is None else percent(explanation.mbu)
-
-
-def _shared(explained: Sequence[Explanation]) -> tuple[str, ...]:
-    if len(explained) < 2:
-        return ()
-    return tuple(note for note in explained[0].notes if all(note in explanation.notes for explanation in explained))
-
-
-def _variant(explanation: Explanation, *, shared: tuple[str, ...]) -> list[Block]:
-    """Return a variant's verdict and the facts behind it.
-
-    Args:
-        shared: Notes of all variants, which are printed already.
-    """
-    facts = [*(bold(line) for line in explanation.proof.warnings), *explanation.proof.lines]
+def _variant(explanation: Explanation, shared: Sequence[str]) -> list[Block]:
+    """Return a variant's verdict and the facts behind it, without the notes that all variants share."""
+    facts = []
+    if explanation.ceiling:
+        facts.append(f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
+    facts += [*map(bold, explanation.proof.warnings), *explanation.proof.lines]
     if explanation.prefill:
         facts.append(explanation.prefill)
     facts += [note for note in explanation.notes if note not in shared]
     form = f" ({', '.join(map(plain_line, explanation.form.values()))})" if explanation.form else ""
-    if explanation.ceiling:
-        facts.insert(0, f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
     head = f"{bold(plain_line(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
     return [f"{head}: {explanation.verdict.reason} {explanation.verdict.advice}", bullets(facts)]
 
@@ -200,22 +176,3 @@ def ceiling_words(ceiling: Ceiling, unit: str) -> str:
     if ceiling.least_per_s is None:
         return f"at most {most}, the kernels' time alone"
     return f"{rate(ceiling.least_per_s, unit).split()[0]} to {most}"
-
-
-def explained_blocks(comparison: Comparison) -> list[Block]:
-    """Return a line per cause, the header, the waterfalls, each variant's reason and the differences."""
-    workload = workload_of(comparison.workload)
-    # With one variant the reason comes first anyway.
-    causes = bullets(comparison.reasons) if len(comparison.explained) > 1 else ""
-    ceilings, break_evens = workload.predictions(comparison)
-    return [
-        causes,
-        bullets(workload.header(comparison.records)),
-        *explanation_blocks(
-            comparison.explained,
-            contrasts=comparison.contrasts,
-            ceilings=ceilings,
-            break_evens=break_evens,
-            baseline=comparison.baseline or "",
-        ),
-    ]

@@ -20,15 +20,11 @@ COMMIT_LENGTH = 7
 
 @dataclass(frozen=True)
 class Past:
-    """A variant in one sweep and cell."""
+    """A variant in one sweep and cell, with the first of its records."""
 
     row: Row
-    records: tuple[RunRecord, ...]
+    record: RunRecord
     folder: Path
-
-    @property
-    def started_at(self) -> str:
-        return self.records[0].started_at
 
 
 def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
@@ -46,16 +42,17 @@ def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
         raise ResultsError(f"history {variant}: no record of that variant{did_you_mean(variant, names)}")
     groups: dict[tuple[str, CellKey], list[Past]] = defaultdict(list)
     for members in runs.values():
-        records = tuple(sorted((record for _, record in members), key=lambda record: record.started_at))
+        records = sorted((record for _, record in members), key=lambda record: record.started_at)
+        model = getattr(getattr(records[0], "model", None), "id", "")
+        subject = ", ".join(filter(None, map(plain_line, (model, records[0].environment.device.name))))
         for key in dict.fromkeys(key for record in records for key in keys_of(record)):
             row = make_row(variant, key, records)
             if row.pace:
-                groups[_subject(records[0]), key].append(Past(row, records, members[0][0].parent))
+                groups[subject, key].append(Past(row, records[0], members[0][0].parent))
     return [_sheet(subject, key, groups[subject, key]) for subject, key in sorted(groups)]
 
 
 def variants_sheet(collected: Collected) -> Sheet:
-    """Return every measured variant with the number of runs and the newest date."""
     runs: dict[str, dict[str, str]] = defaultdict(dict)
     for record in collected.records:
         dates = runs[record.variant.name]
@@ -73,19 +70,10 @@ def _minute(time: str) -> str:
     return time[:DATE_LENGTH].replace("T", " ")
 
 
-def _subject(record: RunRecord) -> str:
-    model = getattr(getattr(record, "model", None), "id", "")
-    return ", ".join(filter(None, (plain_line(model), plain_line(record.environment.device.name))))
-
-
-def _torch(past: Past) -> str:
-    return past.records[0].environment.packages.get("torch", MISSING)
-
-
 def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
     metric = runs[0].row.ranking
     columns = [
-        Column[Past]("when", lambda past: _minute(past.started_at), "left"),
+        Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
         Column[Past](
             metric.heading,
             lambda past: with_spread(past.row.pace, scale=metric.scale),
@@ -93,9 +81,9 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
             is_more_better=metric.better == "higher",
         ),
         Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),
-        Column[Past]("torch", _torch, "left"),
-        Column[Past]("commit", lambda past: (past.records[0].environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
+        Column[Past]("torch", lambda past: past.record.environment.packages.get("torch", MISSING), "left"),
+        Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
         Column[Past]("folder", lambda past: str(past.folder), "left"),
     ]
     title = f"{runs[0].row.variant} at {cell_words(key)}: {subject}, {plural(len(runs), 'run', 'runs')}"
-    return Sheet(title, columns, sorted(runs, key=lambda past: past.started_at))
+    return Sheet(title, columns, sorted(runs, key=lambda past: past.record.started_at))

@@ -14,7 +14,7 @@ from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
 from benchmarker.explain.values import bounds_of
 from benchmarker.report.answer import answer
-from benchmarker.report.captions import caption
+from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.compare import compare_records
 from benchmarker.schema import record_io
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
-    """Print the tables of one run and the path of its record."""
     if workload.explains_runs:
         comparison = compare_records([record])
         terminal.show(run_blocks(record, bounds_of(comparison.explained)))

@@ -34,7 +34,7 @@ from benchmarker.core.formatting import GIB, MIB
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
-from benchmarker.report.first_table import first_table
+from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect, parse_json, read_bytes
 
@@ -66,8 +66,6 @@ class Verified:
 
 @dataclass(frozen=True)
 class _Expected:
-    """Values recomputed from the raw samples."""
-
     numbers: dict[Place, Numbers]
     """Metrics, memory and counts of each measured row."""
     seconds: dict[Place, Rounds]
@@ -88,7 +86,6 @@ class _Expected:
         return metric.scale * (rate if metric.better == "higher" else 1 / rate)
 
     def ratios(self, pairs: Mapping[Place, tuple[Place, Place]], times: Mapping[Place, Rounds]) -> dict[Place, Ratios]:
-        """Return ratio, interval and verdict of pairs of a reference and a row."""
         tested = {
             name: ratio(
                 times[reference],
@@ -117,7 +114,6 @@ def verify(paths: Sequence[str | Path]) -> Verified:
 
 
 def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None) -> Iterator[tuple[str, Check]]:
-    """Check the comparison that `compare` makes of these records."""
     results = results_of_records(tuple(files.values()), sweep_baseline=sweep_baseline, force=True)
     expected = _expected(results, files)
     references, named = _expected_references(results, expected)
@@ -145,7 +141,6 @@ def _place(row: Row) -> Place:
 
 
 def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
-    """Recompute the numbers of all rows from the files."""
     records = tuple(files.values())
     variants = named_variants(records, check_comparable(records, force=True))
     paths = {id(record): path for path, record in files.items()}
@@ -240,7 +235,6 @@ def _parts(name: str, measured: Estimate | Ratio | None, parts: Mapping[str, str
 
 
 def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
-    """Check order, leader and rivals of the first table's cell."""
     if ranking.fastest is None or ranking.cell is None:
         return
     where = cell_words(ranking.cell)
@@ -264,7 +258,6 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
 def _printed_checks(
     results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Ratios]]
 ) -> Iterator[tuple[str, Check]]:
-    """Check the texts of the first table and of the answer."""
     if ranking.leader is None or ranking.cell is None:
         return
     where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.leader.ranking

@@ -125,10 +125,6 @@ class OrderLine(Plain):
     """UUID of the device, or its name if it has none."""
 
 
-def append_order(folder: Path, line: OrderLine) -> None:
-    append_lines(folder, f"{line.model_dump_json()}\n".encode())
-
-
 def append_lines(folder: Path, lines: bytes) -> None:
     """Append complete lines in one write, so that processes do not interleave."""
     path = folder / RUN_ORDER
@@ -141,21 +137,6 @@ def append_lines(folder: Path, lines: bytes) -> None:
     except OSError as error:
         reason = write_problem(error, remedy="choose another folder with --output")
         raise ResultsError(f"{path}: not saved: {reason}") from error
-
-
-def read_order(folder: Path) -> list[OrderLine]:
-    """Return the processes of a sweep in the order in which they ended; none if the folder has no such file."""
-    path = folder / RUN_ORDER
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise ResultsError(read_problem(path, error)) from error
-    try:
-        return [OrderLine.model_validate_json(line) for line in text.splitlines()]
-    except ValidationError as error:
-        raise ResultsError(f"{path}: not a list of processes: {error.errors()[0]['msg']}") from error
 
 
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
@@ -185,16 +166,16 @@ def collect(paths: Sequence[str | Path]) -> Collected:
     with no_garbage_collection():
         for path, is_named in _candidates(paths):
             try:
-                record = _read(path, is_named=is_named)
+                text = read_bytes(path)
+                if is_named or _claims_to_be_a_record(text):
+                    record = parse_record(text, path)
+                    key = record.run_id, record.started_at, record.variant.name, record.round
+                    unique.setdefault(key, (path, record))
             except ResultsError as error:
                 problems.append(str(error))
-                continue
-            if record:
-                unique.setdefault((record.run_id, record.started_at, record.variant.name, record.round), (path, record))
     if not unique:
         raise ResultsError(_nothing_found(paths, problems))
-    folders = dict.fromkeys(path.parent for path, _ in unique.values())
-    baselines = {_baseline(folder) for folder in folders}
+    baselines = {_baseline(folder) for folder in {path.parent for path, _ in unique.values()}}
     return Collected(tuple(unique.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
 
 
@@ -222,13 +203,6 @@ def _json_files(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
         folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json"))
-
-
-def _read(path: Path, *, is_named: bool) -> RunRecord | None:
-    text = read_bytes(path)
-    if not is_named and not _claims_to_be_a_record(text):
-        return None
-    return parse_record(text, path)
 
 
 def _claims_to_be_a_record(text: bytes) -> bool:

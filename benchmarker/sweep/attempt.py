@@ -1,84 +1,128 @@
-"""One child of a sweep, from its command to its completed record."""
+"""One round on one worker: each variant in as many children as needed. Failures are recorded, the rest is measured."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.execution.make_job import blank_record
+from benchmarker.core.formatting import slug
+from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, Flag, RunRecord
-from benchmarker.schema.record_io import OrderLine, append_order, read_record, write_record
-from benchmarker.sweep.child import CappedLog, ChildEnd, Phase, StoppedError, Watch, run_child
-from benchmarker.sweep.live_table import cell_line
-
-if TYPE_CHECKING:
-    from benchmarker.sweep.retries import Decision, Fault
-    from benchmarker.sweep.sweep_state import Equipment, Progress, Sweep
+from benchmarker.schema.record import CellBase, Flag, status_words
+from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
+from benchmarker.sweep.child import Child, Phase
+from benchmarker.sweep.interrupt import INTERRUPTIONS
+from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
+from benchmarker.sweep.sweep_plan import Task, without_given_up
+from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
+CELL_LIMIT_S = 1800.0
+"""Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
+MIN_CELL_LIMIT_S = 120.0
+CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
 HIDDEN = ("  run ", "error: ")
-"""Beginnings of a child's lines that a sweep prints in a shorter form."""
 
 
-class Attempt:
-    """One child that times cells of one variant."""
+def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> None:
+    """Measure the tasks of a round in order, except for cells that were given up in an earlier round."""
+    given_up, schedule = sweep.progress.given_up, sweep.schedule
+    for planned in tasks:
+        for task in without_given_up([planned], given_up):
+            equipment.print_line(schedule.begin(task, given_up))
+            started = time.monotonic()
+            _measure_variant(sweep, equipment, task)
+            schedule.learn(task, time.monotonic() - started)
+
+
+def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
+    tries: Counter[int] = Counter()
+    """Repetitions of each cell after a fault."""
+    reruns: Counter[int] = Counter()
+    """Repetitions of each cell because it was invalid."""
+    progress, pending = sweep.progress, task.cells
+    while pending:
+        is_last = any(reruns[position] >= RERUNS for position in pending)
+        attempt = Attempt(sweep, equipment, task, pending, is_last=is_last)
+        fault = attempt.measure()
+        measured = len(attempt.finished)
+        decision = attempt.settle(fault, tries)
+        cells = dict(zip(pending, attempt.finished[:measured], strict=False))
+        again = [
+            position
+            for position, cell in cells.items()
+            if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
+        ]
+        reruns.update(again)
+        lost = {
+            position: Fault(cell.error_kind or "other", cell.reason or "no reason is recorded")
+            for position, cell in cells.items()
+            if cell.status != "ok" and position not in again
+        }
+        if decision.is_final:
+            lost |= decision.failed
+        for position in again:
+            if cells[position].error_kind == "disturbed":
+                equipment.print_line(f"  {cells[position].reason}; measured again")
+        for position, cell in cells.items():
+            progress.live_table.add(task.variant, position, cell)
+        for position, reason in lost.items():
+            progress.live_table.failures[task.variant, position] = reason.status
+            if reason.status != "invalid" or reason.kind in LASTING:
+                progress.given_up[task.variant, position] = reason
+        progress.failures += attempt.failures(lost, after_cells=fault if measured == len(pending) else None)
+        pending = tuple(sorted({*decision.pending, *again}))
+        if again and equipment.monitor:
+            equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
+
+
+class Attempt(Child):
+    """One child that times cells of one variant, from its command to its completed record."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        progress: Progress,
-        equipment: Equipment,
-        *,
-        variant: str,
-        round_number: int,
-        cells: Sequence[int],
+        self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...], *, is_last: bool
     ) -> None:
-        self.sweep, self.progress, self.equipment = sweep, progress, equipment
-        self.variant, self.round, self.cells = variant, round_number, tuple(cells)
-        self.path = sweep.record_path(variant, round_number)
-        self.watch = Watch(self.path, len(self.cells))
-        self.log = CappedLog(self.path.with_suffix(".log"))
-        self.is_last = False
-        """True if disturbed cells are kept and flagged, because they are not measured again."""
+        """Start nothing yet. With `is_last`, disturbed cells are kept and flagged, not measured again."""
+        path = sweep.folder / f"{slug(task.variant)}-round{task.round + 1}-{now_id()}.json"
+        super().__init__(sweep, equipment, task.variant, path, cells)
+        self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
         self._host: HostGauge | None = None
         self._pid = 0
         self._shown = 0
         self._started = datetime.now(UTC)
         self._since = time.monotonic()
 
-    def run(self) -> tuple[ChildEnd, str | None]:
-        """Run the child; return how it ended, and the reason if its record cannot be read."""
+    @property
+    def finished(self) -> tuple[CellBase, ...]:
+        return self.record.cells if self.record else ()
+
+    def measure(self) -> Fault | None:
+        """Run the child; return the reason if it ended before its work was complete."""
         device, started = self.equipment.environment.device, time.time()
         part = Part(
             record=self.path,
-            sweep=self.sweep.started_at,
-            round=self.round,
             cells=self.cells,
             only="timing",
             profile=self.progress.claim_profile(self.variant),
-            place=self.equipment.name,
+            **self._place_in_sweep(),
         )
         try:
-            end = run_child(
-                self.sweep.command(self.variant, part),
-                starter=self.equipment.starter,
-                round_number=self.round,
-                watch=self.watch,
-                log=self.log,
-                stop=self.equipment.stop,
-                limit_s=self._limit_s,
-                step=self._show,
-                begun=self._begin,
-            )
-        except (KeyboardInterrupt, StoppedError):
-            self._close_interrupted()
+            end = self.run(part, round_number=self.round)
+        except INTERRUPTIONS:
+            if self.record:
+                # The child had no time to mark it.
+                status = "interrupted" if self.record.status == "running" else self.record.status
+                cells = tuple(map(self._with_conditions, self.record.cells))
+                after = self.record.model_copy(update={"cells": cells, "status": status})
+                if after != self.record:
+                    write_record(after, self.path)
             raise
         line = OrderLine(
             round=self.round,
@@ -89,50 +133,85 @@ class Attempt:
             worker=self.equipment.name,
             device=device.uuid or device.name,
         )
-        append_order(self.sweep.folder, line)
+        append_lines(self.sweep.folder, f"{line.model_dump_json()}\n".encode())
         if self.log.problem:
             self.equipment.print_line(f"  {self.log.problem}")
-        return end, self._set_aside_if_broken()
+        problem = None
+        if self.path.exists():
+            try:
+                read_record(self.path)
+            except ResultsError as error:
+                self.path.rename(self.path.with_name(self.path.name + BROKEN))
+                problem = str(error)
+        return fault_of(end, self.record, problem=problem, last_line=next(iter(self.log.last_lines[-1:]), None))
 
-    @property
-    def record(self) -> RunRecord | None:
-        return self.watch.record
+    def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
+        """Decide which cells are tried again, count them in `tries`, and complete the record."""
+        if self.phase != "end" and not (self.record and self.record.profile):
+            # The child did not reach the profile: the next process makes it.
+            self.progress.profiled.discard(self.variant)
+        decision = decide(
+            self.cells,
+            [cell.status for cell in self.finished],
+            fault,
+            phase=self.phase,
+            tries=tries,
+            points=self.sweep.points(self.variant),
+            workload=self.sweep.workload,
+        )
+        self._complete(decision, fault)
+        if fault and not decision.is_final:
+            tries[decision.pending[0]] += 1
+            self.equipment.print_line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
+        return decision
 
-    @property
-    def finished(self) -> tuple[CellBase, ...]:
-        return self.record.cells if self.record else ()
+    def failures(self, lost: Mapping[int, Fault], *, after_cells: Fault | None) -> list[Failure]:
+        """Print and return the failures: a single one for the variant if all of its cells failed in the same way.
 
-    def settle(self, decision: Decision, fault: Fault | None) -> None:
-        """Complete the record with the facts that the child could not write; raises ResultsError."""
-        before = self.record or self._blank()
+        Args:
+            lost: Cells that are not tried again in this round.
+            after_cells: Failure after all cells were measured, as in the profile.
+        """
+        points = self.sweep.points(self.variant)
+        entries: list[tuple[Any, Fault]] = [(points[position], fault) for position, fault in lost.items()]
+        if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(self.cells) > 1):
+            entries = [(None, next(iter(lost.values())))]
+        if after_cells:
+            entries.append((None, Fault(after_cells.kind, f"after its cells: {after_cells.reason}")))
+        failures = []
+        for point, fault in entries:
+            name = f"{self.variant}, round {self.round + 1}"
+            name += f", {self.sweep.workload.point_text(point)}" if point else ""
+            self.equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
+            alone = self.sweep.alone(self.variant, point)
+            failures.append(Failure(name, fault, log=self.log.path, tail=self.log.last_lines, alone=alone))
+        return failures
+
+    def _place_in_sweep(self) -> dict[str, Any]:
+        return {"round": self.round, "sweep": self.sweep.started_at, "place": self.equipment.name}
+
+    def _complete(self, decision: Decision, fault: Fault | None) -> None:
+        job, environment = self.sweep.jobs[self.variant], self.equipment.environment
+        blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
+        before = self.record or blank.model_copy(update=self._place_in_sweep())
         cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
-        failed = [self._failed_cell(position, reason) for position, reason in decision.failed.items()]
-        changes: dict[str, object] = {"cells": (*cells, *(cell for cell in failed if cell))}
+        workload, points = self.sweep.workload, self.sweep.points(self.variant)
+        records = [*self.progress.records, *([self.record] if self.record else [])]
+        for position, reason in decision.failed.items():
+            # Some facts of a cell only a child can determine; without them the cell is left out.
+            if fields := workload.cell_fields(job, points[position], records):
+                status = {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
+                cells = (*cells, workload.cell_class(**fields, **status))
+        changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         after = before.model_copy(update=changes)
         if self.record is None or after != before:
             write_record(after, self.path)
-        self.watch.record = after
+        self.record = after
         self.progress.records.append(after)
 
-    def _blank(self) -> RunRecord:
-        job = self.sweep.jobs[self.variant]
-        blank = blank_record(job, self.equipment.environment, run_id=self.path.stem, started=self._started)
-        part = {"round": self.round, "sweep": self.sweep.started_at, "place": self.equipment.name}
-        return blank.model_copy(update=part)
-
-    def _failed_cell(self, position: int, fault: Fault) -> CellBase | None:
-        """Return a cell without samples; None while facts of it are unknown that only a child can determine."""
-        workload, point = self.sweep.workload, self.sweep.points(self.variant)[position]
-        records = [*self.progress.records, *([self.record] if self.record else [])]
-        fields = workload.cell_fields(self.sweep.jobs[self.variant], point, records)
-        if fields is None:
-            return None
-        cell: CellBase = workload.cell_class(**fields, status=fault.status, error_kind=fault.kind, reason=fault.reason)
-        return cell
-
-    def _begin(self, pid: int) -> None:
+    def begin(self, pid: int) -> None:
         self._pid = pid
         if self.equipment.watch_host:
             self._host = self.equipment.watch_host(pid)
@@ -150,7 +229,7 @@ class Attempt:
             reason = why_disturbed(load)
             self.progress.timed += 1
             self.progress.disturbed += reason is not None
-            if reason and (self.is_last or self.progress.is_host_busy):
+            if reason and (self._is_last or self.progress.is_host_busy):
                 changes["flags"] = (*cell.flags, "disturbed")
             elif reason:
                 changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
@@ -180,16 +259,17 @@ class Attempt:
             changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
         return cell.model_copy(update=changes)
 
-    def _limit_s(self, phase: Phase) -> float:
+    def limit_s(self, phase: Phase) -> float:
         if phase == "load":
             return self.sweep.settings.load_timeout_s
         # The profile after the cells takes no longer than another cell, but has much to write.
         position = self.cells[min(len(self.finished), len(self.cells) - 1)]
-        limit_s = self.progress.cell_limit_s(self.sweep.settings, self.variant, position)
+        limit_s, longest_s = self.sweep.settings.cell_timeout_s, self.progress.cell_s.get((self.variant, position))
+        if limit_s is None:
+            limit_s = CELL_LIMIT_S if longest_s is None else max(MIN_CELL_LIMIT_S, CELL_LIMIT_FACTOR * longest_s)
         return limit_s + ENERGY_S if phase == "end" and self.sweep.jobs[self.variant].procedure.energy else limit_s
 
-    def _show(self, lines: Sequence[str]) -> None:
-        """Print new lines and cells, learn how long cells take, and read the host's load."""
+    def show(self, lines: list[str]) -> None:
         if self._host:
             self._host.read()
         print_line, workload = self.equipment.print_line, self.sweep.workload
@@ -200,7 +280,7 @@ class Attempt:
         if monitor and monitor.problem and not self.equipment.is_unwatched:
             print_line(f"  {monitor.problem}")
             self.equipment.is_unwatched = True
-        if self._shown == 0 and self.watch.phase == "load":
+        if self._shown == 0 and self.phase == "load":
             self._since = time.monotonic()
         points = self.sweep.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._shown :]:
@@ -209,24 +289,3 @@ class Attempt:
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
-
-    def _set_aside_if_broken(self) -> str | None:
-        if not self.path.exists():
-            return None
-        try:
-            read_record(self.path)
-        except ResultsError as error:
-            self.path.rename(self.path.with_name(self.path.name + BROKEN))
-            return str(error)
-        return None
-
-    def _close_interrupted(self) -> None:
-        """Add the state of the GPU, and mark a record that its child had no time to mark as interrupted."""
-        if self.record is None:
-            return
-        changes: dict[str, object] = {"cells": tuple(self._with_conditions(cell) for cell in self.record.cells)}
-        if self.record.status == "running":
-            changes["status"] = "interrupted"
-        after = self.record.model_copy(update=changes)
-        if after != self.record:
-            write_record(after, self.path)

@@ -1,4 +1,4 @@
-"""Run one child process to its end: start it, watch its record, enforce the time limits, and end it on Ctrl-C.
+"""Run one child process to its end: start it, watch its record, and enforce the time limits.
 
 The worker must not disturb the measurement. It sleeps in a wait, checks the child's record twice a second, and reads
 the child's output in a thread that blocks. A log keeps the beginning, with the settings, and the end, with the error.
@@ -14,25 +14,26 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import IO, Literal
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.execution.jobs import job_path
+from benchmarker.schema.job import Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
-from benchmarker.sweep.starter import ChildProcess, Starter
+from benchmarker.sweep import interrupt
+from benchmarker.sweep.fork_server import ChildProcess
+from benchmarker.sweep.interrupt import INTERRUPTIONS, Stop, StoppedError, signal_group
+from benchmarker.sweep.sweep_state import Equipment, Sweep
 
 TICK_S = 0.5
-STOP_TICK_S = 0.05
-GRACE_S = 5.0
-"""Time between one signal and the next, stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 8
-"""Last lines of a failed child that the terminal shows."""
 SHOWN_LINES = 60
 """Lines of one child that reach the terminal; the log has more."""
 LINE_BYTES = 4096
@@ -50,41 +51,162 @@ PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "
 @dataclass(frozen=True)
 class ChildEnd:
     code: int
-    """Exit code; negative for a signal, as in subprocess."""
     late: str | None
     """Time limit that the child exceeded; None if it ended by itself."""
-    seconds: float
     killed_for_memory: bool
 
 
-class StoppedError(Exception):
-    """The sweep is being stopped, by Ctrl-C or because its time is up."""
+class Log:
+    """Output of a child, read by a thread: a file with the beginning and the end, and lines for the terminal.
 
+    The file has at most 320 KiB and one line. A log is not worth a measurement, so that no error of the file is raised.
+    """
 
-class Stop:
-    """Request to end a worker's child. Each further request (another Ctrl-C) sends the next stronger signal."""
-
-    def __init__(self) -> None:
-        self.requests = 0
-
-    def request(self) -> None:
-        self.requests += 1
-
-
-class Watch:
-    """Progress of a child, read from its record."""
-
-    def __init__(self, path: Path, cells: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
+        self.problem: str | None = None
+        """Reason for which the file is incomplete; None if it is complete."""
+        self._file: FileIO | None = None
+        self._stream: IO[bytes] | None = None
+        self._thread: threading.Thread | None = None
+        self._size = 0
+        # Kept from the start, so that the end can be shown without reading the file back.
+        self._tail = b""
+        self._lines: deque[str] = deque()
+        self._shown = 0
+        try:
+            self._file = FileIO(path, "w")
+        except OSError as error:
+            self._give_up(error)
+
+    def follow(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def lines(self) -> list[str]:
+        return [self._lines.popleft() for _ in range(len(self._lines))]
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        lines = self._tail.decode(errors="replace").splitlines()
+        return tuple(line.rstrip() for line in lines if line.strip())[-TAIL_LINES:]
+
+    def finish(self) -> None:
+        """Wait for the end of the stream, but not long, as a grandchild may hold it open; then close the file."""
+        if self._thread and self._stream:
+            self._thread.join(interrupt.GRACE_S)
+            if not self._thread.is_alive():
+                self._stream.close()
+        left_out = max(0, self._size - HEAD_BYTES)
+        tail = self._tail[-left_out:] if left_out else b""
+        if skipped := left_out - len(tail):
+            self._write(f"\n... {skipped:,} bytes left out ...\n".encode())
+        self._write(tail)
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _read(self, stream: IO[bytes]) -> None:
+        part = b""
+        while chunk := os.read(stream.fileno(), 65536):
+            self._write(chunk[: max(0, HEAD_BYTES - self._size)])
+            self._size += len(chunk)
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            if self._shown < SHOWN_LINES:
+                *complete, part = (part + chunk).split(b"\n")
+                part = part[:LINE_BYTES]
+                self._show(complete)
+        self._show([part])
+
+    def _show(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            text = line[:LINE_BYTES].decode(errors="replace").rstrip()
+            if text.strip() and self._shown < SHOWN_LINES:
+                self._shown += 1
+                self._lines.append(text)
+                if self._shown == SHOWN_LINES:
+                    self._lines.append(f"... the rest is in {self.path}")
+
+    def _write(self, chunk: bytes) -> None:
+        if self._file and chunk:
+            try:
+                self._file.write(chunk)
+            except OSError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.problem = f"{self.path}: the log is incomplete: {error.strerror}"
+        if self._file:
+            self._file.close()
+            self._file = None
+
+
+class Child:
+    """One child of a sweep; subclasses give its time limits and print its output."""
+
+    def __init__(self, sweep: Sweep, equipment: Equipment, variant: str, path: Path, cells: tuple[int, ...]) -> None:
+        """Start nothing yet; `path` is that of the record, and `cells` are positions in the grid."""
+        self.sweep, self.equipment, self.variant, self.path, self.cells = sweep, equipment, variant, path, cells
+        self.log = Log(path.with_name(path.name.strip(".")).with_suffix(".log"))
         self.record: RunRecord | None = None
-        self._cells = cells
         self._stamp: tuple[int, int] | None = None
 
     @property
     def phase(self) -> Phase:
         if self.record is None or self.record.opened_at is None:
             return "load"
-        return "cell" if len(self.record.cells) < self._cells else "end"
+        return "cell" if len(self.record.cells) < len(self.cells) else "end"
+
+    def limit_s(self, phase: Phase) -> float:
+        raise NotImplementedError
+
+    def begin(self, pid: int) -> None:
+        """Called with the number of the new process."""
+
+    def show(self, lines: list[str]) -> None:
+        """Called at most a few times a second with new lines of output, after the record has been read."""
+        raise NotImplementedError
+
+    def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
+        """Run the child to its end. The round's number is None for the measurements after all rounds.
+
+        Raises:
+            StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.
+        """
+        kills, stop = out_of_memory_kills(), self.equipment.stop
+        reading, writing = os.pipe()
+        stream = os.fdopen(reading, "rb", buffering=0)
+        try:
+            job = job_path(self.sweep.folder, self.variant)
+            words = ("--job", str(job), "--part", part.model_dump_json(), *self.sweep.display)
+            command = [*self.sweep.run, *words]
+            process = self.equipment.starter.start(command, writing, round_number=round_number)
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            os.close(writing)
+        try:
+            self.begin(process.pid)
+            self.log.follow(stream)
+            late = self._wait(process)
+            if late:
+                Stop().end(process, signal.SIGTERM, signal.SIGKILL)
+        except INTERRUPTIONS:
+            stop.end(process, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+            raise
+        except BaseException:
+            stop.end(process, signal.SIGKILL)
+            raise
+        finally:
+            signal_group(process, signal.SIGKILL)
+            self.log.finish()
+            self.update()
+        self.show(self.log.lines())
+        code = process.wait()
+        more_kills = kills is not None and (out_of_memory_kills() or 0) > kills
+        return ChildEnd(code, late, code == -signal.SIGKILL and not late and more_kills)
 
     def update(self) -> bool:
         """Read the record again if the file has changed; return True if it has."""
@@ -101,166 +223,21 @@ class Watch:
             self.record = read_record(self.path)
         return True
 
-
-class CappedLog:
-    """A log file of at most 320 KiB and one line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.problem: str | None = None
-        """Reason for which the file is incomplete; None if it is complete."""
-        self._room = HEAD_BYTES
-        self._tail = bytearray()
-        self._left_out = 0
-        self._file: FileIO | None = None
-        try:
-            self._file = FileIO(path, "w")
-        except OSError as error:
-            self._give_up(error)
-
-    def write(self, chunk: bytes) -> None:
-        """Add to the log. Never raises: a log is not worth a measurement."""
-        head, rest = chunk[: self._room], chunk[self._room :]
-        if head:
-            self._room -= len(head)
-            self._to_file(head)
-        # Kept from the start, so that the end can be shown without reading the file back.
-        self._tail += chunk
-        self._left_out += len(rest)
-        del self._tail[:-TAIL_BYTES]
-
-    def close(self) -> None:
-        """Write the end of the output and close the file."""
-        tail = self._tail[-self._left_out :] if self._left_out else b""
-        skipped = self._left_out - len(tail)
-        if skipped:
-            self._to_file(f"\n... {skipped:,} bytes left out ...\n".encode())
-        self._to_file(bytes(tail))
-        if self._file:
-            self._file.close()
-            self._file = None
-
-    @property
-    def last_lines(self) -> tuple[str, ...]:
-        """Last lines that are not empty."""
-        lines = self._tail.decode(errors="replace").splitlines()
-        return tuple(line.rstrip() for line in lines if line.strip())[-TAIL_LINES:]
-
-    def _to_file(self, chunk: bytes) -> None:
-        if self._file and chunk:
-            try:
-                self._file.write(chunk)
-            except OSError as error:
-                self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        self.problem = f"{self.path}: the log is incomplete: {error.strerror}"
-        if self._file:
-            self._file.close()
-            self._file = None
-
-
-class Output:
-    """Reads a child's output in a thread, into the log and as lines for the terminal."""
-
-    def __init__(self, stream: IO[bytes], log: CappedLog) -> None:
-        self._stream = stream
-        self._log = log
-        self._lines: deque[str] = deque()
-        self._shown = 0
-        self._part = b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def lines(self) -> list[str]:
-        """Return the lines since the last call, as far as they are shown."""
-        return [self._lines.popleft() for _ in range(len(self._lines))]
-
-    def finish(self, timeout_s: float) -> None:
-        """Wait for the end of the stream, but not longer than the timeout: a grandchild may hold the stream open."""
-        self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            self._stream.close()
-        self._log.close()
-
-    def _read(self) -> None:
-        while chunk := os.read(self._stream.fileno(), 65536):
-            self._log.write(chunk)
-            if self._shown < SHOWN_LINES:
-                *complete, part = (self._part + chunk).split(b"\n")
-                self._part = part[:LINE_BYTES]
-                self._show(complete)
-        self._show([self._part])
-
-    def _show(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            text = line[:LINE_BYTES].decode(errors="replace").rstrip()
-            if text.strip() and self._shown < SHOWN_LINES:
-                self._shown += 1
-                self._lines.append(text)
-                if self._shown == SHOWN_LINES:
-                    self._lines.append(f"... the rest is in {self._log.path}")
-
-
-def run_child(
-    command: Sequence[str],
-    *,
-    starter: Starter,
-    round_number: int | None,
-    watch: Watch,
-    log: CappedLog,
-    stop: Stop,
-    limit_s: Callable[[Phase], float],
-    step: Callable[[list[str]], None],
-    begun: Callable[[int], None] = lambda pid: None,
-) -> ChildEnd:
-    """Run a child to its end.
-
-    Args:
-        round_number: Round that it measures; None for the measurements after all rounds.
-        limit_s: Longest time for each phase, and for each cell.
-        step: Called at most a few times a second with new lines of output, after `watch` has been updated.
-        begun: Called with the number of the new process.
-
-    Raises:
-        StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.
-    """
-    kills = out_of_memory_kills()
-    started = time.monotonic()
-    output: Output | None = None
-    reading, writing = os.pipe()
-    stream = os.fdopen(reading, "rb", buffering=0)
-    try:
-        process = starter.start(command, writing, round_number=round_number)
-    except BaseException:
-        stream.close()
-        raise
-    finally:
-        os.close(writing)
-    try:
-        begun(process.pid)
-        output = Output(stream, log)
-        late = _wait(process, watch, output, stop, limit_s, step)
-        if late:
-            _end(process, Stop(), signal.SIGTERM, signal.SIGKILL)
-    except (KeyboardInterrupt, StoppedError):
-        # In a session of its own, the child did not receive the terminal's Ctrl-C.
-        _end(process, stop, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-        raise
-    except BaseException:
-        _end(process, stop, signal.SIGKILL)
-        raise
-    finally:
-        _signal_group(process, signal.SIGKILL)
-        if output:
-            output.finish(GRACE_S)
-        else:
-            log.close()
-        watch.update()
-    step(output.lines())
-    code = process.wait()
-    more_kills = kills is not None and (out_of_memory_kills() or 0) > kills
-    return ChildEnd(code, late, time.monotonic() - started, code == -signal.SIGKILL and not late and more_kills)
+    def _wait(self, process: ChildProcess) -> str | None:
+        """Sleep until the child has ended or exceeded a limit; return a sentence about the limit."""
+        since = time.monotonic()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TICK_S)
+                return None
+            phase, now = self.phase, time.monotonic()
+            if self.update():
+                since = now
+            self.show(self.log.lines())
+            if self.equipment.stop.requests:
+                raise StoppedError
+            if now - since > self.limit_s(phase):
+                return f"{PHASE_NAMES[phase]} took more than {self.limit_s(phase):g} s"
 
 
 def out_of_memory_kills() -> int | None:
@@ -274,47 +251,3 @@ def out_of_memory_kills() -> int | None:
             if match:
                 return int(match.group(1))
     return None
-
-
-def _wait(
-    process: ChildProcess,
-    watch: Watch,
-    output: Output,
-    stop: Stop,
-    limit_s: Callable[[Phase], float],
-    step: Callable[[list[str]], None],
-) -> str | None:
-    """Sleep until the child has ended or exceeded a limit; return a sentence about the limit."""
-    since = time.monotonic()
-    while True:
-        try:
-            process.wait(TICK_S)
-            return None
-        except subprocess.TimeoutExpired:
-            pass
-        phase, now = watch.phase, time.monotonic()
-        if watch.update():
-            since = now
-        step(output.lines())
-        if stop.requests:
-            raise StoppedError
-        if now - since > limit_s(phase):
-            return f"{PHASE_NAMES[phase]} took more than {limit_s(phase):g} s"
-
-
-def _end(process: ChildProcess, stop: Stop, *signals: signal.Signals) -> None:
-    for number in signals:
-        _signal_group(process, number)
-        requests, until_s = stop.requests, time.monotonic() + GRACE_S
-        while time.monotonic() < until_s and stop.requests == requests:
-            # Ray and a second Ctrl-C interrupt this thread itself.
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(STOP_TICK_S)
-                return
-    # A process that is stuck in the driver cannot be killed before the driver returns.
-    process.wait()
-
-
-def _signal_group(process: ChildProcess, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

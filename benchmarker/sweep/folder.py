@@ -17,21 +17,24 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from benchmarker.core.errors import ResultsError, read_problem
-from benchmarker.execution.job_file import is_job_file, refuse_changed, write_job
+from benchmarker.execution.jobs import is_job_file, refuse_changed, write_job
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import SWEEP_FILE, UNFINISHED, read_record, write_atomically, write_record
 
+if TYPE_CHECKING:
+    from benchmarker.sweep.request import SweepRequest
+    from benchmarker.sweep.sweep_state import Sweep
+
 LOCK = ".lock"
 OWNER = ".lock-owner"
-"""File with the owner's name, such as `process 4711 on node3`."""
 SET_ASIDE = ".set-aside"
 UNWATCHED = "the GPU's clocks and temperature were not read while it was measured"
 
@@ -49,7 +52,6 @@ class SweepFile(Plain):
     """Names of the measured variants. Empty in older files."""
     rounds: int
     max_rounds: int | None = None
-    """Rounds are added up to this number while an interval is wide; None for no added rounds."""
     seed: int
     started_at: str
     baseline: str | None = None
@@ -58,28 +60,42 @@ class SweepFile(Plain):
 
 @dataclass(frozen=True)
 class ReusableCells:
-    """Content of a sweep's folder that need not be measured again."""
-
     finished: Mapping[CellId, CellBase]
     cards: Mapping[int, str | None]
     """Card of each round that is partly measured; the same card has to measure the rest."""
     profiled: frozenset[str]
-    notes: tuple[str, ...]
+    notes: Sequence[str]
     """One line for each file that cannot be used, or only in part."""
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    path: Path
+    record: RunRecord
+    """The record as its sweep would have completed it if it had not been killed."""
+    is_changed: bool
+    cells: Mapping[int, CellBase]
+    """Complete, valid cells that would be measured in the same way now, by position."""
+
+    @property
+    def card(self) -> str | None:
+        """Identity of the card: its UUID, or the worker's name if it has none."""
+        return self.record.environment.device.uuid or self.record.place
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder; create it if needed."""
-    owner_path = folder / OWNER
+    owner_path, owner = folder / OWNER, ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
         lock.acquire(timeout=0)
         owner_path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
     except Timeout as error:
+        with contextlib.suppress(OSError):
+            owner = owner_path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
         raise ResultsError(
-            f"{folder}: another sweep{_owner(owner_path)} is writing there; "
+            f"{folder}: another sweep{f' ({owner})' if owner else ''} is writing there; "
             "wait for it, or choose another folder with --output"
         ) from error
     except OSError as error:
@@ -91,14 +107,6 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         owner_path.unlink(missing_ok=True)
         lock.release()
-
-
-def _owner(path: Path) -> str:
-    """Return ` (process 4711)`, with the host if it is another one; an empty text if the file is missing."""
-    with contextlib.suppress(OSError):
-        owner = path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
-        return f" ({owner})" if owner else ""
-    return ""
 
 
 def read_sweep_file(folder: Path) -> SweepFile | None:
@@ -128,170 +136,122 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     return max(sweeps)[1] if sweeps else None
 
 
-def open_folder(
-    folder: Path,
-    sweep: SweepFile,
-    jobs: Mapping[str, Job],
-    *,
-    before: SweepFile | None,
-    saved: Sequence[Job],
-    resume: bool,
-) -> None:
-    """Check that the folder belongs to this sweep, and save the request in it.
-
-    Args:
-        jobs: Jobs with origins.
-        before: File that the folder holds from an earlier part of the sweep.
-        saved: Jobs that the folder holds from an earlier part of the sweep.
+def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) -> None:
+    """Check that the folder belongs to this sweep, and save the request and the jobs with their origins in it.
 
     Raises:
         ResultsError: The folder holds other records, or the model has changed since the sweep began.
     """
-    if not resume and any(not is_job_file(path) for path in folder.glob("*.json")):
+    if not request.settings.resume and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(
             f"{folder}: there are records already; add --resume to resume that sweep, "
             "or choose another folder with --output"
         )
-    refuse_changed(saved, list(jobs.values()))
+    refuse_changed(request.saved, list(jobs.values()))
     for job in jobs.values():
-        if job not in saved:
+        if job not in request.saved:
             write_job(job, folder)
     # Last, because this file makes the folder one of a sweep that can be resumed.
-    if sweep != before:
-        write_sweep_file(folder, sweep)
+    if request.file != request.before:
+        write_sweep_file(folder, request.file)
 
 
-def find_reusable(
-    folder: Path,
-    jobs: Mapping[str, Job],
-    keys: Mapping[str, Sequence[str]],
-    *,
-    rounds: int,
-    cards: Collection[str | None],
-    is_watched: bool,
-) -> ReusableCells:
+def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
     Two cards of one model differ by more than many variants do. Comparing variants within a round cancels the
     difference as long as one card measures the entire round.
 
     Args:
-        keys: Keys of each variant's cells, by position in the grid.
-        cards: Cards of the workers, as `card_of` names them. An incomplete round of another card is measured again.
+        cards: Cards of the workers. An incomplete round of another card is measured again.
         is_watched: Whether the workers read the GPU's state. A cell without it then belongs to a sweep that was killed
             before it could judge the cell.
-
-    Raises:
-        ResultsError: A record cannot be renamed or rewritten.
     """
-    remove_unfinished(folder)
     notes: list[str] = []
-    records: list[tuple[Path, RunRecord, dict[int, CellBase]]] = []
-    for path, record in _records_in(folder, notes):
-        # Records of other variants and of later rounds stay as they are.
-        if record.variant.name in jobs and record.round < rounds:
-            records.append((path, record, _usable(record, jobs, keys, is_watched=is_watched)))
-    own_cards, foreign = _incomplete_rounds(records, keys, cards)
+    found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))
+    own_cards, foreign = _incomplete_rounds(found, sum(len(job.grid.points()) for job in sweep.jobs.values()), cards)
     finished: dict[CellId, CellBase] = {}
     profiled: set[str] = set()
-    for path, record, cells in records:
-        name = record.variant.name
-        is_foreign = (record.round, card_of(record.environment.device.uuid, record.place)) in foreign
+    for candidate in found:
+        path, record, cells = candidate.path, candidate.record, candidate.cells
+        name, keys = record.variant.name, _keys(sweep, record)
+        is_foreign = (record.round, candidate.card) in foreign
         is_disturbed = bool(record.cells) and all(
-            cell.error_kind == "disturbed" and cell.key in keys[name] for cell in record.cells
+            cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells
         )
         if record.profile and not is_foreign and (cells or is_disturbed):
             profiled.add(name)
         if is_foreign:
-            notes.append(
-                f"{path}: not used: measured on another card, and its round is incomplete; set aside as "
-                f"{path.name}{SET_ASIDE}"
-            )
+            reason = "measured on another card, and its round is incomplete"
         elif cells:
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
-            closed = _closed(record, is_watched=is_watched)
-            if closed != record:
-                write_record(closed, path)
+            if candidate.is_changed:
+                write_record(record, path)
             continue
         elif is_disturbed:
             # The cells were measured again since, or will be now. The record keeps the reason, and may have a profile.
             continue
-        elif record.cells:
-            reason = _why_unused(record, is_watched=is_watched)
+        elif any(cell.error_kind == "unwatched" for cell in record.cells):
+            reason = UNWATCHED
+        elif not any(cell.status == "ok" for cell in record.cells):
+            reason = "it has no finished cell"
+        else:
+            reason = "measured under other circumstances (model, options, procedure, device or versions)"
+        if record.cells or is_foreign:
             notes.append(f"{path}: not used: {reason}; set aside as {path.name}{SET_ASIDE}")
         path.rename(path.with_name(path.name + SET_ASIDE))
-    return ReusableCells(finished, own_cards, frozenset(profiled), tuple(notes))
+    return ReusableCells(finished, own_cards, frozenset(profiled), notes)
 
 
-def card_of(uuid: str | None, worker: str | None) -> str | None:
-    """Return the identity of a card: its UUID, or the worker's name if it has none."""
-    return uuid or worker
+def _keys(sweep: Sweep, record: RunRecord) -> tuple[str, ...]:
+    origin = sweep.jobs[record.variant.name].origin
+    return origin.keys if origin else ()
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove half-written files of a killed process. The folder is locked, so that no other process writes."""
-    for path in folder.glob(f".*{UNFINISHED}"):
+def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool) -> Iterator[FoundRecord]:
+    """Yield the sweep's records; add a line to the notes for each that cannot be read, and remove unfinished files."""
+    # The folder is locked, so that no other process writes.
+    for path in sweep.folder.glob(f".*{UNFINISHED}"):
         with contextlib.suppress(OSError):
-            os.unlink(path)
-
-
-def _records_in(folder: Path, notes: list[str]) -> Iterator[tuple[Path, RunRecord]]:
-    """Yield every record of a sweep's folder; add a line to the notes for each that cannot be read."""
-    for path in sorted(folder.glob("*.json")):
+            path.unlink()
+    for path in sorted(sweep.folder.glob("*.json")):
         if path.name == SWEEP_FILE or is_job_file(path):
             continue
         try:
-            record = read_record(path)
+            saved = read_record(path)
         except ResultsError as error:
             notes.append(f"{error}; the rest is used")
             continue
-        yield path, record
-
-
-def _closed(record: RunRecord, *, is_watched: bool) -> RunRecord:
-    """Return the record as its sweep would have completed it if it had not been killed."""
-    cells = tuple(
-        cell.model_copy(update={"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED})
-        if is_watched and _is_unwatched(cell)
-        else cell
-        for cell in record.cells
-    )
-    status = "interrupted" if record.status == "running" else record.status
-    return record.model_copy(update={"cells": cells, "status": status})
-
-
-def _is_unwatched(cell: CellBase) -> bool:
-    return cell.status == "ok" and cell.conditions is None
-
-
-def _usable(
-    record: RunRecord, jobs: Mapping[str, Job], keys: Mapping[str, Sequence[str]], *, is_watched: bool
-) -> dict[int, CellBase]:
-    """Return the complete, valid cells that would be measured in the same way now, by position."""
-    name = record.variant.name
-    runs = jobs[name].procedure.runs
-    positions = {key: position for position, key in enumerate(keys[name])}
-    return {
-        positions[cell.key]: cell
-        for cell in record.cells
-        if cell.status == "ok"
-        and cell.key in positions
-        and len(cell.samples) == runs
-        and not (is_watched and _is_unwatched(cell))
-    }
+        # Records of other variants and of later rounds stay as they are.
+        if saved.variant.name not in sweep.jobs or saved.round >= rounds:
+            continue
+        unwatched = {"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED}
+        cells = tuple(
+            cell.model_copy(update=unwatched)
+            if is_watched and cell.status == "ok" and cell.conditions is None
+            else cell
+            for cell in saved.cells
+        )
+        status = "interrupted" if saved.status == "running" else saved.status
+        record = saved.model_copy(update={"cells": cells, "status": status})
+        positions = {key: position for position, key in enumerate(_keys(sweep, record))}
+        runs = sweep.jobs[saved.variant.name].procedure.runs
+        usable = {
+            positions[cell.key]: cell
+            for cell in cells
+            if cell.status == "ok" and cell.key in positions and len(cell.samples) == runs
+        }
+        yield FoundRecord(path, record, record != saved, usable)
 
 
 def _incomplete_rounds(
-    records: Sequence[tuple[Path, RunRecord, Mapping[int, CellBase]]],
-    keys: Mapping[str, Sequence[str]],
-    cards: Collection[str | None],
+    found: Sequence[FoundRecord], total: int, cards: Collection[str | None]
 ) -> tuple[dict[int, str | None], set[tuple[int, str | None]]]:
-    """Return the cards that continue their own incomplete rounds, and the rounds of cards that cannot."""
+    """Return the cards that continue their own incomplete rounds (of `total` cells), and the rounds that none can."""
     cells_of: dict[int, dict[str | None, set[tuple[str, int]]]] = defaultdict(lambda: defaultdict(set))
-    for _, record, cells in records:
-        card = card_of(record.environment.device.uuid, record.place)
-        cells_of[record.round][card] |= {(record.variant.name, position) for position in cells}
-    total = sum(map(len, keys.values()))
+    for candidate in found:
+        cells = {(candidate.record.variant.name, position) for position in candidate.cells}
+        cells_of[candidate.record.round][candidate.card] |= cells
     continued: dict[int, str | None] = {}
     foreign: set[tuple[int, str | None]] = set()
     for number, by_card in cells_of.items():
@@ -302,24 +262,3 @@ def _incomplete_rounds(
             elif len(measured) < total:
                 foreign.add((number, card))
     return continued, foreign
-
-
-def _why_unused(record: RunRecord, *, is_watched: bool) -> str:
-    if is_watched and any(map(_is_unwatched, record.cells)):
-        return UNWATCHED
-    if not any(cell.status == "ok" for cell in record.cells):
-        return "it has no finished cell"
-    return "measured under other circumstances (model, options, procedure, device or versions)"
-
-
-def read_new_records(
-    folder: Path, names: Sequence[str], keys: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[str, int, CellBase]]:
-    """Yield the variant, the position and the cell of every cell in these records, except for unreadable files."""
-    for path in (folder / name for name in names if name.endswith(".json")):
-        with contextlib.suppress(ResultsError):
-            record = read_record(path)
-            positions = {key: position for position, key in enumerate(keys[record.variant.name])}
-            for cell in record.cells:
-                if cell.key in positions:
-                    yield record.variant.name, positions[cell.key], cell

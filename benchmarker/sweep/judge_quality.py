@@ -1,34 +1,33 @@
 """Measurements apart from time, such as quality: once for each quantization, after everything that is timed.
 
-Each has a process of its own. Variants with the same quantization, such as one model in several engines, share one
-measurement. The child's record is temporary: its content goes into a record of each variant, so that a folder holds
-one kind of file.
+Variants with the same quantization, such as one model in several engines, share one measurement in a process of its
+own. The child's record is temporary: its content goes into a record of each variant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
+from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
 from benchmarker.schema.record import Missing, RunRecord, status_words
-from benchmarker.schema.record_io import collect, read_record, write_record
+from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_record
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.child import CappedLog, Watch, run_child
+from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
-from benchmarker.sweep.sweep_state import Equipment, Failure, Progress, Sweep
+from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
 from benchmarker.workloads.session import Judging
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Variants that share one measurement, and the records that it completes."""
+    """Variants that share one measurement, and the names of the records that it completes."""
 
     variants: tuple[str, ...]
-    records: tuple[Path, ...]
+    records: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"judging {', '.join(self.variants)}"
@@ -45,80 +44,66 @@ def check_inputs(jobs: Iterable[Job]) -> None:
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
     """Return the measurements that were requested and are in no record of their variants yet."""
     judging = sweep.workload.judging()
+    groups: dict[str, list[str]] = {}
+    for name, job in sweep.jobs.items():
+        if judging and (quantization := judging.form(job)):
+            groups.setdefault(quantization, []).append(name)
+    try:
+        files = sorted(collect([sweep.folder]).files, key=lambda file: file[1].started_at) if groups else []
+    except ResultsError:
+        return []
     missing = []
-    for variants in _groups(sweep, judging) if judging else []:
-        assert judging is not None
+    for variants in groups.values():
         job, newest = sweep.jobs[variants[0]], []
-        for records in _records_of(sweep.folder, variants):
-            if not any(judging.is_done(record, job) for record in records.values()):
-                newest.append(list(records)[-1])
+        for name in variants:
+            records = [(path, record) for path, record in files if record.variant.name == name]
+            if records and judging and not any(judging.is_done(record, job) for _, record in records):
+                newest.append(records[-1][0].name)
         if newest:
             missing.append(Judgement(tuple(variants), tuple(newest)))
     return missing
 
 
-def judge(sweep: Sweep, progress: Progress, equipment: Equipment, judgement: Judgement) -> None:
+def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     """Measure, and complete the records; raises ResultsError or StoppedError."""
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
     equipment.print_line(f"[{judging.name}] {', '.join(judgement.variants)}")
-    judged, fault = _run(sweep, judging, progress, equipment, variant)
+    judged, fault = _run(sweep, judging, equipment, variant)
     missing = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
     changes = judging.changes(sweep.jobs[variant], judged, missing)
-    for path in judgement.records:
+    for path in (sweep.folder / name for name in judgement.records):
         write_record(read_record(path).model_copy(update=changes), path)
 
 
-def _groups(sweep: Sweep, judging: Judging[Any, Any]) -> list[list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, job in sweep.jobs.items():
-        if quantization := judging.form(job):
-            groups.setdefault(quantization, []).append(name)
-    return list(groups.values())
-
-
-def _records_of(folder: Path, variants: Sequence[str]) -> list[dict[Path, RunRecord]]:
-    try:
-        files = sorted(collect([folder]).files, key=lambda file: file[1].started_at)
-    except ResultsError:
-        return []
-    by_variant = [{path: record for path, record in files if record.variant.name == name} for name in variants]
-    return [records for records in by_variant if records]
-
-
 def _run(
-    sweep: Sweep, judging: Judging[Any, Any], progress: Progress, equipment: Equipment, variant: str
+    sweep: Sweep, judging: Judging[Any, Any], equipment: Equipment, variant: str
 ) -> tuple[RunRecord | None, Fault | None]:
-    """Run one child; return its record, and the reason if it ended early."""
-
-    def show(lines: Sequence[str]) -> None:
-        for line in lines:
-            if not line.startswith(f"{variant}: "):
-                equipment.print_line(f"  {line}")
-
-    path = sweep.quality_path(variant)
-    log = CappedLog(path.with_name(path.name.strip(".")).with_suffix(".log"))
-    watch = Watch(path, 0)
+    # The next sweep in the folder removes a file of this name that is left over.
+    path = sweep.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
+    child = JudgingChild(sweep, equipment, variant, path, ())
     try:
-        end = run_child(
-            sweep.command(variant, Part(record=path, sweep=sweep.started_at, only="quality")),
-            starter=equipment.starter,
-            round_number=None,
-            watch=watch,
-            log=log,
-            stop=equipment.stop,
-            # Loading the variant may take that long, and so may the baseline and the scoring.
-            limit_s=lambda _phase: sweep.settings.load_timeout_s,
-            step=show,
-        )
+        end = child.run(Part(record=path, sweep=sweep.started_at, only="quality"), round_number=None)
     finally:
         path.unlink(missing_ok=True)
-    tail = log.last_lines
-    fault = fault_of(end, watch.record, problem=None, last_line=tail[-1] if tail else None)
-    if watch.record and (missing := judging.missing(watch.record)):
+    tail = child.log.last_lines
+    fault = fault_of(end, child.record, problem=None, last_line=tail[-1] if tail else None)
+    if child.record and (missing := judging.missing(child.record)):
         fault = Fault(missing.error_kind, missing.reason)
     if fault:
-        name = f"{variant}, {judging.lost(sweep.jobs[variant], watch.record)}"
+        name = f"{variant}, {judging.lost(sweep.jobs[variant], child.record)}"
         equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
-        progress.failures.append(Failure(name, fault, log=log.path, tail=tail, alone=sweep.alone(variant)))
-    return watch.record, fault
+        failure = Failure(name, fault, log=child.log.path, tail=tail, alone=sweep.alone(variant))
+        sweep.progress.failures.append(failure)
+    return child.record, fault
+
+
+class JudgingChild(Child):
+    def limit_s(self, phase: Phase) -> float:  # noqa: ARG002
+        # Loading the variant may take that long, and so may the baseline and the scoring.
+        return self.sweep.settings.load_timeout_s
+
+    def show(self, lines: list[str]) -> None:
+        for line in lines:
+            if not line.startswith(f"{self.variant}: "):
+                self.equipment.print_line(f"  {line}")

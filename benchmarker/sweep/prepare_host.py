@@ -11,8 +11,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,7 +22,8 @@ from pydantic import ValidationError
 from benchmarker.core.console import Terminal, one_line_errors, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, DeviceError
 from benchmarker.core.process import PARENT, end_with_parent
-from benchmarker.execution.job_file import read_job_file
+from benchmarker.execution.jobs import read_job_file, write_job
+from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 
@@ -31,7 +34,7 @@ PREPARE_HOST = (sys.executable, "-m", "benchmarker.sweep.prepare_host")
 
 def prepare_host(
     device: str,
-    jobs: Sequence[Path] = (),
+    jobs: Sequence[Job] = (),
     *,
     command: Sequence[str] = PREPARE_HOST,
     variables: Mapping[str, str] | None = None,
@@ -40,24 +43,25 @@ def prepare_host(
     """Return the environment of a run on that device, after preparing the jobs' checkpoints.
 
     Args:
-        jobs: Files of the jobs.
         command: Command of the process, before its arguments.
         variables: Environment variables besides those of this process.
-        print_line: Prints a line.
 
     Raises:
         DeviceError: There is no such device, or the process failed.
     """
     last, environment = "", None
-    with subprocess.Popen(
-        [*command, device, *map(str, jobs)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
-    ) as process:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        process = subprocess.Popen(
+            [*command, device, *(str(write_job(job.model_copy(update={"origin": None}), folder)) for job in jobs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+        )
+        stack.enter_context(process)
         assert process.stdout is not None
         timer = threading.Timer(LIMIT_S, process.kill)
         if not jobs:

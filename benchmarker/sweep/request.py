@@ -7,20 +7,18 @@ import random
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you_mean
-from benchmarker.execution.job_file import is_job_file, saved_jobs
-from benchmarker.execution.make_job import make_job
+from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 SEEDS = 2**16
-LOAD_LIMIT_S = 3600.0
-"""Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes most of an hour."""
 QUICK_ROUNDS = 1
 PUBLISH_ROUNDS = 10
 MAX_ROUNDS = 10
@@ -29,30 +27,24 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the sweep itself."""
+    """Options of the sweep itself; their help describes them."""
 
     rounds: int | None = None
     output: Path | None = None
-    """Folder for the records; None for a new one in `results/<device>/<model>`."""
     resume: bool = False
     timeout_s: float | None = None
-    load_timeout_s: float = LOAD_LIMIT_S
+    load_timeout_s: float = 3600.0
+    """Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes most of an hour."""
     cell_timeout_s: float | None = None
-    """Seconds for one cell; None for ten times as long as the cell took before."""
     seed: int | None = None
     dry_run: bool = False
     allow_shared: bool = False
-    """Accept cells that were measured while other processes computed on the device."""
     shared_imports: bool = False
-    """Fork a round's processes from one process that has imported the libraries."""
     max_rounds: int | None = None
-    """Rounds are added up to this number until the intervals are narrow; None for the default."""
     max_time_s: float | None = None
-    """Seconds after which no round is added; None for no limit."""
     places: str | None = None
     """Workers, as `local:0,1` or `ray`; None for the children of this process."""
     runtime_env: Path | None = None
-    """File with Ray's runtime_env; None for the hosts' own installations."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +55,7 @@ class Options:
     """Values by their place in the job, such as `grid.new_tokens`."""
     device: str
     text: tuple[str, ...]
-    """The options as typed, for the records' `reproduce` and for messages."""
     display: tuple[str, ...]
-    """--quiet and --verbose, which change nothing that is measured."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +69,15 @@ class ConfigFile:
 class SweepRequest:
     """A checked request: the jobs of the variants, the rounds and the folder."""
 
-    config: Path
-    config_sha256: str
-    """SHA-256 of the config's content that the jobs were made from."""
-    arguments: tuple[str, ...]
-    display: tuple[str, ...]
+    config: ConfigFile
     jobs: Mapping[str, Job]
-    saved: tuple[Job, ...]
-    baseline: str
-    rounds: int
-    max_rounds: int | None
-    """Rounds are added up to this number while an interval is wide; None for no added rounds."""
-    seed: int
+    display: tuple[str, ...]
+    file: SweepFile
     folder: Path | None
     """None for a new folder, which is named after the device."""
     before: SweepFile | None
+    """File that the folder holds from an earlier part of the sweep, and its jobs."""
+    saved: tuple[Job, ...]
     notes: tuple[str, ...]
     settings: Settings
 
@@ -117,30 +101,61 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     if word and not settings.resume:
         raise SpecError(f"{word}: no variant of {path}; to resume a sweep in that folder, add --resume")
     folder = word or settings.output or (latest_sweep(RESULTS, path) if settings.resume else None)
-    before, notes = _before(path, folder, settings)
+    before, notes = _before(path, folder) if settings.resume else (None, ())
     saved = tuple(saved_jobs(folder)) if before else ()
     # Without names and options, a sweep is resumed as it was, even if the config was edited since.
-    earlier = _saved_variants(saved, before) if before and not options.text and len(words) == bool(word) else {}
+    earlier: dict[str, Job] = {}
+    if before and not options.text and len(words) == bool(word):
+        jobs_by_name = {job.variant.name: job for job in saved}
+        before_names = before.variants or tuple(jobs_by_name)
+        earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
     arguments = before.arguments if earlier and before else (*names, *options.text)
     first = experiment.baseline or experiment.variants[0].name
     baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
-    origins = [job.origin for job in earlier.values() if job.origin]
+    kept = before.baseline if earlier and before else None
+    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=kept or baseline)
+    notes += _edited(config, saved, is_used=not earlier)
+    if before and before.arguments != arguments:
+        notes += (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
     return SweepRequest(
-        config=path,
-        config_sha256=origins[0].config_sha256 if origins else config.sha256,
-        arguments=arguments,
-        display=options.display,
+        config=config,
         jobs=jobs,
-        saved=saved,
-        baseline=(before.baseline if earlier and before else None) or baseline,
-        rounds=settings.rounds or (before.rounds if before else experiment.procedure.rounds),
-        max_rounds=_max_rounds(settings, before, experiment),
-        seed=_seed(settings, before),
+        display=options.display,
+        file=file,
         folder=folder,
         before=before,
-        notes=(*notes, *_edited(config, saved, is_used=not earlier), *_replaced(before, arguments)),
+        saved=saved,
+        notes=notes,
         settings=settings,
+    )
+
+
+def _sweep_file(
+    config: ConfigFile,
+    before: SweepFile | None,
+    settings: Settings,
+    *,
+    arguments: tuple[str, ...],
+    jobs: Mapping[str, Job],
+    baseline: str,
+) -> SweepFile:
+    procedure = config.experiment.procedure
+    max_rounds = None if "rounds" in procedure.model_fields_set else MAX_ROUNDS
+    if settings.max_rounds or settings.rounds:
+        max_rounds = settings.max_rounds
+    elif before:
+        max_rounds = before.max_rounds
+    seed = before.seed if before and settings.seed is None else settings.seed
+    return SweepFile(
+        config=before.config if before else str(config.path),
+        arguments=arguments,
+        variants=tuple(jobs),
+        rounds=settings.rounds or (before.rounds if before else procedure.rounds),
+        max_rounds=max_rounds,
+        seed=seed if seed is not None else random.randrange(SEEDS),
+        started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
+        baseline=baseline,
     )
 
 
@@ -158,24 +173,14 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    """Return the number of rounds that the options request; None without such an option."""
     choices = [*([rounds] if rounds else []), *[QUICK_ROUNDS] * quick, *[PUBLISH_ROUNDS] * publish]
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
     return choices[0] if choices else None
 
 
-def _max_rounds(settings: Settings, before: SweepFile | None, experiment: ExperimentBase) -> int | None:
-    if settings.max_rounds or settings.rounds:
-        return settings.max_rounds
-    if before:
-        return before.max_rounds
-    return None if "rounds" in experiment.procedure.model_fields_set else MAX_ROUNDS
-
-
-def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[SweepFile | None, tuple[str, ...]]:
-    if not settings.resume:
-        return None, ()
+def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[str, ...]]:
+    """Return the file of the sweep to resume; else None and the reason."""
     if folder and not folder.is_dir():
         raise ResultsError(f"--resume: there is no folder {folder}; without --resume a new sweep begins")
     try:
@@ -189,14 +194,7 @@ def _before(config: Path, folder: Path | None, settings: Settings) -> tuple[Swee
     return before, () if before else ("there is no sweep of this config to resume; this is a new one",)
 
 
-def _saved_variants(saved: Sequence[Job], before: SweepFile) -> dict[str, Job]:
-    jobs = {job.variant.name: job for job in saved}
-    names = before.variants or tuple(jobs)
-    return {name: jobs[name] for name in names} if jobs.keys() >= set(names) else {}
-
-
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
-    """Make and check the job of every variant before the first one runs."""
     jobs: dict[str, Job] = {}
     for variant in variants:
         arguments = ["--config", str(config.path), "--variant", variant, *options.text]
@@ -212,18 +210,6 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
         jobs[job.variant.name] = job
     return jobs
-
-
-def _replaced(before: SweepFile | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    if before is None or before.arguments == arguments:
-        return ()
-    return (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
-
-
-def _seed(settings: Settings, before: SweepFile | None) -> int:
-    if settings.seed is not None:
-        return settings.seed
-    return before.seed if before else random.randrange(SEEDS)
 
 
 def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:

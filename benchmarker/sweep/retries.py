@@ -36,7 +36,6 @@ class Fault:
 
     @property
     def status(self) -> CellStatus:
-        """Status of the cell without a number."""
         return status_of(self.kind)
 
 
@@ -54,7 +53,6 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
 
     Args:
         problem: Reason for which the record cannot be read; None if it can, or if there is none.
-        last_line: Last line of the child's output.
     """
     if record and record.status == "complete" and not problem:
         # Everything is measured and saved: it does not matter how the process ended after that.
@@ -62,18 +60,14 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
     if end.late:
         return Fault("timeout", end.late)
     if end.code < 0:
-        return _killed(end)
+        crash = Fault("crash", f"the process died of {signal_name(-end.code)}")
+        out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
+        return out_of_memory if end.killed_for_memory else crash
     if problem:
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
     return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
-
-
-def _killed(end: ChildEnd) -> Fault:
-    if end.killed_for_memory:
-        return Fault("oom_host", "the system ran out of memory and killed the process")
-    return Fault("crash", f"the process died of {signal_name(-end.code)}")
 
 
 def decide(
@@ -91,7 +85,6 @@ def decide(
     Args:
         pending: Positions of the child's cells, in order.
         finished: Statuses of the cells in its record.
-        phase: Phase in which it ended.
         tries: Earlier failures of each cell, or of the loading before it.
     """
     rest = tuple(pending[len(finished) :])
@@ -125,7 +118,6 @@ def _without_larger(
 
 
 def signal_name(number: int) -> str:
-    """Return `SIGKILL` for 9."""
     try:
         return signal.Signals(number).name
     except ValueError:

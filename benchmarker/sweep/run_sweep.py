@@ -6,101 +6,85 @@ core away from the measurement. Whatever ends a sweep, the finished cells are on
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
-from benchmarker.execution.job_file import with_origin
-from benchmarker.schema.job import Job
+from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
-from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.schema.registry import workload_of
+from benchmarker.sweep.folder import ReusableCells, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.interrupt import SweepTimeoutError
+from benchmarker.sweep.interval_rule import more_rounds
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
-from benchmarker.sweep.live_table import LiveTable
-from benchmarker.sweep.loop import Loop, SweepTimeoutError
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
-from benchmarker.sweep.stopping import more_rounds
-from benchmarker.sweep.sweep_plan import RAY, Forecast, Schedule, Task, local_numbers, missing_tasks, plan_lines
-from benchmarker.sweep.sweep_state import Failure, Progress, Sweep, now_id
-from benchmarker.sweep.workers.base import Pool, Round, Session, Tools, check_devices
-from benchmarker.sweep.workers.local import LocalPool
+from benchmarker.sweep.retries import Fault
+from benchmarker.sweep.sweep_plan import (
+    RAY,
+    Schedule,
+    Task,
+    local_numbers,
+    missing_tasks,
+    plan_lines,
+    without_given_up,
+)
+from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
+from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
+
+TRIES = 3
+"""Attempts at work that died with its worker."""
+LOSSES = 2
+"""Consecutive deaths after which a worker gets no more work."""
+TICK_S = 1.0
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """End of a sweep whose folder was opened."""
+def run_sweep(
+    request: SweepRequest, terminal: Terminal, tools: Tools
+) -> tuple[Sweep, BaseException | None] | tuple[None, None]:
+    """Run the variants and save their records.
 
-    folder: Path
-    failures: tuple[Failure, ...]
-    out_of_time: bool = False
-    stopped: BaseException | None = None
-
-    @property
-    def failed(self) -> list[str]:
-        """Names of the failures."""
-        return [failure.name for failure in self.failures] + ["time"] * self.out_of_time
-
-
-def run_sweep(request: SweepRequest, terminal: Terminal, tools: Tools) -> SweepResult | None:
-    """Run the variants and save their records; None for a dry run."""
+    Returns:
+        The sweep, which a dry run does not have, and the interruption or error that ended it early.
+    """
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
     if settings.places != RAY:
         check_inputs(request.jobs.values())
-    forecast = Forecast(request.jobs, shared_imports=settings.shared_imports)
-    for line in (*request.notes, *plan_lines(request, forecast)):
+    schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
+    for line in (*request.notes, *plan_lines(request, schedule)):
         terminal.line(line)
     if settings.dry_run:
-        return None
+        return None, None
     pool = _pool(settings, tools)
-    loop: Loop | None = None
     try:
         environment, commit = pool.prepare(request, terminal.line)
-        file = _sweep_file(request)
-        sweep = Sweep(
-            jobs=_planned_jobs(request, environment, commit=commit or _earlier_commit(request)),
-            folder=request.folder or _new_folder(request, environment),
-            started_at=file.started_at,
-            settings=settings,
-            display=request.display,
-            run=tools.run,
-        )
+        sweep = _sweep(request, environment, tools, schedule, commit=commit)
         with locked(sweep.folder):
-            open_folder(
-                sweep.folder,
-                file,
-                sweep.jobs,
-                before=request.before,
-                saved=request.saved,
-                resume=settings.resume,
-            )
-            session = Session(sweep, Progress(LiveTable(sweep.workload)), Schedule([], forecast, rounds=request.rounds))
+            open_folder(request, sweep.folder, sweep.jobs)
             terminal.line(f"records: {sweep.folder}")
-            deadline_s = started + settings.timeout_s if settings.timeout_s else None
-            loop = Loop(session, pool, terminal, deadline_s=deadline_s)
+            loop = Loop(sweep, pool, terminal, started=started)
             stopped: BaseException | None = None
             try:
-                pool.begin(session)
-                is_watched = tools.find_monitor(environment) is not None
-                _measure(request, file, session, loop, pool, terminal, started=started, is_watched=is_watched)
+                pool.begin(sweep)
+                loop.measure(request, is_watched=tools.find_monitor(environment) is not None)
             except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
                 stopped = error
             # The workers end, and save what they have, before the lock is given up.
             pool.stop()
-            loop.print_rest()
+            while loop.take_events(0):
+                pass
     finally:
         pool.stop()
-    out_of_time = isinstance(stopped, SweepTimeoutError)
-    if out_of_time:
+    if isinstance(stopped, SweepTimeoutError):
         terminal.line(f"the time is up (--timeout {settings.timeout_s:g})")
-    return SweepResult(
-        sweep.folder, tuple(session.progress.failures), out_of_time, stopped=None if out_of_time else stopped
-    )
+    return sweep, stopped
 
 
 def _pool(settings: Settings, tools: Tools) -> Pool:
@@ -109,123 +93,238 @@ def _pool(settings: Settings, tools: Tools) -> Pool:
         if settings.runtime_env:
             raise SpecError("--runtime-env goes with --places ray")
         return LocalPool(numbers, tools)
-    from benchmarker.sweep.workers.ray_pool import RayPool
+    from benchmarker.sweep.ray_workers import RayPool
 
     return RayPool(settings.runtime_env, tools)
 
 
-def _measure(
-    request: SweepRequest,
-    file: SweepFile,
-    session: Session,
-    loop: Loop,
-    pool: Pool,
-    terminal: Terminal,
-    *,
-    started: float,
-    is_watched: bool,
-) -> None:
-    """Measure the missing rounds, then add rounds while an interval is wide, then judge the quality."""
-    sweep, schedule, settings = session.sweep, session.schedule, request.settings
-    reusable = find_reusable(
-        sweep.folder,
-        sweep.jobs,
-        sweep.keys(),
-        rounds=request.rounds,
-        cards={worker.card for worker in pool.workers() if worker.card or not worker.name},
-        is_watched=is_watched,
-    )
-    tasks = missing_tasks(sweep.jobs, range(request.rounds), request.seed, finished=reusable.finished)
-    _take_in(reusable, session, tasks, request, terminal)
-    schedule.add(tasks, rounds=request.rounds)
-    measuring_since = time.monotonic()
-    loop.run(_rounds(tasks, reusable))
-    rounds = request.rounds
-    while (
-        more := more_rounds(
-            sweep,
-            request.baseline,
-            rounds,
-            request.max_rounds,
-            terminal,
-            count=max(1, len(pool.workers())),
-            is_late=settings.max_time_s is not None and time.monotonic() > started + settings.max_time_s,
-        )
-    ) > rounds:
-        write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
-        added = missing_tasks(sweep.jobs, range(rounds, more), request.seed, finished=reusable.finished)
-        schedule.add(added, rounds=more)
-        loop.run(_rounds(added, reusable))
-        rounds = more
-    if settings.places and loop.rounds_of:
-        each = ", ".join(f"{name}: {count}" for name, count in sorted(loop.rounds_of.items(), key=str))
-        measured = plural(sum(loop.rounds_of.values()), "round", "rounds")
-        terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
-    terminal.pin(f"\n{loop.table()}")
-    loop.run(missing_judgements(sweep))
-
-
-def _take_in(
-    reusable: ReusableCells, session: Session, tasks: list[Task], request: SweepRequest, terminal: Terminal
-) -> None:
-    """Print the state of a resumed folder, and put its cells into the live table."""
-    for note in reusable.notes:
-        terminal.line(note)
-    if request.settings.resume:
-        cells = request.rounds * sum(len(job.grid.points()) for job in session.sweep.jobs.values())
-        forecast = ""
-        if reusable.finished and tasks:
-            forecast = f"; first guess: {approximate_duration(session.schedule.forecast.seconds(tasks))} to go"
-        terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
-    session.progress.profiled |= reusable.profiled
-    for (_, variant, position), cell in reusable.finished.items():
-        session.progress.live_table.add(variant, position, cell)
-
-
-def _rounds(tasks: list[Task], reusable: ReusableCells) -> list[Round]:
-    numbers = dict.fromkeys(task.round for task in tasks)
-    return [
-        Round(
-            number,
-            tuple(task for task in tasks if task.round == number),
-            is_bound=number in reusable.cards,
-            card=reusable.cards.get(number),
-        )
-        for number in numbers
-    ]
-
-
-def _planned_jobs(request: SweepRequest, environment: Environment, *, commit: str | None) -> Mapping[str, Job]:
-    return {
-        name: with_origin(job, environment, config=request.config, config_sha256=request.config_sha256, commit=commit)
-        for name, job in request.jobs.items()
-    }
-
-
-def _earlier_commit(request: SweepRequest) -> str | None:
-    """Return the hub commit that the folder's sweep began with; None for a new sweep or an unknown commit."""
+def _sweep(
+    request: SweepRequest, environment: Environment, tools: Tools, schedule: Schedule, *, commit: str | None
+) -> Sweep:
+    config, workload = request.config, workload_of(request.config.experiment.workload)
     first = next(iter(request.jobs.values()))
-    commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
-    return next((commit for commit in commits if commit), None)
-
-
-def _new_folder(request: SweepRequest, environment: Environment) -> Path:
-    job = next(iter(request.jobs.values()))
-    return RESULTS / slug(environment.device.name.lower()) / slug(job.title.lower()) / now_id()
-
-
-def _sweep_file(request: SweepRequest) -> SweepFile:
-    """Return the file for the folder; a resumed sweep keeps the time of its beginning."""
-    file = SweepFile(
-        config=str(request.config),
-        arguments=request.arguments,
-        variants=tuple(request.jobs),
-        rounds=request.rounds,
-        max_rounds=request.max_rounds,
-        seed=request.seed,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        baseline=request.baseline,
+    if commit is None:
+        # The commit that the sweep in the folder began with.
+        commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
+        commit = next(filter(None, commits), None)
+    device, title = slug(environment.device.name.lower()), slug(first.title.lower())
+    return Sweep(
+        jobs={
+            name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
+            for name, job in request.jobs.items()
+        },
+        folder=request.folder or RESULTS / device / title / now_id(),
+        started_at=request.file.started_at,
+        settings=request.settings,
+        progress=Progress(LiveTable(workload)),
+        schedule=schedule,
+        display=request.display,
+        run=tools.run,
     )
-    if request.before is None:
-        return file
-    return file.model_copy(update={"config": request.before.config, "started_at": request.before.started_at})
+
+
+@dataclass(frozen=True)
+class Busy:
+    work: Work
+    since_s: float
+
+
+class Loop:
+    """Work that is still to be done, and the workers that do it."""
+
+    def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, started: float) -> None:
+        """Begin without work; `started` is the beginning of the sweep on the monotonic clock."""
+        self._sweep, self._pool, self._terminal, self._started = sweep, pool, terminal, started
+        self._cards: Mapping[int, str | None] = {}
+        """Cards of incomplete rounds, which measure the rest of them."""
+        self._queue: list[Work] = []
+        self._busy: dict[Worker, Busy] = {}
+        self._unfit: set[Worker] = set()
+        self._losses: Counter[Worker] = Counter()
+        self._tries: Counter[Work] = Counter()
+        self._last_round: dict[Worker, int] = {}
+        self._last_lines: dict[Worker, str] = {}
+        self._round_s: list[float] = []
+        self._rounds_of: Counter[str | None] = Counter()
+
+    def measure(self, request: SweepRequest, *, is_watched: bool) -> None:
+        """Measure the missing rounds, then add rounds while an interval is wide, then judge the quality."""
+        sweep, file, terminal, settings = self._sweep, request.file, self._terminal, request.settings
+        rounds = file.rounds
+        cards = {worker.card for worker in self._pool.workers() if worker.card or not worker.name}
+        reusable = find_reusable(sweep, rounds=rounds, cards=cards, is_watched=is_watched)
+        self._cards = reusable.cards
+        tasks = missing_tasks(sweep.jobs, range(rounds), file.seed, finished=reusable.finished)
+        self._take_in(reusable, request, tasks)
+        measuring_since = time.monotonic()
+        while True:
+            sweep.schedule.add(tasks, rounds=rounds)
+            numbers = dict.fromkeys(task.round for task in tasks)
+            self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
+            is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
+            count = max(1, len(self._pool.workers()))
+            more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+            if more == rounds:
+                break
+            write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
+            tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
+            rounds = more
+        if settings.places and self._rounds_of:
+            each = ", ".join(f"{name}: {count}" for name, count in sorted(self._rounds_of.items(), key=str))
+            measured = plural(sum(self._rounds_of.values()), "round", "rounds")
+            terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
+        terminal.pin(f"\n{self._table()}")
+        self.run(missing_judgements(sweep))
+
+    def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
+        """Print the state of a resumed folder, and put its cells into the live table."""
+        for note in reusable.notes:
+            self._terminal.line(note)
+        if request.settings.resume:
+            cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
+            left_s = self._sweep.schedule.seconds(tasks)
+            forecast = f"; first guess: {approximate_duration(left_s)} to go" if reusable.finished and tasks else ""
+            self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
+        self._sweep.progress.profiled |= reusable.profiled
+        for (_, variant, position), cell in reusable.finished.items():
+            self._sweep.progress.live_table.add(variant, position, cell)
+
+    def run(self, works: Sequence[Work]) -> None:
+        """Do all of the work, or raise the error that ends the sweep."""
+        self._queue, given_up = list(works), self._sweep.progress.given_up
+        timeout_s = self._sweep.settings.timeout_s
+        while self._queue or self._busy:
+            self._queue = [
+                work for work in self._queue if not isinstance(work, Round) or without_given_up(work.tasks, given_up)
+            ]
+            self._hand_out()
+            left_s = self._started + timeout_s - time.monotonic() if timeout_s else TICK_S
+            if left_s < 0:
+                raise SweepTimeoutError
+            for ended in self.take_events(min(TICK_S, left_s)):
+                if isinstance(ended, Ended):
+                    self._take(ended)
+            self._pin()
+
+    def take_events(self, timeout_s: float) -> list[Line | Ended]:
+        """Print the workers' new lines, and return all new events."""
+        events = self._pool.events(timeout_s)
+        for event in events:
+            if isinstance(event, Line):
+                if event.text.startswith("["):
+                    self._last_lines[event.worker] = event.text
+                self._terminal.line(event.worker.line(event.text))
+        return events
+
+    def _hand_out(self) -> None:
+        workers = self._workers()
+        if self._queue and not workers and not self._busy and not self._pool.is_preparing():
+            raise DeviceError(f"no worker is left for {', '.join(map(str, self._queue))}")
+        self._sweep.schedule.workers = max(1, len(workers))
+        for worker in workers:
+            work = None if worker in self._busy else self._next(worker, workers)
+            if work is None:
+                continue
+            self._queue.remove(work)
+            neighbours = [neighbour for neighbour in workers if neighbour.host == worker.host and neighbour != worker]
+            waiting = sum(neighbour not in self._busy for neighbour in neighbours)
+            shares_host = len(neighbours) - waiting + min(waiting, len(self._queue)) > 0
+            if worker.name:
+                self._terminal.line(f"{worker.name}: {work}")
+            self._last_lines[worker] = str(work)
+            self._busy[worker] = Busy(work, time.monotonic())
+            if isinstance(work, Round):
+                self._last_round[worker] = work.number
+            self._pool.start(worker, work, shares_host=shares_host)
+
+    def _next(self, worker: Worker, workers: Sequence[Worker]) -> Work | None:
+        """Choose work for a worker; None if there is none for it.
+
+        After a round that ran forwards, a worker measures the one that runs backwards, so that a drift within the two
+        cancels.
+        """
+        others = {candidate.card for candidate in workers} - {worker.card}
+        last = self._last_round.get(worker, -1)
+
+        def rank(work: Work) -> int:
+            if not isinstance(work, Round):
+                return 3
+            if worker.card and self._cards.get(work.number) == worker.card:
+                return 0
+            if last % 2 == 0 and work.number == last + 1:
+                return 1
+            return 2 + work.number % 2
+
+        free = [
+            work for work in self._queue if not isinstance(work, Round) or self._cards.get(work.number) not in others
+        ]
+        return free[0] if free and len(workers) == 1 else min(free, key=rank, default=None)
+
+    def _take(self, ended: Ended) -> None:
+        busy, worker = self._busy.pop(ended.worker), ended.worker
+        if ended.error:
+            raise ended.error
+        if ended.lost:
+            self._lose(worker, ended.work, ended.lost)
+        elif ended.unfit:
+            self._unfit.add(worker)
+            self._terminal.line(f"{worker.name}: left out: {ended.unfit}")
+            self._queue.insert(0, ended.work)
+        else:
+            self._losses[worker] = 0
+            if isinstance(ended.work, Round):
+                self._finish_round(worker, time.monotonic() - busy.since_s, ended.work)
+
+    def _finish_round(self, worker: Worker, seconds: float, work: Round) -> None:
+        self._round_s.append(seconds)
+        self._rounds_of[worker.name] += 1
+        if worker.name:
+            self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
+        if not self._terminal.can_pin and any(isinstance(work, Round) for work in self._queue):
+            rounds, under_way = self._sweep.schedule.rounds, [busy.work for busy in self._busy.values()]
+            finished = rounds - sum(isinstance(unfinished, Round) for unfinished in (*self._queue, *under_way))
+            self._terminal.line(f"after {finished} of {rounds} rounds:\n{self._table()}")
+
+    def _lose(self, worker: Worker, work: Work, reason: str) -> None:
+        self._losses[worker] += 1
+        self._tries[work] += 1
+        if self._losses[worker] >= LOSSES:
+            self._unfit.add(worker)
+        if self._tries[work] < TRIES:
+            self._terminal.line(f"{worker.name}: {reason}; {work} is run again")
+            self._queue.insert(0, work)
+            return
+        self._terminal.line(f"{worker.name}: {reason}; {work} is given up")
+        alone = self._sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
+        failure = Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone)
+        self._sweep.progress.failures.append(failure)
+
+    def _pin(self) -> None:
+        if not self._terminal.can_pin:
+            return
+        now = time.monotonic()
+        lines = [
+            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - busy.since_s)}"
+            if worker.name
+            else self._last_lines[worker]
+            for worker, busy in self._busy.items()
+        ]
+        if len(self._workers()) > 1:
+            rounds = [busy for busy in self._busy.values() if isinstance(busy.work, Round)]
+            text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"
+            if self._round_s:
+                mean_s = statistics.fmean(self._round_s)
+                longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
+                waves = math.ceil(len(self._queue) / max(1, len(self._busy)))
+                text += f", {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"
+            lines.append(text)
+        self._terminal.pin("\n".join(["", self._table(), *lines]))
+
+    def _table(self) -> str:
+        running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
+        variants = list(self._sweep.jobs)
+        points = self._sweep.points(variants[0])
+        return self._sweep.progress.live_table.text(variants, points, running=running if self._busy else ())
+
+    def _workers(self) -> list[Worker]:
+        return [worker for worker in self._pool.workers() if worker not in self._unfit]

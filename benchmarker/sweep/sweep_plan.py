@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from benchmarker.schema.job import Job
     from benchmarker.sweep.folder import CellId
     from benchmarker.sweep.request import SweepRequest
-    from benchmarker.workloads.base import Workload
 
 START_S = 20.0
-"""First guess of the time that a process takes before its first cell."""
 FORKED_START_S = 10.0
 """First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
 25 s, set-up included."""
 RAY = "ray"
+RAY_ROUNDS = "one round at a time for each GPU; the guess is for one GPU"
 LOCAL = "local:"
 """Beginning of the name of a worker on this host; the number of its GPU follows."""
 
@@ -49,20 +48,15 @@ def order(variants: Sequence[str], round_number: int, seed: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """One variant in one round."""
-
     round: int
     variant: str
     cells: tuple[int, ...]
-    """Positions in the grid that are not measured yet."""
     share: float
-    """Fraction of the variant's grid that the cells are."""
 
 
 def missing_tasks(
     jobs: Mapping[str, Job], rounds: Collection[int], seed: int, *, finished: Collection[CellId]
 ) -> list[Task]:
-    """Return the tasks of these rounds that are still to be measured, in order."""
     tasks = []
     for number in rounds:
         for variant in order(list(jobs), number, seed):
@@ -83,49 +77,31 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
     return remaining
 
 
-class Forecast:
-    """Time that tasks will take: a first guess, corrected by the tasks that were measured."""
+class Schedule:
+    """Tasks that are not begun yet, and the time that they will take: a guess, corrected by the measured tasks."""
 
     def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool) -> None:
+        self.rounds, self.workers = 0, 1
         start_s = FORKED_START_S + START_S / len(jobs) if shared_imports else START_S
-        self._guesses = {name: start_s + _repeats_s(job) for name, job in jobs.items()}
+        self._guesses_s = {
+            name: start_s + (job.procedure.warmup + job.procedure.runs) * sum(map(job.repeat_s, job.grid.points()))
+            for name, job in jobs.items()
+        }
         self._ratios: dict[str, list[float]] = {}
-
-    def learn(self, task: Task, seconds: float) -> None:
-        """Take in the time of a measured task."""
-        self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses[task.variant] * task.share))
-
-    def seconds(self, tasks: Sequence[Task]) -> float:
-        """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
-        medians = [statistics.median(ratios) for ratios in list(self._ratios.values())]
-        otherwise = statistics.median(medians) if medians else 1.0
-        return sum(
-            self._guesses[task.variant]
-            * task.share
-            * (statistics.median(self._ratios[task.variant]) if task.variant in self._ratios else otherwise)
-            for task in tasks
-        )
-
-
-def _repeats_s(job: Job) -> float:
-    repeats = job.procedure.warmup + job.procedure.runs
-    return sum(repeats * job.repeat_s(point) for point in job.grid.points())
-
-
-class Schedule:
-    """Tasks that are not begun yet, with the position of the present one."""
-
-    def __init__(self, tasks: Sequence[Task], forecast: Forecast, *, rounds: int) -> None:
-        self.forecast = forecast
-        self.rounds = rounds
-        self.workers = 1
-        """Workers that share the tasks."""
-        self._left = list(tasks)
+        self._left: list[Task] = []
         self._begun = 0
 
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
-        """Add the tasks of further rounds."""
         self._left, self.rounds = [*self._left, *tasks], rounds
+
+    def learn(self, task: Task, seconds: float) -> None:
+        self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses_s[task.variant] * task.share))
+
+    def seconds(self, tasks: Sequence[Task]) -> float:
+        """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
+        ratios = {variant: statistics.median(measured) for variant, measured in list(self._ratios.items())}
+        otherwise = statistics.median(ratios.values()) if ratios else 1.0
+        return sum(self._guesses_s[task.variant] * task.share * ratios.get(task.variant, otherwise) for task in tasks)
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
@@ -133,7 +109,7 @@ class Schedule:
         identity = (task.round, task.variant)
         self._left = [later for later in remaining if (later.round, later.variant) != identity]
         self._begun += 1
-        left_s = self.forecast.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
+        left_s = self.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"
         return f"{position} {task.variant} ({approximate_duration(left_s)} left)"
 
@@ -152,57 +128,38 @@ def local_numbers(places: str) -> list[int] | None:
     return numbers
 
 
-def plan_lines(request: SweepRequest, forecast: Forecast) -> list[str]:
-    """Return a description of the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
-    places = request.settings.places
+def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
+    """Describe the sweep: variants, cells, workers and a first guess of the time; raises SpecError."""
+    places, file, jobs = request.settings.places, request.file, list(request.jobs.values())
     numbers = local_numbers(places) if places else None
-    workers = min(len(numbers), request.rounds) if numbers else 1
-    tasks = missing_tasks(request.jobs, range(request.rounds), request.seed, finished=())
-    first = next(iter(request.jobs.values()))
-    points, workload = first.grid.points(), workload_of(first.workload)
-    cells = sum(len(task.cells) for task in tasks)
-    # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
-    turns = math.ceil(request.rounds / workers)
-    return [
-        f"plan: {_rounds_text(request)} of {', '.join(request.jobs)}",
-        f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, points))}",
-        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"first guess: {approximate_duration(forecast.seconds(tasks) * turns / request.rounds)}",
-        *_worker_lines(places, workers, unused=len(numbers or ()) - workers),
-        f"  order rotated, and reversed in every second round; seed {request.seed}",
-        *_judging_lines(workload, list(request.jobs.values())),
-        # The libraries of other hosts are unknown.
-        *([] if places else _unsupported_lines(request.jobs)),
-    ]
-
-
-def _unsupported_lines(jobs: Mapping[str, Job]) -> list[str]:
-    reasons = {name: workload_of(job.workload).lacking(job) for name, job in jobs.items()}
-    return [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
-
-
-def _worker_lines(places: str | None, workers: int, *, unused: int) -> list[str]:
-    if places is None:
-        return []
-    parallel = plural(workers, "round at a time", "rounds at a time")
-    if places == RAY:
-        parallel = "one round at a time for each GPU; the guess is for one GPU"
-    elif unused > 0:
-        parallel += f"; {plural(unused, 'worker is', 'workers are')} not used, because a worker measures entire rounds"
-    return [f"  at {places}: {parallel}; each host prepares its checkpoints first"]
-
-
-def _rounds_text(request: SweepRequest) -> str:
-    text = plural(request.rounds, "round", "rounds")
-    is_open = request.max_rounds is not None and request.max_rounds > request.rounds
-    return f"{text} (up to {request.max_rounds} while an interval is wide)" if is_open else text
-
-
-def _judging_lines(workload: Workload, jobs: Sequence[Job]) -> list[str]:
+    workers = min(len(numbers), file.rounds) if numbers else 1
+    tasks = missing_tasks(request.jobs, range(file.rounds), file.seed, finished=())
+    workload = workload_of(jobs[0].workload)
     judging = workload.judging()
-    judged = [job for job in jobs if judging and judging.form(job)]
-    return (
-        [f"  then {judging.name} ({judging.words(judged[0])}), once for each quantization"]
-        if judging and judged
-        else []
-    )
+    rounds, cells = plural(file.rounds, "round", "rounds"), sum(len(task.cells) for task in tasks)
+    if file.max_rounds is not None and file.max_rounds > file.rounds:
+        rounds += f" (up to {file.max_rounds} while an interval is wide)"
+    # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
+    guess_s = schedule.seconds(tasks) * math.ceil(file.rounds / workers) / file.rounds
+    lines = [
+        f"plan: {rounds} of {', '.join(request.jobs)}",
+        f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",
+        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
+        f"first guess: {approximate_duration(guess_s)}",
+    ]
+    if places:
+        parallel = _parallel(workers, unused=len(numbers) - workers) if numbers else RAY_ROUNDS
+        lines.append(f"  at {places}: {parallel}; each host prepares its checkpoints first")
+    lines.append(f"  order rotated, and reversed in every second round; seed {file.seed}")
+    if judging and (judged := next(filter(judging.form, jobs), None)):
+        lines.append(f"  then {judging.name} ({judging.words(judged)}), once for each quantization")
+    # The libraries of other hosts are unknown.
+    reasons = {} if places else {name: workload.lacking(job) for name, job in request.jobs.items()}
+    return lines + [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
+
+
+def _parallel(workers: int, *, unused: int) -> str:
+    text = plural(workers, "round at a time", "rounds at a time")
+    if unused > 0:
+        text += f"; {plural(unused, 'worker is', 'workers are')} not used, because a worker measures entire rounds"
+    return text

@@ -1,58 +1,62 @@
-"""Values that a measuring worker needs: the sweep's fixed part, its progress, and the worker's equipment.
+"""A sweep as its workers see it: the fixed part, the progress with the live table, and a worker's equipment.
 
-A sweep and its progress can be pickled: a Ray worker receives copies of them.
+A sweep can be pickled: a Ray worker receives a copy of it.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
+import statistics
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.core.formatting import slug
-from benchmarker.execution.job_file import job_path
-from benchmarker.schema.record_io import UNFINISHED
+from tabulate import tabulate
+
+from benchmarker.core.errors import CellStatus
+from benchmarker.core.formatting import seconds, significant
+from benchmarker.core.tables import plain_line
+from benchmarker.schema.record import CellBase, status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.child import Stop
+from benchmarker.sweep.interrupt import Stop
 
 if TYPE_CHECKING:
     from benchmarker.hardware.monitor import HostGauge, Monitor
-    from benchmarker.schema.job import Job, Part
+    from benchmarker.schema.job import Job
     from benchmarker.schema.record import Environment, RunRecord
-    from benchmarker.sweep.live_table import LiveTable
+    from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault
-    from benchmarker.sweep.starter import Starter
+    from benchmarker.sweep.sweep_plan import Schedule
     from benchmarker.workloads.base import Workload
 
 RUN = (sys.executable, "-m", "benchmarker.run")
-CELL_LIMIT_S = 1800.0
-"""Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
-MIN_CELL_LIMIT_S = 120.0
-CELL_LIMIT_FACTOR = 10
 MIN_TIMED = 6
 """Cells after which the host can be judged to be busy throughout."""
+UNKNOWN = "·"
+RUNNING = "…"
+_PROFILES = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Fixed part of a sweep."""
-
     jobs: Mapping[str, Job]
     folder: Path
     started_at: str
     """Identity of the sweep in its records."""
     settings: Settings
+    progress: Progress
+    schedule: Schedule
     display: tuple[str, ...] = ()
-    """Options that control how much every run prints."""
     run: tuple[str, ...] = RUN
-    """Command that starts a child, before its arguments."""
 
     @property
     def workload(self) -> Workload:
@@ -60,23 +64,6 @@ class Sweep:
 
     def points(self, variant: str) -> list[Any]:
         return list(self.jobs[variant].grid.points())
-
-    def keys(self) -> dict[str, list[str]]:
-        """Return the keys of each variant's cells, by position in the grid."""
-        return {name: list(job.origin.keys) for name, job in self.jobs.items() if job.origin}
-
-    def record_path(self, variant: str, round_number: int) -> Path:
-        """Return a new path for a record."""
-        return self.folder / f"{slug(variant)}-round{round_number + 1}-{now_id()}.json"
-
-    def quality_path(self, variant: str) -> Path:
-        """Return the path of a temporary record; the next sweep removes one that is left over."""
-        return self.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
-
-    def command(self, variant: str, part: Part) -> list[str]:
-        """Return the command that starts a child."""
-        job = str(job_path(self.folder, variant))
-        return [*self.run, "--job", job, "--part", part.model_dump_json(), *self.display]
 
     def alone(self, variant: str, point: Any = None) -> str:
         """Return the command that measures one cell, or the entire variant, without a sweep."""
@@ -94,6 +81,50 @@ class Failure:
     """Command that repeats the measurement by itself."""
 
 
+class LiveTable:
+    """Headline metric by variant and cell: the median over the rounds so far, or the last failure."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.rates: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self.failures: dict[tuple[str, int], CellStatus] = {}
+
+    def add(self, variant: str, position: int, cell: CellBase) -> None:
+        rate = median_rate(self.workload, cell)
+        if rate is not None:
+            self.rates[variant, position].append(rate)
+
+    def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
+        """Return the table as lines of text, with a mark at the variants that are being measured."""
+        lines = [
+            [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
+            for name in variants
+        ]
+        headings = [self.workload.rate_unit, *map(self.workload.point_text, points)]
+        return tabulate(lines, headings, tablefmt="simple", disable_numparse=True)
+
+    def _cell_text(self, cell: tuple[str, int], is_running: bool) -> str:
+        rates, failure = self.rates.get(cell), self.failures.get(cell)
+        text = significant(statistics.median(rates)) if rates else status_words(failure) if failure else ""
+        return " ".join(filter(None, [text, RUNNING * is_running])) or UNKNOWN
+
+
+def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
+    """Return `26 x 50: 0.1525 s, 327.9 tok/s`, or the status of a cell without a rate."""
+    name, rate = workload.point_text(point), median_rate(workload, cell)
+    if rate is None:
+        return f"{name}: {status_words(cell.status)}"
+    latency_s = statistics.median(sample.latency_s for sample in cell.samples)
+    return f"{name}: {seconds(latency_s)}, {significant(rate)} {workload.rate_unit}"
+
+
+def median_rate(workload: Workload, cell: CellBase) -> float | None:
+    if cell.status != "ok":
+        return None
+    rates = [rate for sample in cell.samples if (rate := workload.rate(cell, sample)) is not None]
+    return statistics.median(rates) if rates else None
+
+
 @dataclass
 class Progress:
     """Knowledge that a sweep has gained so far. The workers of one process share it."""
@@ -102,59 +133,33 @@ class Progress:
     given_up: dict[tuple[str, int], Fault] = field(default_factory=dict)
     """Cells by variant and position that are not tried again in later rounds."""
     cell_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Longest time of each cell, warm-up included."""
     profiled: set[str] = field(default_factory=set)
     """Variants that have a profile, or whose profile a child is making: one is enough."""
     failures: list[Failure] = field(default_factory=list)
     records: list[RunRecord] = field(default_factory=list)
     """Records of the children. A record of a dead child takes facts from them that only a child can determine."""
     timed: int = 0
-    """Cells whose time was judged."""
     disturbed: int = 0
-    """Timed cells during which other programs ran."""
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def is_host_busy(self) -> bool:
-        """True if other programs run all the time, so that measuring again does not help."""
         return self.timed >= MIN_TIMED and self.disturbed > self.timed / 2
-
-    def cell_limit_s(self, settings: Settings, variant: str, position: int) -> float:
-        """Return the longest time that a cell may take."""
-        if settings.cell_timeout_s is not None:
-            return settings.cell_timeout_s
-        longest_s = self.cell_s.get((variant, position))
-        return CELL_LIMIT_S if longest_s is None else max(MIN_CELL_LIMIT_S, CELL_LIMIT_FACTOR * longest_s)
 
     def claim_profile(self, variant: str) -> bool:
         """Return True if the caller is to make the variant's profile, which then counts as made."""
-        with self.lock:
+        with _PROFILES:
             is_missing = variant not in self.profiled
             self.profiled.add(variant)
         return is_missing
 
-    def for_remote(self, profiled: set[str]) -> Progress:
-        """Return a copy for another process, which makes the profiles that are missing in `profiled`."""
-        return replace(self, profiled=profiled, failures=[], timed=0, disturbed=0)
-
-    def learn(self, remote: Progress, profiled: set[str], folder: Path) -> None:
-        """Take in the progress of another process.
-
-        Args:
-            profiled: Variants whose profile the other process did not make.
-            folder: Folder that holds its logs now.
-        """
+    def learn(self, remote: Progress, folder: Path) -> None:
+        """Take in the progress of another process, whose logs are in this folder now."""
         self.given_up |= remote.given_up
         self.cell_s |= remote.cell_s
-        self.profiled |= remote.profiled - profiled
         self.failures += [replace(failure, log=folder / failure.log.name) for failure in remote.failures]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A lock cannot be pickled. The live table is for this process's terminal, and records travel as files.
-        return {**self.__dict__, "lock": None, "live_table": None, "records": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state | {"lock": threading.Lock()})
+        self.live_table.failures |= remote.live_table.failures
+        for cell, rates in remote.live_table.rates.items():
+            self.live_table.rates[cell] += rates
 
 
 @dataclass
@@ -166,14 +171,29 @@ class Equipment:
     environment: Environment
     monitor: Monitor | None
     watch_host: Callable[[int], HostGauge] | None
-    """Watches other programs during a child, by its process number; None without a watch."""
     starter: Starter
     print_line: Callable[[str], None]
-    stop: Stop = field(default_factory=Stop)
+    stop: Stop
+    cores: tuple[int, ...]
+    """Cores of the children; none if workers share them."""
     shares_host: bool = False
     """True if other workers of the host measure at the same time."""
     is_unwatched: bool = False
     """True after the message that the GPU can no longer be read."""
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Watch the GPU, and run this thread and its children on the worker's cores."""
+        before = os.sched_getaffinity(0) if self.cores else ()
+        if before:
+            os.sched_setaffinity(0, self.cores)
+        try:
+            with closing(self.starter), self.monitor.running() if self.monitor else nullcontext():
+                yield
+        finally:
+            # Ray uses the process again for other tasks.
+            if before:
+                os.sched_setaffinity(0, before)
 
 
 def now_id() -> str:

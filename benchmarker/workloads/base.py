@@ -264,7 +264,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
             is_run: Whether the table is of one run.
         """
         from benchmarker.core.tables import plain_line
-        from benchmarker.report.captions import plain_header
+        from benchmarker.report.caveats import plain_header
 
         variant = [f"variant: {plain_line(records[0].variant.name)}"] if is_run else []
         return *variant, *plain_header(records)
@@ -294,7 +294,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        from benchmarker.report.charts.all import plain_charts
+        from benchmarker.report.html.page import plain_charts
 
         return plain_charts(comparison)
 

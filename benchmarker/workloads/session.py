@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from benchmarker.core.errors import ChangedError
+from benchmarker.core.errors import BenchmarkerError, ChangedError, first_line
+from benchmarker.hardware.device import Device, kind_of
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Missing, RunRecord
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.hardware.gpu import DeviceMemory
-    from benchmarker.measure.repeat import Measured, Step
+    from benchmarker.measure.repeat import Step
 
 JobT = TypeVar("JobT", bound=Job)
 RecordT = TypeVar("RecordT", bound=RunRecord)
+Result = TypeVar("Result")
 
 
 class Session(Protocol):
@@ -27,9 +29,8 @@ class Session(Protocol):
     device_memory: DeviceMemory
     """Memory of the device before the run allocated any."""
 
-    @property
-    def record(self) -> Any:
-        """The record so far."""
+    record: Any
+    """The record so far."""
 
     def keep(self, **changes: Any) -> None:
         """Change fields of the record, in a sweep also on disk."""
@@ -61,7 +62,7 @@ class Bench(Protocol):
     def timed(self) -> AbstractContextManager[None]:
         """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
 
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:
         """Return further fields of the cell after it was timed."""
 
     def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
@@ -85,7 +86,7 @@ class Nothing:
     def timed(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def measured(self, cell: Any, step: Any, measured: Measured[Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
@@ -145,3 +146,16 @@ def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
             f"model {model} changed on the hub since the sweep began: commit {planned}, then {commit}; "
             f"begin a new sweep, with --revision {planned} to stay with the first"
         )
+
+
+def tried(work: Callable[[], Result], device: Device) -> Result | Missing:
+    """Return the result of work, or why it failed: a known error, or too little memory."""
+    try:
+        return work()
+    except Exception as error:
+        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
+            raise
+        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
+    # Outside the except block, whose traceback keeps the failed work's tensors alive.
+    device.release()
+    return missing

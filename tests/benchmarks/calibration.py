@@ -24,8 +24,7 @@ from benchmarker.checkpoints.dummy import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
 from benchmarker.quality.judge import BASELINE, make_plan
-from benchmarker.quality.saved_predictions import SavedLogits
-from benchmarker.quality.scoring import divergence, predictions, score_against
+from benchmarker.quality.scoring import SavedLogits, divergence, predictions, score_against
 from benchmarker.quantization.load import find_checkpoint, load_model
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec

@@ -48,4 +48,7 @@ def decoder_of(
         settings: Of inductor, over those that the decoder chooses itself.
     """
     capture: Any = Rerun() if device.kind == "cpu" else None
-    return kind(model, device, capture=capture, settings=settings)
+    decoder: Any = kind(model, device, capture=capture)
+    if settings:
+        decoder.step.settings = settings
+    return decoder

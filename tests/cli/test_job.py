@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.cli.run_options import whole_numbers
 from benchmarker.core.errors import SpecError
-from tests.jobs import job_of
+from tests.jobs import job_of, read_job
 
 CONFIG = Path("configs/quickstart.yaml")
 

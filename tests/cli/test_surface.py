@@ -16,11 +16,11 @@ from pydantic import BaseModel
 
 import benchmarker
 from benchmarker.cli.app import app
-from benchmarker.cli.run_command import read_job
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import read_record
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.cli.test_cli import typed
+from tests.jobs import read_job
 from tests.unchanged import hold, hold_names
 
 ROOT = Path(__file__).parents[2]

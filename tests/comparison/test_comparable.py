@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
-from benchmarker.workloads.generation.generation_job import model_fingerprint
 from tests.records import cell, environment, load, record, rounds, save
 
 

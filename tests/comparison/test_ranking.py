@@ -10,8 +10,8 @@ from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_tell
 from benchmarker.report.answer import round_s
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare_records, sheets
-from benchmarker.report.first_table import first_table
 from tests.records import cell, record, sample
 
 

@@ -12,7 +12,7 @@ from benchmarker.cli.app import app
 from benchmarker.comparison import ranking, results, speed_up
 from benchmarker.core import stats
 from benchmarker.core.formatting import decimal
-from benchmarker.report import first_table
+from benchmarker.report import columns
 from benchmarker.report.verify import verify
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
@@ -215,7 +215,7 @@ def test_a_wrong_rate_is_named(sweep, capsys, monkeypatch):
 
 
 def test_a_wrong_rate_in_the_printed_table_alone_is_named(sweep, capsys, monkeypatch):
-    monkeypatch.setattr(first_table, "decimal", lambda value: decimal(1.01 * value))
+    monkeypatch.setattr(columns, "decimal", lambda value: decimal(1.01 * value))
     code, output = verified(sweep, capsys)
     assert (code, "first table, int8: prompt 26, 50 new tokens, batch 1: decode tok/s as printed is " in output) == (
         1,

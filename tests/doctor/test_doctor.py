@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,24 +15,41 @@ from benchmarker.core.formatting import GIB
 from benchmarker.core.process import Streams
 from benchmarker.core.tables import to_markdown
 from benchmarker.doctor.examine import all_run, examine, finding_lines, outcome_table, reading_table, try_variants
-from benchmarker.doctor.findings import Finding, findings
+from benchmarker.doctor.findings import Finding, Machine, findings
 from benchmarker.doctor.instruments import Reading, energy_and_power, readings
-from benchmarker.doctor.machine import Card, Machine, all_cards, card_of
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.hardware.gpu import AmdGpu, NvidiaGpu
 from benchmarker.workloads.generation.engine_trials import Outcome, look, two_layers
 from tests.records import cpu_environment, environment
 
-H100 = Card(
-    "NVIDIA H100",
-    driver="580.159.04",
-    supports="13.0",
-    used_bytes=4 * 2**20,
-    memory_bytes=80 * GIB,
-    programs=0,
-    power_limit_w=700.0,
-    power_default_w=700.0,
-)
+
+@dataclass(frozen=True)
+class Card:
+    """As much of a GPU's driver as the findings read."""
+
+    name: str | None
+    vendor: str = "NVIDIA"
+    driver: str | None = None
+    newest_cuda: str | None = None
+    used: int | None = None
+    processes: tuple[int, ...] | None = None
+    limit_w: float | None = None
+    is_sliced: bool = False
+
+    def used_bytes(self) -> int | None:
+        return self.used
+
+    def process_ids(self) -> tuple[int, ...] | None:
+        return self.processes
+
+    def power_limit_w(self) -> float | None:
+        return self.limit_w
+
+    def power_default_w(self) -> float | None:
+        return 700.0
+
+
+H100 = Card("NVIDIA H100", driver="580.159.04", newest_cuda="13.0", used=4 * 2**20, processes=(), limit_w=700.0)
 WELL = Machine(
     environment=environment(),
     torch_for="cuda",
@@ -40,7 +57,7 @@ WELL = Machine(
     torch_sees_gpu=True,
     torch_says=None,
     architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100"),
-    cards=(H100,),
+    gpus=(H100,),
     has_amd=False,
     has_triton=True,
     compiler="/usr/bin/g++",
@@ -77,8 +94,8 @@ def test_a_card_and_a_torch_for_processors_only():
 
 
 def test_a_driver_that_is_too_old_for_this_torch():
-    cards = (card(driver="535.54", supports="12.2"),)
-    no = the_no(torch_sees_gpu=False, cards=cards, environment=cpu_environment())
+    gpus = (card(driver="535.54", newest_cuda="12.2"),)
+    no = the_no(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment())
     assert no.what == "driver 535.54 runs CUDA 12.2, and this torch is built for 13.0"
     assert no.do == "update the driver, or install a torch built for CUDA 12.2 or older"
 
@@ -104,23 +121,23 @@ def test_kernels_of_an_earlier_step_of_the_same_generation_do(capability):
 def test_rocm_is_reported_as_untested_with_its_architectures():
     amd = environment(device={"kind": "rocm", "name": "AMD Radeon RX 7900 XTX", "capability": "gfx1100"})
     rocm = {"torch_for": "rocm", "torch_runtime": "6.4", "environment": amd, "has_amd": True}
-    notes = said(**rocm, architectures=("gfx90a", "gfx1100"), cards=(Card("AMD Radeon RX 7900 XTX"),))
+    notes = said(**rocm, architectures=("gfx90a", "gfx1100"), gpus=(Card("AMD Radeon RX 7900 XTX"),))
     assert any("not tested by its authors" in one.what for one in notes)
-    no = the_no(**rocm, architectures=("gfx90a",), cards=(Card("AMD Radeon RX 7900 XTX"),))
+    no = the_no(**rocm, architectures=("gfx90a",), gpus=(Card("AMD Radeon RX 7900 XTX"),))
     assert no.what == "this torch has no kernels for gfx1100, only for gfx90a"
 
 
 def test_an_amd_card_with_a_torch_for_cuda():
-    no = the_no(torch_sees_gpu=False, has_amd=True, cards=(Card("AMD card"),), environment=cpu_environment())
+    no = the_no(torch_sees_gpu=False, has_amd=True, gpus=(Card("AMD card"),), environment=cpu_environment())
     assert no.what == "there is AMD card, but this torch is built for CUDA"
 
 
 def test_a_busy_a_capped_and_a_sliced_card_are_notes():
-    what = [one.what for one in said(cards=(card(used_bytes=9 * GIB, programs=2),))]
+    what = [one.what for one in said(gpus=(card(used=9 * GIB, processes=(1, 2)),))]
     assert "NVIDIA H100 is in use by 2 other programs: 9.00 GiB of its memory are taken" in what
-    what = [one.what for one in said(cards=(card(power_limit_w=350.0),))]
+    what = [one.what for one in said(gpus=(card(limit_w=350.0),))]
     assert "NVIDIA H100 is capped at 350 W of 700" in what
-    what = [one.what for one in said(cards=(card(is_sliced=True),))]
+    what = [one.what for one in said(gpus=(card(is_sliced=True),))]
     assert "NVIDIA H100 is divided into instances (MIG): the times are those of an instance, not of the card" in what
 
 
@@ -273,7 +290,10 @@ class FakeNvml:
 
 
 def test_a_card_is_read_through_nvml_and_unreported_values_are_unknown():
-    assert card_of(NvidiaGpu(FakeNvml(), "handle")) == H100
+    gpu = NvidiaGpu(FakeNvml(), "handle")
+    assert (gpu.name, gpu.driver, gpu.newest_cuda, gpu.process_ids()) == ("NVIDIA H100", "580.159.04", "13.0", ())
+    assert (gpu.used_bytes(), gpu.total_bytes()) == (4 * 2**20, 80 * GIB)
+    assert (gpu.power_limit_w(), gpu.power_default_w(), gpu.is_sliced) == (700.0, 700.0, False)
 
 
 def test_a_card_is_read_through_amdsmi():
@@ -284,23 +304,15 @@ def test_a_card_is_read_through_amdsmi():
         amdsmi_get_gpu_vram_usage=lambda handle: {"vram_used": 300, "vram_total": 196_592},
         amdsmi_get_power_cap_info=lambda handle: {"power_cap": 600_000_000, "default_power_cap": 750_000_000},
     )
-    assert card_of(AmdGpu(amdsmi, None)) == Card(
-        "AMD Instinct MI300X",
-        vendor="AMD",
-        driver="6.12.12",
-        used_bytes=300 * 2**20,
-        memory_bytes=196_592 * 2**20,
-        power_limit_w=600.0,
-        power_default_w=750.0,
-    )
+    gpu = AmdGpu(amdsmi, None)
+    assert (gpu.name, gpu.vendor, gpu.driver) == ("AMD Instinct MI300X", "AMD", "6.12.12")
+    assert (gpu.used_bytes(), gpu.total_bytes()) == (300 * 2**20, 196_592 * 2**20)
+    assert (gpu.power_limit_w(), gpu.power_default_w(), gpu.process_ids()) == (600.0, 750.0, None)
 
 
-def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name(monkeypatch, tmp_path):
-    monkeypatch.setattr("benchmarker.doctor.machine.all_gpus", lambda: ())
-    monkeypatch.setattr("benchmarker.hardware.gpu.KFD", tmp_path)
-    assert all_cards() == (Card("an AMD card", vendor="AMD"),)
-    monkeypatch.setattr("benchmarker.hardware.gpu.KFD", tmp_path / "absent")
-    assert all_cards() == ()
+def test_an_amd_driver_without_amdsmi_is_a_card_without_a_name():
+    no = the_no(torch_sees_gpu=False, has_amd=True, gpus=(), environment=cpu_environment())
+    assert no.what == "there is an AMD card, but this torch is built for CUDA"
 
 
 def test_a_missing_device_is_reported_and_the_processor_is_examined():

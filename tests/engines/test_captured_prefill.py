@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import prefill_decode
@@ -24,6 +23,7 @@ from benchmarker.engines.registry import ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.workloads.generation.forms import engine_options
 from tests.engines.test_engines_graph import Rerun, context, model
+from tests.jobs import read_job
 from tests.loading import plain_native_decoder
 
 __all__ = ["model"]

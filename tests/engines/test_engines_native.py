@@ -72,9 +72,8 @@ def test_inductor_tunes_step_by_step_only_where_a_product_is_its_own(
 ) -> None:
     on_gpu: Any = CpuDevice()
     on_gpu.kind = "cuda"
-    runtime, given = (
-        plain_native_decoder(model, on_gpu, capture=Rerun(), settings=one) for one in (None, {"max_autotune": True})
-    )
+    runtime, given = (plain_native_decoder(model, on_gpu, capture=Rerun()) for _ in range(2))
+    given.step.settings = {"max_autotune": True}
     runtime.step._replaced = given.step._replaced = (KernelUse(purpose="linear", origin=origin, name="Linear"),)
     assert runtime.step.inductor_settings() == known_settings(settings)
     assert given.step.inductor_settings() == known_settings(settings) | {"max_autotune": True}

@@ -25,7 +25,7 @@ from benchmarker.engines.external.environments import (
 from benchmarker.execution.single_run import Run
 from benchmarker.schema.job import Part
 from benchmarker.schema.record_io import read_record
-from benchmarker.sweep.child import Watch
+from benchmarker.sweep.child import Child
 from tests.jobs import job_of
 
 FAULTY = textwrap.dedent("""
@@ -146,7 +146,7 @@ def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(t
     part = Part(record=path, sweep="2026-01-01T00:00:00Z", cells=(0, 1), only="timing")
     with pytest.raises(DriverError, match="ended at 'generate'"):
         Run(job.in_part(part), Terminal(quiet=True)).execute()
-    record, watch = read_record(path), Watch(path, 2)
-    watch.update()
+    record, child = read_record(path), Child(None, None, "a", path, (0, 1))
+    child.update()
     assert (record.status, record.error_kind, record.cells, record.load) == ("failed", "crash", (), None)
-    assert watch.phase == "cell"
+    assert child.phase == "cell"

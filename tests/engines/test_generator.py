@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarker import Generator, load_model
-from benchmarker.cli import generate_command as verb
+from benchmarker.cli import machine_commands as verb
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder

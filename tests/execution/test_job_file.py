@@ -13,12 +13,11 @@ import pytest
 import yaml
 
 from benchmarker.checkpoints.files import changed_inputs
-from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ChangedError, ResultsError, SpecError
 from benchmarker.core.process import Streams
-from benchmarker.execution.job_file import (
+from benchmarker.execution.jobs import (
     check_unchanged,
     job_path,
     read_job_file,
@@ -30,13 +29,13 @@ from benchmarker.schema.job import Job, Part
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from benchmarker.workloads.generation.generation_job import inputs
 from benchmarker.workloads.generation.spec import GenerationSubject, VariantSpec
 from benchmarker.workloads.session import refuse_other_commit
 from tests.cli.test_cli import typed
 from tests.faults.stage import Stage
-from tests.jobs import job_with
+from tests.jobs import job_with, read_job
 from tests.records import cell, environment, record, save
 
 
@@ -185,7 +184,7 @@ def test_a_process_with_changed_keys_stops_with_the_differences(monkeypatch: pyt
         check_unchanged(
             job.model_copy(update={"subject": GenerationSubject(model=ModelSpec(id="another"))}), environment()
         )
-    monkeypatch.setattr("benchmarker.execution.job_file.__version__", "9.9")
+    monkeypatch.setattr("benchmarker.execution.jobs.__version__", "9.9")
     with pytest.raises(ChangedError, match=r"^benchmarker: [0-9.]+, then 9.9 changed since"):
         check_unchanged(job, environment())
 

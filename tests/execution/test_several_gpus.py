@@ -7,8 +7,7 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, DeviceError, SpecError, UnsupportedError
-from benchmarker.execution.job_file import result_key
-from benchmarker.execution.make_job import make_job
+from benchmarker.execution.jobs import make_job, result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.hardware.device import CpuDevice, one_of_several
 from benchmarker.workloads.generation.generation_bench import open_bench

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
@@ -29,6 +28,7 @@ from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefi
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
+from tests.jobs import read_job
 from tests.loading import EMBEDDING, LINEARS, NORMS, ROPE_BYTES, load
 from tests.records import cell, failed_cell, record, save
 

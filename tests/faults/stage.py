@@ -21,14 +21,13 @@ import yaml
 from benchmarker.cli.sweep_command import split_arguments, sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.process import Streams
-from benchmarker.execution.job_file import cell_keys
-from benchmarker.execution.make_job import blank_record
+from benchmarker.execution.jobs import blank_record, cell_keys
 from benchmarker.hardware.monitor import Monitor, find_monitor
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
-from benchmarker.schema.record_io import collect
+from benchmarker.schema.record_io import RUN_ORDER, OrderLine, collect
 from benchmarker.sweep.request import Settings, make_request, read_config
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests import records
 
@@ -70,6 +69,11 @@ class Stage:
     @property
     def results(self) -> Path:
         return self.home / "results"
+
+    def order(self) -> list[OrderLine]:
+        """Return the processes of the sweep in the order in which they ended."""
+        lines = (self.results / RUN_ORDER).read_text().splitlines()
+        return [OrderLine.model_validate_json(line) for line in lines]
 
     def sweep(self, *arguments: str, **settings: Any) -> list[str]:
         """Run the sweep in this process; what failed."""

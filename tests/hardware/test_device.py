@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarker.core.errors import DeviceError
-from benchmarker.hardware.device import CpuDevice, CudaDevice, find_device, find_devices, torch_device
+from benchmarker.hardware.device import CpuDevice, CudaDevice, devices_from, find_device, torch_device
 
 
 @pytest.fixture
@@ -131,9 +131,7 @@ def test_a_mark_that_cannot_be_reset_is_not_a_peak(monkeypatch, tmp_path):
     assert device.peak().resident_bytes is None
 
 
-def test_a_gpu_named_twice_is_refused(gpus):
-    assert [device.torch_name for device in find_devices(["cuda:1", "cuda:0"])] == ["cuda:1", "cuda:0"]
-    with pytest.raises(DeviceError, match="--device cuda,cuda:0: cuda:0 is named twice; name each device once"):
-        find_devices(["cuda", "cuda:0"])
+def test_devices_after_the_last_gpu_are_refused(gpus):
+    assert [device.torch_name for device in devices_from(find_device("cuda:0"), 2)] == ["cuda:0", "cuda:1"]
     with pytest.raises(DeviceError, match="there is no GPU 2"):
-        find_devices(["cuda:0", "cuda:2"])
+        devices_from(find_device("cuda:1"), 2)

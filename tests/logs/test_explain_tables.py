@@ -15,7 +15,7 @@ from benchmarker.core.tables import unmarked
 from benchmarker.explain.explain import explain
 from benchmarker.explain.values import Explanation, NotExplained
 from benchmarker.logs.explain_log import read_log_or_trace
-from benchmarker.logs.table_report import TableReport
+from benchmarker.logs.table_report import TableReport, table_to_blocks
 from benchmarker.profiling.categories import category
 
 DATA = Path(__file__).parents[1] / "data"
@@ -119,9 +119,9 @@ def test_what_a_cut_table_leaves_out_is_shown_and_never_guessed() -> None:
 
 
 def test_rows_that_repeat_others_are_counted_once_and_the_traffic_is_told() -> None:
-    report = reports()["int8"]
-    assert report.repeated == pytest.approx(3.13, abs=0.005)
-    assert [(row.name, row.calls) for row in report.allocations] == [("aten::_to_copy", 54875)]
+    facts = str(table_to_blocks(reports()["int8"])[-1])
+    assert "the own times of all rows add up to 313 % of the total" in facts
+    assert facts.count(" allocated ") == 1
     assert "- `aten::_to_copy` allocated 754.76 GiB in 54,875 calls" in output(ROCM)
 
 

@@ -65,7 +65,7 @@ ANNOTATED = printed(
 def test_annotations_in_a_printed_total_are_subtracted(tmp_path: Path) -> None:
     table = one(ANNOTATED)
     assert (table.device_s, table.annotations_s) == (pytest.approx(0.0125), pytest.approx(0.025))
-    assert [row.name for row in table.spans] == ["Layer", "Other"]
+    assert [row.name for row in table.of_kind("span")] == ["Layer", "Other"]
     text = explained(saved(tmp_path, ANNOTATED))
     assert "12.50 ms in kernels, most of it for convolution" in text
     assert "- the printed total of 37.50 ms contains 25.00 ms of annotations, as before torch 2.5: kernels took" in text
@@ -79,7 +79,7 @@ def test_annotations_beside_a_total_of_kernels_change_nothing() -> None:
         ("Optimizer.step#AdamW.step", "0.000us", "0.000us", "1.000ms", "1.000ms", 2),
     )
     table = one(printed(*rows))
-    assert (table.device_s, table.annotations_s, len(table.spans)) == (0.01, 0.0, 2)
+    assert (table.device_s, table.annotations_s, len(table.of_kind("span"))) == (0.01, 0.0, 2)
 
 
 def test_a_profiled_step_that_is_shorter_than_the_total_is_part_of_it() -> None:

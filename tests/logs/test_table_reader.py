@@ -73,7 +73,7 @@ def test_every_listed_row_of_the_reference_tables_has_a_category() -> None:
 
 def test_an_annotation_on_the_device_is_a_span_and_not_kernel_time() -> None:
     first = read_tables((DATA / "reference-log.md").read_text(encoding="utf-8"))[0]
-    assert first.spans == (
+    assert first.of_kind("span") == (
         TableRow(
             "model_inference", "span", 1, 0.0, 0.0, 4.121, 4.121, device_memory_bytes=0, self_device_memory_bytes=0
         ),

@@ -72,7 +72,7 @@ def test_llama_bench_times_a_prompt_new_tokens_or_both(tmp_path):
     assert (decode.tpot_s, decode.output_tokens_per_s) == (0.01, pytest.approx(100.0))
     assert (both.latency_s, both.tpot_s, both.output_tokens_per_s) == (1.4, None, None)
     assert decode.model == "Qwen2.5-7B-Instruct-Q4_K_M.gguf"
-    assert (decode.version, decode.device, decode.repeats) == ("8cf427ff", "NVIDIA GeForce RTX 4080", 3)
+    assert decode.repeats == 3
 
 
 def test_llama_bench_is_read_in_every_output_format(tmp_path):
@@ -106,7 +106,7 @@ def test_llama_bench_markdown_is_read(tmp_path):
 build: 1c1409e1 (6865)
 """
     prompt, decode, both = rows_of(tmp_path, "bench.md", text)
-    assert (prompt.prefill_s, prompt.prompt_tokens, prompt.version) == (0.1, 512, "1c1409e1")
+    assert (prompt.prefill_s, prompt.prompt_tokens) == (0.1, 512)
     assert (decode.tpot_s, decode.output_tokens_per_s, decode.depth) == (0.005, 200, 4096)
     assert (both.latency_s, both.model) == (1.0, "llama 1B Q4_K - Medium")
 
@@ -257,7 +257,7 @@ def test_guidellm_has_a_row_a_benchmark_and_no_zero_for_what_never_came(tmp_path
     assert (row.ttft_s, row.tpot_s, row.latency_s) == (0.04, 0.0095, 2.5)
     assert (row.prompt_tokens, row.new_tokens) == (256, 128)
     assert row.output_tokens_per_s is None
-    assert (row.repeats, row.failed, row.version) == (3, 1, "0.8.1")
+    assert (row.repeats, row.failed) == (3, 1)
 
 
 @pytest.mark.parametrize(

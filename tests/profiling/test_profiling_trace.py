@@ -13,8 +13,8 @@ from benchmarker.profiling.trace import (
     cpu_work,
     device_work,
     on_the_traces_clock,
+    read_trace,
 )
-from benchmarker.profiling.trace_events import read_trace
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
 

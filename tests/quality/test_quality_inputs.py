@@ -20,7 +20,7 @@ from benchmarker.core.errors import ModelError, QualityError, SpecError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.evaluation_text import QUICK_WINDOWS, check_text, cut, is_text, read_text
 from benchmarker.quality.judge import Plan, Subject, judge, make_plan
-from benchmarker.quality.saved_predictions import check_room, scratch_file
+from benchmarker.quality.scoring import check_room, scratch_file
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
@@ -209,7 +209,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "from benchmarker.quality.saved_predictions import scratch_file\n"
+        "from benchmarker.quality.scoring import scratch_file\n"
         "from benchmarker.core.errors import QualityError\n"
         "try:\n"
         "    scratch_file(10, 1000).__enter__()\n"

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarker.quality.saved_predictions import SavedLogits, SavedTopK
-from benchmarker.quality.scoring import Scores, divergence, perplexity, standard_error, window_means
+from benchmarker.quality.scoring import (
+    SavedLogits,
+    SavedTopK,
+    Scores,
+    divergence,
+    perplexity,
+    row_values,
+    standard_error,
+    window_means,
+)
 
 WINDOWS, POSITIONS, VOCABULARY = 5, 70, 37
 
@@ -25,8 +33,7 @@ TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS
 
 def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
     """Compute scores with the code of a run, without a model: save, then compare."""
-    size = SavedTopK.row_values(POSITIONS, top_k) if top_k else SavedLogits.row_values(POSITIONS, VOCABULARY)
-    file = np.zeros((WINDOWS, size), dtype=np.float32)
+    file = np.zeros((WINDOWS, row_values(POSITIONS, VOCABULARY, top_k)), dtype=np.float32)
     saved = SavedTopK(file, count=top_k) if top_k else SavedLogits(file)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):

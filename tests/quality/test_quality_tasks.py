@@ -83,7 +83,9 @@ def test_a_task_with_two_filters_has_each_question_once() -> None:
         for one in ("strict-match", "flexible-extract")
         for doc in (1, 0)
     ]
-    found = _result("gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, "0.4")
+    found = _result(
+        "gsm8k", {"samples": {"gsm8k": samples}, "versions": {"gsm8k": 3}, "n-shot": {"gsm8k": 5}}, harness="0.4"
+    )
     assert (found.metric, found.right) == ("exact_match (strict-match)", (False, False))
 
 

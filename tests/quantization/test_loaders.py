@@ -23,7 +23,7 @@ from benchmarker.core.errors import (
     UnsupportedError,
 )
 from benchmarker.quantization import torchao_fp8, torchao_int4
-from benchmarker.quantization.base import Options
+from benchmarker.quantization.base import Loaded, Options
 from benchmarker.quantization.load import load_facts, load_model
 from tests.loading import EMBEDDING, LINEARS, NORMS, PARAMETERS, ROPE_BYTES, distance, facts_of, load, logits, prepare
 
@@ -323,7 +323,7 @@ def test_int4_makes_weights_smaller_and_keeps_the_model(shape_folder, tmp_path):
     kinds = {}
     for quant, options in (("fp16", {}), ("int8", {}), ("int4", {}), ("int4", {"group_size": 32})):
         model = load_model(str(folder), quant, device="cuda", dtype="bfloat16", load_format="dummy", options=options)
-        facts = load_facts(model, load_s=1.0, peak_bytes=None)
+        facts = load_facts(Loaded(model), load_s=1.0, peak_bytes=None)
         ids = torch.arange(10, 30, device="cuda")[None]
         with torch.no_grad():
             kinds[quant, *options.values()] = facts, model(ids).logits.float()

@@ -7,18 +7,18 @@ import pytest
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
 from benchmarker.quantization.gptq import LOADER, GPTQOptions
-from benchmarker.quantization.gptqmodel_kernels import Gpu, KernelName, check_kernel, check_shapes
+from benchmarker.quantization.gptqmodel_kernels import KernelName, TorchGpu, check_kernel, check_shapes
 from benchmarker.schema.config_io import validated
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
-H100 = Gpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
-T4 = Gpu("NVIDIA T4", (7, 5), nvidia=True)
-RADEON = Gpu("AMD Radeon RX 7900 XTX", (11, 0), nvidia=False)
+H100 = TorchGpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)
+T4 = TorchGpu("NVIDIA T4", (7, 5), nvidia=True)
+RADEON = TorchGpu("AMD Radeon RX 7900 XTX", (11, 0), nvidia=False)
 FORMAT = {"bits": 4, "group_size": 128, "sym": True}
 
 
-def complaint(kernel: KernelName, gpu: Gpu | None, **form: object) -> str:
+def complaint(kernel: KernelName, gpu: TorchGpu | None, **form: object) -> str:
     with pytest.raises(BenchmarkerError) as caught:
         check_kernel(kernel, FORMAT | form, gpu)
     return str(caught.value)

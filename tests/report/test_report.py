@@ -17,13 +17,12 @@ from benchmarker.explain.values import Explanation
 from benchmarker.explain.waterfall import GAPS, PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
-from benchmarker.report.charts.all import charts_of
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart
 from benchmarker.report.charts.style import LIGHT, series_of, to_svg
+from benchmarker.report.columns import first_table, other_cells
 from benchmarker.report.compare import Comparison, brief, compare, sheets
-from benchmarker.report.first_table import first_table, other_cells
-from benchmarker.report.html.page import html, to_html
+from benchmarker.report.html.page import charts_of, html, to_html
 from benchmarker.report.html.write import write_plots, write_report
 from benchmarker.schema.model import EngineFacts, KernelUse
 from benchmarker.schema.record import Conditions, Kernel, Memory

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.job_file import result_key
+from benchmarker.execution.jobs import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
 from benchmarker.workloads.generation.forms import resolve
 from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec

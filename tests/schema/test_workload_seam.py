@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Streams, Terminal
 from benchmarker.core.errors import SpecError
@@ -24,8 +23,9 @@ from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import WORKLOADS, workload_of
 from benchmarker.sweep.request import Settings
 from benchmarker.sweep.retries import Fault, decide
-from benchmarker.sweep.workers.base import Tools
+from benchmarker.sweep.workers import Tools
 from tests.cli.test_cli import typed
+from tests.jobs import read_job
 from tests.throwaway import MODULE, NAME, PACKAGE, SITE
 
 QUICK = {"warmup": 1, "warmup_limit": 1, "runs": 2, "rounds": 2, "limits": False, "profile": False}

@@ -17,7 +17,7 @@ NOT_TRIED = Fault("oom_gpu", "not tried: the smaller 512 x 200 ran out of memory
 
 
 def ended(code: int = 0, *, late: str | None = None, killed_for_memory: bool = False) -> ChildEnd:
-    return ChildEnd(code, late, 1.0, killed_for_memory)
+    return ChildEnd(code, late, killed_for_memory)
 
 
 ENDS = {

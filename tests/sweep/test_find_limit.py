@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.cli.sweep_command import split_arguments
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import ResultsError, SpecError
@@ -12,6 +11,7 @@ from benchmarker.execution.single_run import Run
 from benchmarker.schema.record_io import write_record
 from benchmarker.sweep import find_limit as module
 from benchmarker.sweep.find_limit import Limit, Trial, find_limit, search
+from tests.jobs import read_job
 
 ASKED = (
     "attention", "--variant", "naive", "--heads", "1", "--head-dim", "8", "--dtype", "float32", "--mode", "forward",
@@ -26,7 +26,7 @@ def fitting_below(most):
     def tried(value):
         values.append(value)
         fits = value <= most
-        return Trial(value, fits, None if fits else "oom_gpu", None if fits else "out of memory", value)
+        return Trial(value, None if fits else "out of memory", value)
 
     return tried, values
 
@@ -49,7 +49,7 @@ def test_a_start_that_does_not_fit_is_the_answer():
 
 def test_the_answer_in_words():
     reason = "CUDA out of memory. Tried to allocate 4.06 GiB. GPU 0 has a total capacity of 139.80 GiB"
-    trials = (Trial(1024, True, None, None, 3 * 2**30), Trial(2048, False, "oom_gpu", reason, None))
+    trials = (Trial(1024, None, 3 * 2**30), Trial(2048, reason, None))
     expected = "largest seq_len that fits: 1,024 (peak 3.00 GiB); 2,048 does not: CUDA out of memory"
     assert Limit("seq_len", trials).words == expected
 
@@ -69,7 +69,7 @@ def test_an_unsuitable_axis_is_refused(tmp_path, axis, lengths, expected):
 def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(tmp_path, monkeypatch):
     asked = read_job([*ASKED, "64"])
 
-    def measured(job, path, sweep, run):
+    def measured(job, path, run):
         (point,) = job.points()
         template = Run(job.model_copy(update={"output": tmp_path}), Terminal(quiet=True)).record
         cell = {"seq_len": point.seq_len, "batch_size": 1, "mode": "forward"}
@@ -82,10 +82,10 @@ def test_each_value_is_a_record_of_its_own_and_running_out_of_memory_is_one_too(
         return record
 
     monkeypatch.setattr(module, "_measured", measured)
-    limit, paths = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
+    limit = find_limit(asked, "seq_len", Terminal(quiet=True), folder=tmp_path / "limit")
     assert [trial.value for trial in limit.trials] == [64, 128, 96, 112, 104]
     assert limit.largest.value == 96
-    assert all(path.is_file() for path in paths)
+    assert all((tmp_path / "limit" / f"seq_len-{trial.value}.json").is_file() for trial in limit.trials)
 
 
 def test_a_process_that_leaves_no_record_is_an_error_with_its_last_words(tmp_path):

@@ -16,7 +16,7 @@ from benchmarker.core.errors import ModelError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
-from benchmarker.schema.record_io import UNFINISHED, read_order, read_record, write_record
+from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
 from benchmarker.sweep.folder import LOCK, OWNER, locked
 from benchmarker.sweep.request import chosen, rounds_of
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
@@ -114,7 +114,7 @@ def test_every_round_measures_every_variant_once_in_a_process_of_its_own(tmp_pat
     begun = [line.split("]")[1].split()[0] for line in stage.printed.splitlines() if line.startswith("[round")]
     assert begun == [name for number in range(3) for name in order(["a", "b", "c"], number, 1)]
     assert json.loads((stage.results / "sweep.json").read_text())["seed"] == 1
-    lines = read_order(stage.results)
+    lines = stage.order()
     assert [(line.round, line.variant) for line in lines] == [
         (number, name) for number in range(3) for name in order(["a", "b", "c"], number, 1)
     ]
@@ -229,7 +229,7 @@ def test_records_of_another_version_of_this_program_are_not_mixed_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage(tmp_path, variants=["a"])
-    monkeypatch.setattr("benchmarker.execution.job_file.__version__", "0.0.9")
+    monkeypatch.setattr("benchmarker.execution.jobs.__version__", "0.0.9")
     stage.sweep()
     monkeypatch.undo()
     stage.sweep(resume=True)

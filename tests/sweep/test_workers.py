@@ -17,11 +17,9 @@ import psutil
 import pytest
 
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
-from benchmarker.schema.record_io import read_order
 from benchmarker.sweep.folder import locked
 from benchmarker.sweep.sweep_plan import local_numbers
-from benchmarker.sweep.workers.base import share_of
-from benchmarker.sweep.workers.local import visible_card
+from benchmarker.sweep.workers import share_of, visible_card
 from tests import records
 from tests.faults.stage import Stage
 
@@ -59,7 +57,7 @@ def test_a_killed_child_costs_one_more_process(tmp_path: Path, places: str | Non
         (number, name, tokens, "ok") for number in range(2) for name in "ab" for tokens in (50, 100)
     ]
     assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
-    lines = read_order(stage.results)
+    lines = stage.order()
     assert Counter((line.round, line.variant) for line in lines) == {(0, "a"): 1, (0, "b"): 1, (1, "a"): 2, (1, "b"): 1}
 
 
@@ -159,7 +157,7 @@ def test_each_card_measures_entire_rounds(tmp_path: Path) -> None:
     assert "4 rounds took" in stage.printed
     assert any("shared_host" in cell.flags for record in stage.records() for cell in record.cells)
     assert sorted(record.variant.name for record in stage.records() if record.procedure["profile"]) == ["a", "b"]
-    assert {line.worker for line in read_order(stage.results)} == {"local:0", "local:1"}
+    assert {line.worker for line in stage.order()} == {"local:0", "local:1"}
 
 
 def test_the_records_of_a_card_equal_those_without_places_but_for_the_worker(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ from benchmarker.cli.sweep_command import sweep_config
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.schema.config_io import find_config
-from benchmarker.schema.record_io import collect, read_order
+from benchmarker.schema.record_io import collect
+from benchmarker.sweep.ray_workers import RayPool, cores_each, measure, workers_of
 from benchmarker.sweep.request import Settings
-from benchmarker.sweep.workers.ray_pool import RayPool, cores_each, workers_of
-from benchmarker.sweep.workers.ray_task import measure
 from tests.faults.stage import Stage
 from tests.sweep.fake_ray import FakeRay, WorkerCrashedError
 from tests.sweep.test_workers import running_in, workers_of_rounds
@@ -67,8 +66,8 @@ def test_a_sweep_on_ray_measures_entire_rounds_and_takes_in_their_files(fake_ray
     assert stage.sweep(places="ray") == []
     assert stage.cells() == alone.cells()
     assert all(len(workers) == 1 for workers in workers_of_rounds(stage).values())
-    assert {line.worker for line in read_order(stage.results)} <= {"node/0", "node/1"}
-    assert len(read_order(stage.results)) == 8
+    assert {line.worker for line in stage.order()} <= {"node/0", "node/1"}
+    assert len(stage.order()) == 8
     assert sorted(record.variant.name for record in stage.records() if record.procedure["profile"]) == ["a", "b"]
     assert not fake_ray.is_up
 
@@ -84,7 +83,7 @@ def test_a_lost_task_of_ray_costs_its_round_and_given_up_cells_are_known_to_late
             raise WorkerCrashedError
         return measure(*arguments)
 
-    monkeypatch.setattr("benchmarker.sweep.workers.ray_pool.measure", measure_or_die)
+    monkeypatch.setattr("benchmarker.sweep.ray_workers.measure", measure_or_die)
     assert stage.sweep(places="ray") == ["a, round 1"]
     assert "Ray lost it: WorkerCrashedError; round 2 is run again" in stage.printed
     assert {cell[:2] for cell in stage.cells() if cell[3] == "ok"} >= {(number, "b") for number in range(3)}
@@ -98,7 +97,7 @@ def test_a_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monk
         raise ResultsError(f"{path}: not saved: the disk is full")
 
     stage = Stage(tmp_path, variants=["a"])
-    monkeypatch.setattr("benchmarker.sweep.workers.ray_pool.write_atomically", full)
+    monkeypatch.setattr("benchmarker.sweep.ray_workers.write_atomically", full)
     with pytest.raises(ResultsError, match="not saved: the disk is full"):
         stage.sweep(places="ray")
     assert "resume with: benchmarker sweep" in stage.printed

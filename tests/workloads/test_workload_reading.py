@@ -18,9 +18,8 @@ from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.charts.all import charts_of
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.html.page import to_html
+from benchmarker.report.html.page import charts_of, to_html
 from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry

@@ -1,4 +1,4 @@
-"""Attention of one query per sequence over a fixed cache, with grouped heads and without a mask.
+"""Attention of decode steps over a fixed cache, with grouped heads and without a mask.
 
 Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times in
 Qwen3-4B, and a mask rules out the fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash
@@ -8,7 +8,8 @@ For a short cache the native engine uses this program's own kernel, which also r
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from benchmarker.schema.model import OWN_ATTENTION
 LIBRARY = "benchmarker_decode"
 """Name of attention by torch's kernels. transformers makes no mask for names other than its own."""
 NATIVE = "benchmarker_decode_native"
-PROMPT = "benchmarker_prompt"
 
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
@@ -33,19 +33,12 @@ MATMULS = "two matmuls, read the whole cache"
 UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
 
 
-def decode_attention_backend(model: PreTrainedModel, *, native: bool = False) -> AbstractContextManager[None]:
-    return _attention_named(model, NATIVE if native else LIBRARY)
-
-
-def prompt_attention_backend(model: PreTrainedModel) -> AbstractContextManager[None]:
-    return _attention_named(model, PROMPT)
-
-
 @contextmanager
-def _attention_named(model: PreTrainedModel, name: str) -> Iterator[None]:
+def cache_attention(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
+    """Make the model use `attend` in decode steps and padded prompts. A plain prefill keeps the model's attention."""
     config: Any = model.config
     before = config._attn_implementation
-    config._attn_implementation = name
+    config._attn_implementation = NATIVE if native else LIBRARY
     try:
         yield
     finally:
@@ -64,15 +57,15 @@ def attend(
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the attention of one layer in one decode step. Raises UnsupportedError.
+    """Compute the causal attention of one layer in one decode step or padded prompt. Raises UnsupportedError.
 
     Args:
-        query: [batch, heads, 1, head_dim].
+        query: [batch, heads, tokens, head_dim]: the last tokens of each sequence.
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
         others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
 
     Returns:
-        [batch, 1, heads, head_dim], and no weights.
+        [batch, tokens, heads, head_dim], and no weights.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     backend = attention_backend(key, native=native)
@@ -83,41 +76,20 @@ def attend(
         return output.unsqueeze(1), None
     if backend == FLASH:
         return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths, scaling), None
-    batch, heads, _, head_dim = query.shape
+    batch, heads, tokens, head_dim = query.shape
+    if tokens > 1:
+        first = (sequence_lengths.lengths - tokens).view(-1, 1, 1, 1)
+        last = first + torch.arange(tokens, device=key.device).view(-1, 1)
+        is_visible = torch.arange(key.shape[2], device=key.device) <= last
+        output = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=is_visible, scale=scaling, enable_gqa=heads != key.shape[1]
+        )
+        return output.transpose(1, 2), None
     groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
     scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
     unfilled = torch.arange(key.shape[2], device=key.device) >= sequence_lengths.lengths.view(batch, 1, 1, 1)
     weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
     return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
-
-
-def attend_prompt(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    sequence_lengths: SequenceLengths | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """Compute causal attention of one layer for a padded prompt, over the cache up to the prompt's end.
-
-    Arguments are those of `attend`, with a query of [batch, heads, tokens, head_dim] and lengths that include the
-    padded prompt.
-    """
-    sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
-    if attention_backend(key) == FLASH:
-        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths, scaling), None
-    tokens, positions = query.shape[2], key.shape[2]
-    first = (sequence_lengths.lengths - tokens).view(-1, 1, 1, 1)
-    last = first + torch.arange(tokens, device=key.device).view(-1, 1)
-    is_visible = torch.arange(positions, device=key.device) <= last
-    output = nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=is_visible, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    return output.transpose(1, 2), None
 
 
 def _checked(
@@ -131,21 +103,6 @@ def _checked(
     return sequence_lengths
 
 
-def attend_native(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float,
-    sequence_lengths: SequenceLengths | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    others |= {"scaling": scaling, "sequence_lengths": sequence_lengths}
-    return attend(module, query, key, value, attention_mask, native=True, **others)
-
-
 def attention_backend(key: Tensor, *, native: bool = False) -> str:
     if native and supports(key) is None:
         return ONE_KERNEL
@@ -157,13 +114,7 @@ def attention_backend(key: Tensor, *, native: bool = False) -> str:
 
 @torch.library.custom_op("benchmarker::filled_attention", mutates_args=())
 def flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
     """Run torch's flash attention over sequences of different lengths, whose queries are the last ones.
 
@@ -211,18 +162,11 @@ def flash_kernel(
 
 @flash.register_fake
 def _shape(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
     batch, heads, queries, head_dim = query.shape
     return query.new_empty((batch, queries, heads, head_dim))
 
 
 AttentionInterface.register(LIBRARY, attend)
-AttentionInterface.register(NATIVE, attend_native)
-AttentionInterface.register(PROMPT, attend_prompt)
+AttentionInterface.register(NATIVE, partial(attend, native=True))

@@ -29,7 +29,7 @@ from torch.fx import GraphModule
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import decode_attention_backend
+from benchmarker.engines.decoders.attention import cache_attention
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
@@ -73,11 +73,9 @@ SHORT_SUM = 256
 """Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's."""
 
 
-def compile_decoder(
-    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, settings: dict[str, Any] | None = None
-) -> StaticCacheDecoder:
+def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
     capture = capture or capture_for(device)
-    step = CompiledStep(model, device, is_captured=capture is not None, settings=settings)
+    step = CompiledStep(model, device, is_captured=capture is not None)
     return StaticCacheDecoder(step, device, capture=capture)
 
 
@@ -88,13 +86,12 @@ class CompiledStep(LibraryStep):
     native_attention = False
     """True to let this program's own attention kernel run."""
 
-    def __init__(
-        self, model: PreTrainedModel, device: Device, *, is_captured: bool, settings: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, device: Device, *, is_captured: bool) -> None:
         super().__init__(model)
         self._on_cpu = device.kind == "cpu"
         self._is_captured = is_captured
-        self._settings = settings or {}
+        self.settings: dict[str, Any] = {}
+        """Settings of inductor that override those chosen here."""
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -103,7 +100,7 @@ class CompiledStep(LibraryStep):
         self._layers = decoder_layers(model) if is_captured else []
 
     def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-        with decode_attention_backend(self.model, native=self.native_attention):
+        with cache_attention(self.model, native=self.native_attention):
             if not self._is_captured:
                 step: tuple[Tensor, Tensor] = self.run_compiled(attending_step, self.model, token, cache)
                 return step
@@ -184,7 +181,7 @@ class CompiledStep(LibraryStep):
         return cast("Function", compiled)
 
     def inductor_settings(self) -> dict[str, Any]:
-        return known_settings(({} if self._on_cpu else self.settings_on_gpu()) | self._settings)
+        return known_settings(({} if self._on_cpu else self.settings_on_gpu()) | self.settings)
 
     def settings_on_gpu(self) -> dict[str, Any]:
         return ON_GPU

@@ -12,7 +12,7 @@ Importing this file needs no torch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.errors import install_hint, installed_version
-from benchmarker.engines.base import Form, TokenIds, UnsupportedError
-from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder, TorchEngine, linear_kernels
+from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder, TorchEngine, linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
 from benchmarker.quantization.base import Options
@@ -60,13 +60,7 @@ class EagerDecoder(TorchDecoder):
         self._cached_context: Tensor | None = None
         self._last: tuple[Tensor, Tensor | None] | None = None
 
-    def generate(
-        self,
-        prompt_ids: Sequence[TokenIds] | Tensor,
-        new_tokens: int,
-        *,
-        context: Sequence[TokenIds] | Tensor | None = None,
-    ) -> Generation:
+    def generate(self, prompt_ids: Batch, new_tokens: int, *, context: Batch | None = None) -> Generation:
         import torch
 
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
@@ -108,7 +102,11 @@ class EagerDecoder(TorchDecoder):
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
-            yield from streamer.pieces(stop)
+            while (item := streamer.items.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if tokens := [token for token in item if token not in stop]:
+                    yield tokens
         finally:
             streamer.abandoned = True
             thread.join()
@@ -217,14 +215,6 @@ class TokenQueue:
     def is_abandoned(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002
         """Stop `generate` by a boolean for each sequence."""
         return input_ids.new_full((len(input_ids),), self.abandoned).bool()
-
-    def pieces(self, stop: frozenset[int]) -> Iterator[list[int]]:
-        while (item := self.items.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            tokens = [token for token in item if token not in stop]
-            if tokens:
-                yield tokens
 
 
 def greedy(new_tokens: int) -> dict[str, Any]:

@@ -61,7 +61,10 @@ class GraphCapture:
 
     def __call__(self, step: Step) -> Captured:
         with torch.cuda.device(torch_device(self._device)):
-            self._stream = self._stream or _blocking_stream()
+            if self._stream is None:
+                handle = ctypes.c_void_p()
+                torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
+                self._stream = torch.cuda.ExternalStream(handle.value)
             self._warm(step)
             graph = torch.cuda.CUDAGraph(keep_graph=True)
             before = torch.cuda.memory_reserved()
@@ -142,12 +145,6 @@ class DriverLibrary:
     def _call(self, function: str, *arguments: Any) -> bool:
         called = getattr(self._library, self._prefix + function, None)
         return called is not None and called(*arguments) == 0
-
-
-def _blocking_stream() -> Any:
-    handle = ctypes.c_void_p()
-    torch.cuda.check_error(torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(handle)))
-    return torch.cuda.ExternalStream(handle.value)
 
 
 def _end_capture_of_random_numbers() -> None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.read_model import key_heads
-from benchmarker.engines.decoders.attention import attention_backend, prompt_attention_backend
+from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.compile import (
     BESIDE_OUR_PRODUCTS,
     ON_GPU,
@@ -20,22 +23,16 @@ from benchmarker.engines.decoders.compile import (
     prompt_layer,
 )
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize
+from benchmarker.kernels.fused_decode_attention import Rotation
 from benchmarker.kernels.fused_decode_layer import LayerCache
 from benchmarker.kernels.fused_decode_step import FusedDecodeStep, fused_decode_step
 from benchmarker.quantization.load import is_linear
 from benchmarker.schema.model import OWN_ATTENTION, KernelUse, ProductChoice, Purpose, one_row
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from transformers import PreTrainedModel
-
-    from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-    from benchmarker.kernels.fused_decode_attention import Rotation
-
 
 PURPOSES: dict[str, Purpose] = {
     "fuse_qkv_gate_up": "joined_linears",
@@ -51,10 +48,9 @@ def native_decoder(
     *,
     prefill: Literal["plain", "captured"] = "captured",
     capture: Capture | None = None,
-    settings: dict[str, Any] | None = None,
 ) -> StaticCacheDecoder:
     capture = capture or capture_for(device)
-    step = NativeStep(model, device, is_captured=capture is not None, settings=settings)
+    step = NativeStep(model, device, is_captured=capture is not None)
     return StaticCacheDecoder(step, device, capture=capture, captured_prefill=prefill == "captured")
 
 
@@ -64,10 +60,8 @@ class NativeStep(CompiledStep):
     name = "native"
     native_attention = True
 
-    def __init__(
-        self, model: PreTrainedModel, device: Device, *, is_captured: bool, settings: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(model, device, is_captured=is_captured, settings=settings)
+    def __init__(self, model: PreTrainedModel, device: Device, *, is_captured: bool) -> None:
+        super().__init__(model, device, is_captured=is_captured)
         self._device = device
         self._replaced: tuple[KernelUse, ...] | None = None
         self._one_row: FusedDecodeStep | None = None
@@ -96,7 +90,7 @@ class NativeStep(CompiledStep):
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
         with self.tuning():
-            with prompt_attention_backend(self.model), heads_normed_at_once():
+            with cache_attention(self.model), heads_normed_at_once():
                 hidden, norm = self.through_layers(prompt_layer, ids, cache, visible)
             return self.chosen(norm, hidden.index_select(1, last))
 

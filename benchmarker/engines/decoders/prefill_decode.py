@@ -22,11 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import (
-    attention_backend,
-    decode_attention_backend,
-    prompt_attention_backend,
-)
+from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
@@ -63,7 +59,7 @@ def fill(model: PreTrainedModel, context: Tensor, cache: StaticKVCache) -> None:
 def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
     """Run one decode step, advance the cache by one token, and return the greedy next token, [batch, 1], and its
     logits, [batch, 1, vocabulary]."""
-    with decode_attention_backend(model):
+    with cache_attention(model):
         return attending_step(model, token, cache)
 
 
@@ -120,7 +116,7 @@ class LibraryStep:
             visible: Filled part of the cache, the padded prompt included.
             last: [1]: index of the last real token.
         """
-        with prompt_attention_backend(self.model):
+        with cache_attention(self.model):
             logits: Tensor = self.model(
                 input_ids=ids,
                 past_key_values=cache.layers,

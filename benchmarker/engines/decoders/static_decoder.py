@@ -7,7 +7,7 @@ a graph without the host. New tokens stay on the device and are read once, after
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from benchmarker.engines.base import NEEDS_GPU, TokenIds, UnsupportedError
+from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, Captured, capture_for
 from benchmarker.engines.decoders.prefill_decode import (
     CapturedPrefill,
@@ -29,7 +29,7 @@ from benchmarker.engines.decoders.prefill_decode import (
     plain_prefill,
 )
 from benchmarker.engines.decoders.static_cache import StaticKVCache
-from benchmarker.engines.decoders.torch_engine import CHUNK, TorchDecoder
+from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.model import EngineFacts, StepFacts
@@ -90,13 +90,7 @@ class StaticCacheDecoder(TorchDecoder):
         self._replays = 0
         self._is_timed = False
 
-    def generate(
-        self,
-        prompt_ids: Sequence[TokenIds] | Tensor,
-        new_tokens: int,
-        *,
-        context: Sequence[TokenIds] | Tensor | None = None,
-    ) -> Generation:
+    def generate(self, prompt_ids: Batch, new_tokens: int, *, context: Batch | None = None) -> Generation:
         """Set up the shape at its first call, and generate."""
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
         self._check_device()

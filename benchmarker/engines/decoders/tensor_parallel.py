@@ -150,28 +150,25 @@ def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
 
 
 def serve(rank: Rank, arguments: dict[str, Any]) -> None:
-    """Run a rank other than 0: carry out rank 0's messages with a part of the model."""
-    rank.serve(OtherRank(rank.device, arguments).answer)
+    """Run a rank other than 0: carry out the messages of DividedSource with a part of the model."""
+    decoder: TorchDecoder | None = None
+    context: list[list[int]] | None = None
 
-
-class OtherRank:
-    """A part of the model, in the process of a rank other than 0."""
-
-    def __init__(self, device: Device, arguments: dict[str, Any]) -> None:
-        self._device = device
-        self._arguments = arguments
-        self._decoder: TorchDecoder | None = None
-        self._context: list[list[int]] | None = None
-
-    def answer(self, message: dict[str, Any]) -> Any:
-        """Carry out one message of DividedSource."""
-        if message["do"] == "load":
-            return self._load()
-        decoder = self._decoder
-        assert decoder is not None
+    def answer(message: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal decoder, context
+        if decoder is None:
+            decoder = _load_part(rank.device, **arguments)
+            facts = decoder.loaded
+            assert facts is not None
+            return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}
         match message["do"]:
             case "generate":
-                return self._generate(decoder, message)
+                if message["context"] != context:
+                    # Equal ids must be the same object, because the decoder fills its cache once per object.
+                    context = message["context"]
+                rank.device.reset_peak()
+                generation, peak_bytes = generated(decoder, message["prompt_ids"], message["new_tokens"], context)
+                return {"tokens": [list(row) for row in generation.tokens], "peak_bytes": peak_bytes}
             case "score":
                 decoder.step_scores(message["ids"], prompt_tokens=message["prompt_tokens"])
             case "forward":
@@ -180,29 +177,20 @@ class OtherRank:
                 decoder.kernels_per_token(_uncounted)
         return None
 
-    def _load(self) -> dict[str, Any]:
-        from benchmarker.engines.registry import torch_engine
-        from benchmarker.quantization.registry import LOADERS
+    rank.serve(answer)
 
-        engine, form = torch_engine(self._arguments["engine"]), self._arguments["form"]
-        form |= {
-            "options": LOADERS[form["quant"]].options.model_validate(form["options"]),
-            "engine_options": engine.options.model_validate(form["engine_options"]),
-        }
-        checkpoint = self._arguments["checkpoint"]
-        checkpoint |= {"folder": Path(checkpoint["folder"])}
-        self._decoder = engine.load(Checkpoint(**checkpoint), Form(**form), self._device, Silent())
-        facts = self._decoder.loaded
-        assert facts is not None
-        return {"load_s": facts.load_s, "weight_bytes": facts.weight_bytes, "peak_bytes": facts.peak_bytes}
 
-    def _generate(self, decoder: TorchDecoder, message: dict[str, Any]) -> dict[str, Any]:
-        if message["context"] != self._context:
-            # Equal ids must be the same object, because the decoder fills its cache once per object.
-            self._context = message["context"]
-        self._device.reset_peak()
-        generation, peak_bytes = generated(decoder, message["prompt_ids"], message["new_tokens"], self._context)
-        return {"tokens": [list(row) for row in generation.tokens], "peak_bytes": peak_bytes}
+def _load_part(device: Device, *, engine: str, checkpoint: dict[str, Any], form: dict[str, Any]) -> TorchDecoder:
+    from benchmarker.engines.registry import torch_engine
+    from benchmarker.quantization.registry import LOADERS
+
+    opened_by = torch_engine(engine)
+    form |= {
+        "options": LOADERS[form["quant"]].options.model_validate(form["options"]),
+        "engine_options": opened_by.options.model_validate(form["engine_options"]),
+    }
+    checkpoint |= {"folder": Path(checkpoint["folder"])}
+    return opened_by.load(Checkpoint(**checkpoint), Form(**form), device, Silent())
 
 
 def _uncounted(work: Callable[[], object]) -> int:

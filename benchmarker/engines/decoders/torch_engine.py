@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
+Batch: TypeAlias = "Sequence[TokenIds] | Tensor"
+"""Token ids, [batch][tokens]."""
 CHUNK = 4096
 """Tokens that are put into the cache at once: activations of more would be larger than the cache itself."""
 
@@ -38,7 +40,7 @@ class TorchDecoder(TokenSource):
     def __init__(self, model: PreTrainedModel, device: Device) -> None:
         self.model = model
         self.device = device
-        self._context: tuple[Sequence[TokenIds] | Tensor, Tensor] | None = None
+        self._context: tuple[Batch, Tensor] | None = None
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
         """Yield greedy tokens of one sequence, [1, prompt_tokens], in pieces, until a token is in `stop`."""
@@ -48,14 +50,14 @@ class TorchDecoder(TokenSource):
         """Do the work of `step_scores`: return [rows, vocabulary], float32, on the CPU."""
         raise NotImplementedError
 
-    def tensor(self, ids: Sequence[TokenIds] | Tensor) -> Tensor:
+    def tensor(self, ids: Batch) -> Tensor:
         import torch
 
         if isinstance(ids, torch.Tensor):
             return ids
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
-    def context_tensor(self, context: Sequence[TokenIds] | Tensor | None) -> Tensor | None:
+    def context_tensor(self, context: Batch | None) -> Tensor | None:
         """Return the context on the model's device.
 
         The same object gives the same tensor, by which a decoder recognizes that its KV cache holds the context.
@@ -159,12 +161,10 @@ def load(
     load_s = time.perf_counter() - started
     peak = device.peak()
     facts = load_facts(
-        loaded.model,
+        loaded,
         load_s=load_s,
         quantize_s=quantize_s(prepared.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
-        notes=loaded.notes,
-        file_types=loaded.file_types,
     )
     return loaded.model, facts
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import WrongTokenCountError
@@ -23,13 +23,11 @@ from benchmarker.engines.external.environments import (
     environment_states,
     ready_environment,
 )
+from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 FACTS_S = 60.0
 AS_STORED = ("fp16", "gptq", "awq")
@@ -223,6 +221,8 @@ class ExternalSource(TokenSource):
         return scores if isinstance(scores, PrefillScores) else None
 
     def _scores(self, ids: TokenIds, *, together: int, rows_from: int) -> Scores | PrefillScores:
+        import numpy
+
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "log_probabilities.f32")
             answer = self._driver.request(
@@ -234,8 +234,20 @@ class ExternalSource(TokenSource):
                 rows_from=rows_from,
             )
             if answer["path"] == "decode":
-                return _decode_scores(self._name, output, len(ids) - rows_from, answer["vocabulary"])
-        return _prefill_scores(answer["rows"])
+                values = numpy.fromfile(output, dtype=numpy.float32)
+                rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]
+                if len(values) != rows * vocabulary:
+                    raise DriverError(
+                        f"{self._name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
+                    )
+                return Scores(values.reshape(rows, vocabulary))
+        shape = len(answer["rows"]), max(len(row["ids"]) for row in answer["rows"])
+        top_ids = numpy.full(shape, -1, dtype=numpy.int64)
+        top = numpy.full(shape, -numpy.inf, dtype=numpy.float32)
+        for index, row in enumerate(answer["rows"]):
+            top_ids[index, : len(row["ids"])] = row["ids"]
+            top[index, : len(row["ids"])] = row["log_probabilities"]
+        return PrefillScores(top_ids, top)
 
 
 def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
@@ -260,24 +272,3 @@ def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] |
 
     ttft, tpot = largest("ttft_s", ours.ttft_s), largest("tpot_s", ours.tpot_s)
     return None if ttft is None and tpot is None else (ttft or 0.0, tpot or 0.0)
-
-
-def _decode_scores(name: str, path: Path, positions: int, vocabulary: int) -> Scores:
-    import numpy
-
-    values = numpy.fromfile(path, dtype=numpy.float32)
-    if len(values) != positions * vocabulary:
-        raise DriverError(f"{name}: its driver scored {len(values)} values where {positions} x {vocabulary} are due")
-    return Scores(values.reshape(positions, vocabulary))
-
-
-def _prefill_scores(rows: Sequence[dict[str, Any]]) -> PrefillScores:
-    import numpy
-
-    width = max(len(row["ids"]) for row in rows)
-    ids = numpy.full((len(rows), width), -1, dtype=numpy.int64)
-    values = numpy.full((len(rows), width), -numpy.inf, dtype=numpy.float32)
-    for index, row in enumerate(rows):
-        ids[index, : len(row["ids"])] = row["ids"]
-        values[index, : len(row["ids"])] = row["log_probabilities"]
-    return PrefillScores(ids, values)

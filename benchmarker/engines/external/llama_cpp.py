@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -16,11 +16,9 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
+from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 ALL_LAYERS = 999
 """More layers than any model has."""
@@ -118,9 +116,12 @@ class LlamaCppEngine(ExternalEngine):
         # The folder name of a dummy contains everything that it was made from.
         dummy = f"dummy {checkpoint.folder.name}" if checkpoint.dummy else None
         model = dummy or commit or content_sha256(checkpoint.folder)
-        plain = _cached(
-            checkpoint, "F16", {"model": model, "gguf": "F16"}, lambda path: _write(checkpoint, path, progress)
-        )
+
+        def write(path: Path) -> None:
+            progress.note(f"writing {checkpoint.model_id} as GGUF, F16")
+            write_gguf(checkpoint.folder, path)
+
+        plain = _cached(checkpoint, "F16", {"model": model, "gguf": "F16"}, write)
         if gguf == "F16":
             return plain
 
@@ -137,11 +138,6 @@ class LlamaCppEngine(ExternalEngine):
 
         parts = {"model": model, "gguf": gguf, "version": marker.version, "library": marker.library}
         return _cached(checkpoint, gguf, parts, quantize)
-
-
-def _write(checkpoint: Checkpoint, path: Path, progress: Progress) -> None:
-    progress.note(f"writing {checkpoint.model_id} as GGUF, F16")
-    write_gguf(checkpoint.folder, path)
 
 
 def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:

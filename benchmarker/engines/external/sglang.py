@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -10,10 +10,8 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, head_refusal
+from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 
 class SglangOptions(Options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -12,11 +12,9 @@ from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, ExternalSource, head_refusal
+from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""

@@ -1,27 +1,37 @@
-"""Speed over an axis of the grid, and crossings with the baseline."""
+"""Speed over an axis of the grid, with crossings with the baseline; timed runs and the board over the measurement.
+
+Raw runs in the order of measurement show drifts and steps that a mean hides.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, pairwise
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from benchmarker.comparison.rows import CellKey, Row, RowT
+from benchmarker.comparison.rows import CellKey, Row, RowT, cell_of, cell_words
 from benchmarker.report.charts.speed import speed_words
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot
+from benchmarker.schema.record import RunRecord
 
 AXIS_PT = 250.0
 """Length of the axis in points."""
 DIGIT_PT = 5.7
 """Width of a digit in points."""
-Points = dict[float, float]
-"""Drawn values by the value of the axis."""
 LOGARITHMIC_FROM = 8.0
 """Ratio of the last and first value of an axis from which it is logarithmic."""
+MOST_SPAN = 20.0
+"""Deviation in percent beyond which a run is drawn at the edge of its strip."""
+LEAST_SPAN = 2.5
+"""Smallest range of a strip in percent, so that tiny noise is not magnified."""
+QUANTITIES = {"sm_clock_mhz": "clock, MHz", "temperature_c": "hottest, °C", "power_w": "mean power, W"}
+"""Titles of the board's strips by the field of `Conditions`, which is None if the driver does not report it."""
+Points = dict[float, float]
+"""Drawn values by the value of the axis."""
 
 
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
@@ -38,16 +48,12 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
             axis=axis.name,
             title=f"Over {axis.heading}",
             horizontal=axis.heading,
-            value_of=_scaled_pace,
+            value_of=lambda row: row.pace.value * row.ranking.scale if row.pace else None,
             vertical=speed_words(rows[0]),
             is_logarithmic=min(values) > 0 and max(values) >= LOGARITHMIC_FROM * min(values),
         )
         charts += [chart] if chart else []
     return charts
-
-
-def _scaled_pace(row: Row) -> float | None:
-    return row.pace.value * row.ranking.scale if row.pace else None
 
 
 def curve_chart(
@@ -80,29 +86,19 @@ def curve_chart(
     crossed = [point for points in others for point in crossings(base, points, is_logarithmic=is_logarithmic)]
 
     def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(2.9 + 0.17 * ((len(series) + 1) // 2))
+        drawn, (axes,) = figure(2.9 + legend_in(series))
         for variant, points in series.items():
             ordered = sorted(points.items())
-            axes.plot(
-                [place for place, _ in ordered],
-                [rate for _, rate in ordered],
-                color=looks[variant].colour(ink),
-                marker=looks[variant].marker,
-                markersize=5,
-                linewidth=1.4,
-                label=label(variant),
-            )
-        axes.plot(
-            [place for place, _ in crossed],
-            [rate for _, rate in crossed],
-            linestyle="none",
-            marker="o",
-            markersize=11,
-            markerfacecolor="none",
-            markeredgecolor=ink.text,
-        )
+            plot(axes, ordered, looks[variant], ink, markersize=5, linewidth=1.4, label=label(variant))
+        crossing_places, rates = [place for place, _ in crossed], [rate for _, rate in crossed]
+        axes.plot(crossing_places, rates, "o", markersize=11, markerfacecolor="none", markeredgecolor=ink.text)
         if is_logarithmic:
-            _set_logarithmic(axes)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
+            axes.minorticks_off()
         else:
             axes.set_ylim(bottom=0)
         labelled = with_room(places, is_logarithmic=is_logarithmic)
@@ -119,15 +115,6 @@ def curve_chart(
         note = f"{note} No variant's line crosses that of {label(baseline)}."
     scales = "Both scales are logarithmic. " if is_logarithmic else ""
     return Chart(name or axis, f"{title}, {shape.words}", f"{scales}{note}", draw)
-
-
-def _set_logarithmic(axes: Axes) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
-    axes.minorticks_off()
 
 
 def _series(
@@ -175,3 +162,95 @@ def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
         ):
             labelled.add(place)
     return labelled
+
+
+def rounds_chart(
+    members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
+) -> Chart | None:
+    """Return the deviation of every run from its variant's median in the first table's cell, one strip per variant."""
+    if cell is None:
+        return None
+    off = {name: changes for name, records in members.items() if (changes := _off_median(records, cell))}
+    if not off:
+        return None
+    farthest = max(abs(change) for strips in off.values() for strip in strips for change in strip)
+    span = max(LEAST_SPAN, 1.3 * min(farthest, MOST_SPAN))
+
+    def draw(ink: Ink) -> Figure:
+        drawn, all_axes = figure(0.45 + 0.62 * len(off), rows=len(off))
+        for axes, (name, strips) in zip(all_axes, off.items(), strict=True):
+            position = 0.0
+            for strip in strips:
+                points = [(position + index, min(max(change, -span), span)) for index, change in enumerate(strip)]
+                plot(axes, points, looks[name], ink, markersize=3.2, linewidth=0.8)
+                position += len(strip) + 1.5
+            axes.axhline(0, color=ink.faint, linewidth=1, zorder=0)
+            axes.set_ylim(-span, span)
+            axes.set_title(label(name), pad=2, fontsize=8)
+            axes.grid(visible=False, axis="x")
+            axes.tick_params(axis="x", length=0, labelbottom=False)
+            axes.tick_params(axis="y", labelsize=7)
+        drawn.supylabel("% off the variant's median", fontsize=8)
+        many = "one line a process, by round" if max(map(len, off.values())) > 1 else "one process"
+        all_axes[-1].set_xlabel(f"timed runs in order ({many})")
+        return drawn
+
+    return Chart(
+        "rounds",
+        f"Every timed run at {cell_words(cell)}",
+        "Latency of each run relative to the variant's median: up is slower, and outliers are drawn at the edge. A "
+        "slope is drift; a line that lies apart from the others of its strip is a process that differs from its "
+        "repeats.",
+        draw,
+    )
+
+
+def _off_median(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]]:
+    ordered = sorted(records, key=lambda record: (record.moment, record.started_at))
+    cells = [measured for record in ordered if (measured := cell_of(record, cell)) and measured.status == "ok"]
+    strips = [[sample.latency_s for sample in measured.samples] for measured in cells if measured.samples]
+    if not strips:
+        return []
+    median_s = statistics.median(chain.from_iterable(strips))
+    return [[100 * (latency_s / median_s - 1) for latency_s in strip] for strip in strips]
+
+
+def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
+    """Return a strip for each quantity of the board over the time since the first cell."""
+    cells = [
+        (name, cell.timed_at, cell.conditions)
+        for name, records in members.items()
+        for record in records
+        for cell in record.cells
+        if cell.conditions and cell.timed_at
+    ]
+    shown = [name for name in QUANTITIES if any(getattr(conditions, name) is not None for *_, conditions in cells)]
+    if not shown:
+        return None
+    start_s = min(timed_at[0] for _, timed_at, _ in cells)
+    variants = list(dict.fromkeys(name for name, *_ in cells))
+
+    def draw(ink: Ink) -> Figure:
+        drawn, all_axes = figure(0.6 + 1.05 * len(shown) + legend_in(variants), rows=len(shown))
+        for axes, quantity in zip(all_axes, shown, strict=True):
+            for variant in variants:
+                points = [
+                    ((sum(timed_at) / 2 - start_s) / 60, value)
+                    for name, timed_at, conditions in cells
+                    if name == variant and (value := getattr(conditions, quantity)) is not None
+                ]
+                plot(axes, points, looks[variant], ink, linestyle="none", markersize=4, label=label(variant))
+            axes.set_title(QUANTITIES[quantity], pad=2, fontsize=8)
+            axes.margins(y=0.15)
+        all_axes[-1].set_xlabel("minutes since the first cell")
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside lower left", ncols=2, handletextpad=0.1, columnspacing=1)
+        return drawn
+
+    return Chart(
+        "board",
+        "Clock, temperature and power over the measurement",
+        "One mark a cell and process, read through the driver while it was timed. Variants at different clocks are two "
+        "measurements of the board as well.",
+        draw,
+    )

@@ -1,4 +1,4 @@
-"""Bars of the ranking metric with intervals."""
+"""The ranking metric with its intervals: bars, marks in every cell, and marks over a cost."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from benchmarker.comparison.ranking import front
 from benchmarker.comparison.rows import Row, RowT, cell_words
 from benchmarker.core.formatting import GIB, MIB, decimal, percent
 from benchmarker.core.stats import SAME_WITHIN, Estimate
 from benchmarker.core.tables import unmarked
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, name_bars, plot, write_beside
 from benchmarker.schema.registry import workload_of
 
 WIDEST_SPREAD = 1.5
@@ -22,8 +23,6 @@ LETTER_PT = 5.0
 """Width of an average letter in points."""
 AXES_SHARE = 0.87
 """Share of the figure for the axes in each direction."""
-Box = tuple[float, float, float, float]
-"""Left, bottom, right and top in points."""
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
@@ -37,14 +36,9 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
         drawn, (axes,) = figure(0.55 + 0.34 * len(rates))
         for place, (name, rate) in enumerate(rates.items()):
             axes.barh(place, rate.value, height=0.62, color=looks[name].colour(ink))
-            low, high = bounds(rate)
-            axes.plot([low, high], [place, place], color=ink.text, linewidth=1.2)
-            beside = axes.get_yaxis_transform()
-            axes.text(1.02, place, decimal(rate.value), transform=beside, va="center", fontsize=8)
-        axes.set_yticks(range(len(rates)), [label(row.label) for row in able])
-        axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
+            axes.plot(bounds(rate), [place, place], color=ink.text, linewidth=1.2)
+            write_beside(axes, place, decimal(rate.value))
+        name_bars(axes, [row.label for row in able])
         axes.set_xlim(0, 1.03 * top_of(list(rates.values())))
         axes.set_xlabel(rate_words(able[0]))
         return drawn
@@ -63,7 +57,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
     variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
 
     def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + 0.17 * ((len(variants) + 1) // 2))
+        drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + legend_in(variants))
         for name in variants:
             points = [(rate.value, place) for place, cell in enumerate(cells) if (rate := rates.get((cell, name)))]
             marks(axes, points, looks[name], ink, name=name)
@@ -79,23 +73,90 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
     return Chart("cells", "Speed in every cell", note, draw)
 
 
+def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
+    able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
+    if len(able) < 2:
+        return None
+    is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
+    unit, size = ("MiB", MIB) if is_small else ("GiB", GIB)
+    horizontal = f"peak memory, {unit}, lower is better"
+    return Chart(
+        "speed-memory",
+        f"Speed against memory at {cell_words(able[0].cell)}",
+        f"{front_note(rows, able)} {spread_note(able)}",
+        draw_against(able, looks, lambda row: (row.peak_memory_bytes or 0) / size, horizontal),
+    )
+
+
+def draw_against(
+    rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
+) -> Callable[[Ink], Figure]:
+    """Return a drawing of speed over a cost, which `cost_of` returns in the unit of the label `horizontal`."""
+    rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
+    best = {row.variant for row in front(rows)}
+
+    def draw(ink: Ink) -> Figure:
+        drawn, (axes,) = figure(2.9)
+        beaten_first = sorted(rows, key=lambda row: row.variant in best)
+        for row in beaten_first:
+            place, rate, look = cost_of(row), rates[row.variant], looks[row.variant]
+            axes.plot([place] * 2, bounds(rate), color=look.colour(ink), linewidth=1, zorder=1)
+            marks(axes, [(place, rate.value)], look, ink, name=row.variant, hollow=row.variant not in best)
+        axes.set_xlim(0, 1.08 * max(map(cost_of, rows)) or 1)
+        axes.set_ylim(0, 1.1 * top_of(list(rates.values())))
+        _label(drawn, axes, [(row.label, cost_of(row), rates[row.variant]) for row in rows])
+        axes.set_xlabel(horizontal)
+        axes.set_ylabel(rate_words(rows[0]))
+        return drawn
+
+    return draw
+
+
 def marks(
     axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, *, name: str, hollow: bool = False
 ) -> None:
-    colour = look.colour(ink)
-    axes.plot(
-        [x for x, _ in points],
-        [y for _, y in points],
-        linestyle="none",
-        marker=look.marker,
-        markersize=6,
-        markeredgewidth=1.4,
-        markeredgecolor=colour,
-        # Paper, not nothing: a line behind the mark would fill it.
-        markerfacecolor=ink.paper if hollow else colour,
-        clip_on=False,
-        label=label(name),
-    )
+    # Paper, not nothing: a line behind a hollow mark would fill it.
+    inside = ink.paper if hollow else look.colour(ink)
+    style = {"linestyle": "none", "markersize": 6, "markeredgewidth": 1.4, "markerfacecolor": inside, "clip_on": False}
+    plot(axes, points, look, ink, label=label(name), **style)
+
+
+def _label(drawn: Figure, axes: Axes, rows: Sequence[tuple[str, float, Estimate]]) -> None:
+    """Write each name beside its mark, without covering other marks, names or intervals if possible."""
+    width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
+    across_pt, up_pt = width_pt / axes.get_xlim()[1], height_pt / axes.get_ylim()[1]
+    covered = [_box(x * across_pt, rate.value * up_pt, 5, 5) for _, x, rate in rows]
+    for _, x, rate in rows:
+        low, high = bounds(rate)
+        covered.append(Bbox.from_extents(x * across_pt - 1, low * up_pt, x * across_pt + 1, high * up_pt))
+    for name, x, rate in rows:
+        x_pt, y_pt = x * across_pt, rate.value * up_pt
+        text = label(name)
+        length_pt = LETTER_PT * len(text)
+        sides = (1, -1) if x_pt + 7 + length_pt < width_pt else (-1, 1)
+        places = [(side, up) for up in (0, 9, -9, 18, -18) for side in sides]
+        boxes = [_box(x_pt + side * (6.5 + length_pt / 2), y_pt + up, (1 + length_pt) / 2, 5) for side, up in places]
+        best = min(range(len(places)), key=lambda index: sum(_overlap(boxes[index], box) for box in covered))
+        covered.append(boxes[best])
+        side, up = places[best]
+        axes.annotate(
+            text,
+            (x, rate.value),
+            xytext=(7 * side, up),
+            textcoords="offset points",
+            ha="left" if side > 0 else "right",
+            va="center",
+            fontsize=8,
+        )
+
+
+def _box(x_pt: float, y_pt: float, half_width_pt: float, half_height_pt: float) -> Bbox:
+    return Bbox.from_extents(x_pt - half_width_pt, y_pt - half_height_pt, x_pt + half_width_pt, y_pt + half_height_pt)
+
+
+def _overlap(first: Bbox, second: Bbox) -> float:
+    common = Bbox.intersection(first, second)
+    return common.width * common.height if common else 0.0
 
 
 def bounds(estimate: Estimate) -> tuple[float, float]:
@@ -111,7 +172,6 @@ def top_of(rates: Sequence[Estimate]) -> float:
 
 
 def spread_note(rows: Sequence[Row]) -> str:
-    """Return the meaning of the thin lines."""
     estimates = [row.pace for row in rows if row.pace]
     interval = "The thin line is the 95 % interval over the rounds."
     kinds = {estimate.low is not None for estimate in estimates}
@@ -125,7 +185,6 @@ def spread_note(rows: Sequence[Row]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """Return the ranking metric in its printed unit."""
     rate, scale = row.pace, row.ranking.scale
     if rate is None:
         return None
@@ -140,92 +199,6 @@ def rate_words(row: Row) -> str:
 
 def speed_words(row: Row) -> str:
     return workload_of(row.workload).speed_axis or row.ranking.heading
-
-
-def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over peak memory in the first table's cell."""
-    able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
-    if len(able) < 2:
-        return None
-    is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
-    unit, size = ("MiB", MIB) if is_small else ("GiB", GIB)
-    return Chart(
-        "speed-memory",
-        f"Speed against memory at {cell_words(able[0].cell)}",
-        f"{front_note(rows, able)} {spread_note(able)}",
-        draw_against(
-            able, looks, lambda row: (row.peak_memory_bytes or 0) / size, f"peak memory, {unit}, lower is better"
-        ),
-    )
-
-
-def draw_against(
-    rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
-) -> Callable[[Ink], Figure]:
-    """Return a drawing of speed over a cost, which `cost_of` returns in the unit of the label `horizontal`."""
-    rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
-    best = {row.variant for row in front(rows)}
-
-    def draw(ink: Ink) -> Figure:
-        drawn, (axes,) = figure(2.9)
-        beaten_first = sorted(rows, key=lambda row: row.variant in best)
-        for row in beaten_first:
-            place, rate = cost_of(row), rates[row.variant]
-            axes.plot([place] * 2, bounds(rate), color=looks[row.variant].colour(ink), linewidth=1, zorder=1)
-            is_beaten = row.variant not in best
-            marks(axes, [(place, rate.value)], looks[row.variant], ink, name=row.variant, hollow=is_beaten)
-        axes.set_xlim(0, 1.08 * max(map(cost_of, rows)) or 1)
-        axes.set_ylim(0, 1.1 * top_of(list(rates.values())))
-        lines = [(cost_of(row), *bounds(rates[row.variant])) for row in rows]
-        _label(drawn, axes, [(row.label, cost_of(row), rates[row.variant].value) for row in rows], lines)
-        axes.set_xlabel(horizontal)
-        axes.set_ylabel(rate_words(rows[0]))
-        return drawn
-
-    return draw
-
-
-def _label(
-    drawn: Figure, axes: Axes, points: Sequence[tuple[str, float, float]], lines: Sequence[tuple[float, float, float]]
-) -> None:
-    """Write each name beside its mark, without covering other marks, names or lines if possible."""
-    width_pt, height_pt = (72 * AXES_SHARE * inches for inches in drawn.get_size_inches())
-    (_, right), (_, top) = axes.get_xlim(), axes.get_ylim()
-    across_pt, up_pt = width_pt / right, height_pt / top
-    marks_pt = [(x * across_pt, y * up_pt) for _, x, y in points]
-    covered = [(x - 5, y - 5, x + 5, y + 5) for x, y in marks_pt]
-    covered += [(x * across_pt - 1, low * up_pt, x * across_pt + 1, high * up_pt) for x, low, high in lines]
-    for (name, x, y), (x_pt, y_pt) in zip(points, marks_pt, strict=True):
-        text = label(name)
-        length_pt = LETTER_PT * len(text)
-        sides = (1, -1) if x_pt + 7 + length_pt < width_pt else (-1, 1)
-        places = [(side, up) for up in (0, 9, -9, 18, -18) for side in sides]
-        boxes = [_box(x_pt, y_pt, length_pt, place) for place in places]
-        best = min(range(len(places)), key=lambda index: (sum(_overlap(boxes[index], box) for box in covered), index))
-        covered.append(boxes[best])
-        side, up = places[best]
-        axes.annotate(
-            text,
-            (x, y),
-            xytext=(7 * side, up),
-            textcoords="offset points",
-            ha="left" if side > 0 else "right",
-            va="center",
-            fontsize=8,
-        )
-
-
-def _box(x_pt: float, y_pt: float, length_pt: float, place: tuple[int, int]) -> Box:
-    """Return the box of a name whose place is the side of its mark, 1 for right or -1 for left, and points above it."""
-    side, up = place
-    near, far = sorted((x_pt + 6 * side, x_pt + side * (7 + length_pt)))
-    return near, y_pt + up - 5, far, y_pt + up + 5
-
-
-def _overlap(first: Box, second: Box) -> float:
-    width = min(first[2], second[2]) - max(first[0], second[0])
-    height = min(first[3], second[3]) - max(first[1], second[1])
-    return max(0.0, width) * max(0.0, height)
 
 
 def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:

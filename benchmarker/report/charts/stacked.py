@@ -13,7 +13,7 @@ from benchmarker.core.formatting import decimal
 from benchmarker.explain.values import Explanation, NotExplained, part_names
 from benchmarker.explain.waterfall import GAPS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
-from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label
+from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label, name_bars, write_beside
 from benchmarker.schema.record import Profile, RunRecord
 
 Parts = Mapping[str, float]
@@ -62,9 +62,9 @@ def stacked(
     all_axes = drawn.subplots(len(panels), 1, squeeze=False, gridspec_kw=heights)[:, 0]
     for index, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
         _panel(axes, {name: bars[name] for name in panel}, names, ink, nothing=nothing, is_labelled=index == 0)
-        for place, name in enumerate(panel if totals else ()):
-            total = (totals or {})[name]
-            axes.text(1.02, place, decimal(total), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        if totals:
+            for place, name in enumerate(panel):
+                write_beside(axes, place, decimal(totals[name]))
     all_axes[-1].set_xlabel(horizontal)
     drawn.legend(loc="outside lower left", ncols=columns, handlelength=1, handletextpad=0.4, columnspacing=1)
     return drawn
@@ -108,14 +108,10 @@ def _panel(
             label=name if is_labelled else None,
         )
         starts = {bar: starts[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
-    axes.set_yticks(range(len(bars)), [label(name) for name in bars])
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
+    name_bars(axes, list(bars))
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
-    """Return the profile among the variant's records."""
     return next((record.profile for record in records if record.profile), None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +97,6 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart that is not drawn yet."""
-
     name: str
     """File name without ending."""
     title: str
@@ -143,6 +141,28 @@ def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
     return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
+def plot(axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, **style: Any) -> None:
+    """Draw the points of one variant. The style consists of arguments of matplotlib's `plot`."""
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axes.plot(x, y, color=look.colour(ink), marker=look.marker, **style)
+
+
+def name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Write the names of horizontal bars, the first at the top."""
+    axes.set_yticks(range(len(names)), list(map(label, names)))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+
+
+def write_beside(axes: Axes, place: int, text: str) -> None:
+    axes.text(1.02, place, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+
+
+def legend_in(names: Sized) -> float:
+    return 0.17 * ((len(names) + 1) // 2)
+
+
 def label(text: str, longest: int = 28) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
@@ -157,7 +177,6 @@ def to_svg(chart: Chart) -> str:
 
 
 def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
-    """Write the drawing on white paper with its title and a remark."""
     with _drawing(LIGHT, salt=chart.name):
         drawn = chart.draw(LIGHT)
         drawn.suptitle(chart.title + remark, x=0.01, ha="left", fontsize=9, fontweight="bold", wrap=True)

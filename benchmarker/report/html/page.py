@@ -19,15 +19,18 @@ from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.rows import headline
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
-from benchmarker.report.captions import caption, page_title
-from benchmarker.report.charts.stacked import profile_of
-from benchmarker.report.charts.style import DARK, LIGHT, Chart, Ink, to_svg
+from benchmarker.report.caveats import caption, page_title
+from benchmarker.report.charts.curves import board_chart, curves, rounds_chart
+from benchmarker.report.charts.speed import cells_chart, memory_chart, speed_chart
+from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
+from benchmarker.report.charts.style import DARK, LIGHT, Chart, series_of, to_svg
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import forced, left_out, sheets, where
-from benchmarker.report.first_table import first_table
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -42,49 +45,67 @@ MOST_VALUES = 4
 """Number of values of one property of the environment that are shown. The others are counted."""
 
 
+def charts_of(results: Comparison) -> list[Chart]:
+    return workload_of(results.workload).charts(results)
+
+
+def plain_charts(results: Comparison) -> list[Chart]:
+    """Return the charts of any workload that the records can fill, in the order of the page."""
+    rows, members, cell = results.rows, results.members, headline(results.rows)
+    chosen = [row for row in rows if row.cell == cell]
+    looks = series_of({row.variant: row.family for row in rows})
+    charts = (
+        speed_chart(chosen, looks),
+        memory_chart(chosen, looks),
+        waterfall_chart(results.explained),
+        *curves(rows, cell, looks),
+        cells_chart(rows, looks, shape=", ".join(axis.heading for axis in rows[0].described.axes)),
+        kernels_chart(members),
+        rounds_chart(members, cell, looks),
+        board_chart(members, looks),
+    )
+    return [chart for chart in charts if chart]
+
+
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
-    """Render the page with the charts of `report.charts.all.charts_of`."""
-    script = _part("page.js")
+    script = (Path(__file__).parent / "parts" / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     workload = workload_of(results.workload)
     ranking = ranking_of(results)
     limits = workload.limit_sheet(results.rows, whole=True)
     caveats = workload.caveats(results.records, results.rows, baseline=results.baseline)
-    return (
-        _templates()
-        .get_template("page.html")
-        .render(
-            title=page_title(results),
-            policy=_policy(script),
-            style=Markup(_style()),
-            script=Markup(script),
-            badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
-            answer=answer(results, ranking),
-            forced=forced(results),
-            where=where(results),
-            facts=workload.header(results.records),
-            first=first_table(ranking),
-            sheets=[*sheets(results), *([limits] if limits else [])],
-            caption=caption(results),
-            batches=workload.remarks(results.rows, results.baseline),
-            reasons=results.reasons,
-            caveats=[*caveats, *left_out(results)],
-            charts=charts,
-            profiles=_profiles(results),
-            environment=surroundings(results.records),
-            commands=[(name, records[0].reproduce) for name, records in results.members.items()],
-            footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
-            "The values are those of benchmarker compare.",
-        )
+    page = _templates().get_template("page.html")
+    return page.render(
+        title=page_title(results),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
+        light=LIGHT.variables,
+        dark=DARK.variables,
+        script=Markup(script),
+        badge=RANDOM_WEIGHTS if any(row.has_random_weights for row in results.rows) else "",
+        answer=answer(results, ranking),
+        forced=forced(results),
+        where=where(results),
+        facts=workload.header(results.records),
+        first=first_table(ranking),
+        sheets=[*sheets(results), *([limits] if limits else [])],
+        caption=caption(results),
+        batches=workload.remarks(results.rows, results.baseline),
+        reasons=results.reasons,
+        caveats=[*caveats, *left_out(results)],
+        charts=charts,
+        profiles=_profiles(results),
+        environment=surroundings(results.records),
+        commands=[(name, records[0].reproduce) for name, records in results.members.items()],
+        footer=f"benchmarker {__version__}, from {plural(len(results.records), 'record', 'records')}. "
+        "The values are those of benchmarker compare.",
     )
 
 
 def sheet_html(sheet: Sheet) -> Markup:
-    """Render one table."""
     return Markup(_templates().get_template("sheet.html").module.show_sheet(sheet))  # type: ignore[attr-defined]
 
 
 def html(text: str) -> Markup:
-    """Render a sentence or a cell."""
     tags = {"": "{}", "bold": "<strong>{}</strong>", "code": "<code>{}</code>"}
     return Markup("").join(Markup(tags[style]).format(part) for part, style in spans(text))
 
@@ -96,25 +117,14 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    templates.filters |= {"html": html, "cell": cell, "plain": plain_line, "svg": lambda chart: Markup(to_svg(chart))}
+    templates.filters |= {
+        "html": html,
+        "cell": cell,
+        "plain": plain_line,
+        "svg": lambda chart: Markup(to_svg(chart)),
+        "variables": lambda colours: "; ".join(f"--{name}: {colour}" for name, colour in colours.items()),
+    }
     return templates
-
-
-def _part(name: str) -> str:
-    return (Path(__file__).parent / "parts" / name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    return _part("page.css").replace("{{ light }}", _variables(LIGHT)).replace("{{ dark }}", _variables(DARK))
-
-
-def _variables(ink: Ink) -> str:
-    return "; ".join(f"--{name}: {colour}" for name, colour in ink.variables.items())
-
-
-def _policy(script: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
 
 
 def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
@@ -128,7 +138,7 @@ def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Return name and value of each known property of the environment."""
+    """Return name and value of each recorded property of the environment."""
     environments = [record.environment for record in records]
     facts = [_facts(environment) for environment in environments]
     packages = sorted({name for environment in environments for name in environment.packages})

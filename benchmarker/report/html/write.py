@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,6 @@ from benchmarker.schema.record_io import write_atomically
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
-
-ENDINGS = (".html", ".htm")
 
 
 def write_report(results: Comparison, path: Path) -> None:
@@ -23,30 +23,20 @@ def write_report(results: Comparison, path: Path) -> None:
         MissingLibraryError: A drawing library is not installed.
         ResultsError: The file cannot be written.
     """
-    if path.suffix.lower() not in ENDINGS:
+    if path.suffix.lower() not in (".html", ".htm"):
         raise SpecError(f"--output {path}: a report is an HTML file; give it a name that ends in .html")
     if path.is_dir():
         raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
-    try:
-        from benchmarker.report.charts.all import charts_of
-        from benchmarker.report.html.page import to_html
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+    with _drawing_libraries():
+        from benchmarker.report.html.page import charts_of, to_html
     write_atomically(path, to_html(results, charts_of(results)))
 
 
 def write_plots(results: Comparison, folder: Path) -> list[Path]:
-    """Write each chart as a PNG file and return the paths.
-
-    Raises:
-        MissingLibraryError: A drawing library is not installed.
-        ResultsError: A file cannot be written.
-    """
-    try:
-        from benchmarker.report.charts.all import charts_of
+    """Write each chart as a PNG file and return the paths. Raises as `write_report`."""
+    with _drawing_libraries():
         from benchmarker.report.charts.style import to_png
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        from benchmarker.report.html.page import charts_of
     charts = charts_of(results)
     remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
@@ -62,6 +52,10 @@ def write_plots(results: Comparison, folder: Path) -> list[Path]:
     return paths
 
 
-def _missing(error: ModuleNotFoundError) -> MissingLibraryError:
-    assert error.name
-    return MissingLibraryError(f"the report needs {error.name}, which is not installed: pip install {error.name}")
+@contextmanager
+def _drawing_libraries() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"the report needs {error.name}, which is not installed: pip install {error.name}"
+        raise MissingLibraryError(message) from error

@@ -20,7 +20,7 @@ import torch
 from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
 from benchmarker.distributed.torchrun import hosts
-from benchmarker.measure.repeat import Measured, calls_needed
+from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
 from benchmarker.workloads.context_parallel.record import (
@@ -149,12 +149,7 @@ class ContextParallelBench(Nothing):
     def step(self, point: ContextParallelPoint) -> RanksStep:
         return RanksStep(self._call, point.mode)
 
-    def measured(
-        self,
-        cell: ContextParallelCell,
-        step: RanksStep,
-        measured: Measured[Any],  # noqa: ARG002
-    ) -> Mapping[str, Any]:
+    def measured(self, cell: ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
         """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:

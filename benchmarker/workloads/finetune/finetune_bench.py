@@ -7,7 +7,7 @@ all cells one step is profiled, and with real weights some steps on text show wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -15,65 +15,57 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
-from benchmarker.core.errors import BenchmarkerError, SpecError, WrongResultError, first_line
+from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.torch_engine import load
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
-from benchmarker.schema.record import Missing
+from benchmarker.schema.record import Missing, Profile
 from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
-from benchmarker.workloads.finetune.learning_check import learned, mean_loss
-from benchmarker.workloads.finetune.record import DTypes, FinetuneCell, FinetuneFacts
-from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
-from benchmarker.workloads.finetune.token_batches import (
+from benchmarker.workloads.finetune.learning_check import (
     BASE_LOSS_WINDOWS,
     TokenText,
     inputs_sha256,
+    learned,
+    mean_loss,
     on_device,
     token_text,
     windows,
 )
-from benchmarker.workloads.finetune.trainee import Trainee, attention_of, make_trainee
-from benchmarker.workloads.finetune.trainee_facts import built_facts, frozen_sha256, seen_dtypes, state_bytes
-from benchmarker.workloads.finetune.training_flops import demand_of
-from benchmarker.workloads.session import Nothing, Session, refuse_other_commit
+from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts
+from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
+from benchmarker.workloads.finetune.trainee import (
+    Trainee,
+    attention_pair_flops,
+    built_facts,
+    demand_of,
+    frozen_sha256,
+    make_trainee,
+)
+from benchmarker.workloads.session import Nothing, Session, refuse_other_commit, tried
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from benchmarker.measure.repeat import Measured
 
 LOSS_TOLERANCE = 0.05
 """Largest difference in nats between the first loss and that of the unquantized base."""
 
 
 class FinetuneBench(Nothing):
-    def __init__(
-        self,
-        job: FinetuneJob,
-        trainee: Trainee,
-        text: TokenText,
-        session: Session,
-        *,
-        base_loss: Callable[[list[Tensor]], float] | None,
-    ) -> None:
-        """Store the trainee and its text.
-
-        Args:
-            base_loss: Mean loss of the unquantized base on some batches; None for random weights.
-        """
+    def __init__(self, job: FinetuneJob, trainee: Trainee, text: TokenText, session: Session) -> None:
         self._job = job
         self._trainee = trainee
         self._text = text
         self._session = session
-        self._base_loss = base_loss
+        self._has_weights = job.model.load_format != "dummy"
         self._device = trainee.device
-        self._attention = attention_of(trainee.base)
+        self._pair_flops = attention_pair_flops(trainee.base)
         self._optimizer = trainee.optimizer()
         self._frozen = frozen_sha256(trainee)
         self._built: FinetuneFacts | None = None
@@ -90,18 +82,16 @@ class FinetuneBench(Nothing):
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
         # Before the first step only counts are available, which suffice for the formulas.
-        facts = self._built or built_facts(self._trainee, dtypes=DTypes(), trained_bytes=1, frozen=None)
+        facts = self._built or built_facts(self._trainee)
         return FinetuneCell(
             status="ok",
             **point._asdict(),
             inputs_sha256=inputs_sha256(self._text.batches(point)),
             input_source=self._text.source,
-            demand=demand_of(facts, self._attention, point),
+            demand=demand_of(facts, self._pair_flops, point),
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
-        """Compare loss and gradients with their references, and measure the memory of one step. Raises
-        WrongResultError."""
         self._check_first_loss()
         step, batch = self._new_step(point)
         checked = check_gradients(self._trainee, batch)
@@ -114,12 +104,7 @@ class FinetuneBench(Nothing):
         self._first_losses[point] = step.losses[0].item()
         self._ready = point, step
         if self._built is None:
-            self._built = built_facts(
-                self._trainee,
-                dtypes=seen_dtypes(self._trainee, self._optimizer, batch),
-                trained_bytes=state_bytes(self._trainee.trained, self._optimizer),
-                frozen=self._frozen,
-            )
+            self._built = built_facts(self._trainee, self._optimizer, batch, frozen=self._frozen)
         return {"checked": checked, "step_memory": memory}
 
     def step(self, point: FinetunePoint) -> TrainingStep:
@@ -127,14 +112,7 @@ class FinetuneBench(Nothing):
             self._ready = point, self._new_step(point)[0]
         return self._ready[1]
 
-    def measured(
-        self,
-        cell: FinetuneCell,  # noqa: ARG002
-        step: TrainingStep,
-        measured: Measured[Any],  # noqa: ARG002
-    ) -> Mapping[str, Any]:
-        """Return the first and the last loss. Raises WrongResultError if one is not finite, or frozen weights
-        changed."""
+    def measured(self, cell: FinetuneCell, step: TrainingStep) -> Mapping[str, Any]:  # noqa: ARG002
         losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
         finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
         if len(finite) < len(losses):
@@ -150,31 +128,27 @@ class FinetuneBench(Nothing):
             return {}
         fields = self._profiled(self._job.points()[last], path)
         self._session.keep(**fields)
-        if self._text.held_out and self._base_loss is not None:
+        if self._text.held_out and self._has_weights:
             fields["learned"] = learned(self._trainee, self._text, self._session.terminal)
         return fields
 
     def _profiled(self, point: FinetunePoint, path: Path) -> dict[str, Any]:
-        """Profile one step, with its trace beside the record at `path`."""
-        step, terminal = self.step(point), self._session.terminal
+        terminal, device = self._session.terminal, self._device
         terminal.line("profiling one step")
-        try:
+
+        def work() -> Profile:
+            step = self.step(point)
             step.profiled()
-            profile = profile_step(step.profiled, device=self._device, trace_path=path.with_suffix(".trace.json.gz"))
-        except Exception as error:
-            if not isinstance(error, BenchmarkerError) and not self._device.is_out_of_memory(error):
-                raise
-            missing = Missing(error_kind=kind_of(error, self._device), reason=first_line(error))
-        else:
-            if not self._job.part:
-                what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
-                table = profile_table(profile, what=what, limit=self._job.subject.profile_rows)
-                terminal.table(table, detail=True)
-            return {"profile": profile}
-        # Outside the except block, whose traceback keeps the failed step's tensors alive.
-        self._device.release()
-        terminal.line(f"no profile: {missing.reason}")
-        return {"no_profile": missing}
+            return profile_step(step.profiled, device=device, trace_path=path.with_suffix(".trace.json.gz"))
+
+        profile = tried(work, device)
+        if isinstance(profile, Missing):
+            terminal.line(f"no profile: {profile.reason}")
+            return {"no_profile": profile}
+        if not self._job.part:
+            what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
+            terminal.table(profile_table(profile, what=what, limit=self._job.subject.profile_rows), detail=True)
+        return {"profile": profile}
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
         """Return a step that alternates over the point's batches, and the first batch."""
@@ -188,7 +162,7 @@ class FinetuneBench(Nothing):
 
     def _check_first_loss(self) -> None:
         """Compare the loss with untrained adapters, which add nothing, with the base's: only before the first step."""
-        if self._base_loss is None or self._built is not None or self._loss_fields:
+        if not self._has_weights or self._built is not None or self._loss_fields:
             return
         batches = on_device(windows(self._text.train, *BASE_LOSS_WINDOWS), self._device.torch_name)
         expected = self._base_loss(batches)
@@ -202,6 +176,14 @@ class FinetuneBench(Nothing):
                 f"wrong result: the first loss is {first:.4f}, and {expected:.4f} of the unquantized model; "
                 f"{LOSS_TOLERANCE} is allowed"
             )
+
+    def _base_loss(self, batches: list[Tensor]) -> float:
+        model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
+        quant = QUANTS["plain"]
+        checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
+        target = Target(device, model.dtype)
+        base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
+        return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
 
 @contextmanager
@@ -220,39 +202,21 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     trained = sum(parameter.numel() for parameter in trainee.trained)
     terminal.line(f"trained: {trained:,} parameters")
 
-    def base_loss(batches: list[Tensor]) -> float:
-        return _base_loss(job, device, session, batches)
-
-    is_random = job.model.load_format == "dummy"
-    yield FinetuneBench(job, trainee, text, session, base_loss=None if is_random else base_loss)
+    yield FinetuneBench(job, trainee, text, session)
 
 
 def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
     quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
     form = Form(quant.quant, loader_options(quant), job.model.dtype)
     loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
-    model = session.record.model.model_copy(
-        update={
-            "revision": checkpoint.revision,
-            "config_sha256": shapes_sha256(checkpoint.config),
-            "parameters": facts.parameters,
-        }
-    )
-    session.keep(model=model, load=facts)
+    sha256 = shapes_sha256(checkpoint.config)
+    found = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
+    session.keep(model=session.record.model.model_copy(update=found), load=facts)
     session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
     return loaded
 
 
-def _base_loss(job: FinetuneJob, device: Device, session: Session, batches: list[Tensor]) -> float:
-    quant = QUANTS["plain"]
-    checkpoint = find_checkpoint(job.model, quant, progress=session.terminal, device=device.torch_name)
-    target = Target(device.torch_name, job.model.dtype)
-    model: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, session.terminal).model
-    return mean_loss(lambda ids: model(input_ids=ids, labels=ids, use_cache=False).loss, batches)
-
-
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
-    """Raise SpecError for a job that exceeds the model's positions or width, before any weight is read."""
     positions = config.get("max_position_embeddings")
     longest = max(job.grid.seq_len)
     if positions is not None and longest > positions:

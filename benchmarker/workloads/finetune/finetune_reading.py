@@ -20,13 +20,13 @@ from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.case import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.case import Case, Timed, always, why_no_profile
+from benchmarker.explain.case import Case, Timed, always, floor_of, timed_call
 from benchmarker.explain.phases import phase_of
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import PARTS
 from benchmarker.profiling.categories import is_float32, shares
-from benchmarker.schema.record import Limits, Profile
-from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneFacts, FinetuneRecord, Learned
+from benchmarker.schema.record import Demand, Limits, Profile
+from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneRecord, Learned
 from benchmarker.workloads.training.record import RECOMPUTE
 
 FLOAT32_PRODUCTS = "products in float32"
@@ -63,11 +63,21 @@ def purposes(name: str, section: str, *, on_device: bool) -> dict[str, float]:
     return {renamed.get(category, str(category)): share for category, share in shares(name).items()}
 
 
+def share_of(profile: Profile, *names: str) -> float:
+    spent = seconds_by_purpose(profile)
+    total_s = sum(spent.values())
+    return sum(spent.get(name, 0.0) for name in names) / total_s if total_s else 0.0
+
+
+def float32_share(profile: Profile) -> float:
+    return share_of(profile, FLOAT32_PRODUCTS, FLOAT32_ATTENTION)
+
+
 def recompute_share(profile: Profile) -> float:
     """Return the share of all kernel time that repeats forward passes."""
-    total_s = sum(time_s for *_, time_s in _kernel_sections(profile))
-    recompute_s = sum(time_s for _, section, time_s in _kernel_sections(profile) if section == RECOMPUTE)
-    return recompute_s / total_s if total_s else 0.0
+    times = [(section == RECOMPUTE, time_s) for _, section, time_s in _kernel_sections(profile)]
+    total_s = sum(time_s for _, time_s in times)
+    return sum(time_s for is_repeated, time_s in times if is_repeated) / total_s if total_s else 0.0
 
 
 def has_fused_attention(profile: Profile) -> bool:
@@ -79,7 +89,6 @@ def has_fused_attention(profile: Profile) -> bool:
 
 
 def unpacking_calls(profile: Profile) -> int:
-    """Return the launches of kernels that dequantize weights."""
     return sum(kernel.calls for kernel in profile.kernels if shares(kernel.name).get("dequantize"))
 
 
@@ -102,35 +111,35 @@ ADVISED_SHARE = 0.05
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
     """Return the profiled step with the time of undivided steps over all processes."""
-    profiled = next((record for record in records if record.profile and record.last_good is not None), None)
-    if profiled is None or profiled.profile is None or profiled.last_good is None:
-        return NotExplained(name, why_no_profile(records))
-    position = profiled.last_good
-    key, cell = keys_of(profiled)[position], profiled.cells[position]
+    timed = timed_call(name, records)
+    if isinstance(timed, NotExplained):
+        return timed
+    record = next(record for record in records if record is timed.record)
+    profile, position = cast("Profile", record.profile), cast("int", record.last_good)
+    key, cell = keys_of(record)[position], record.cells[position]
     medians = [
         statistics.median(sample.latency_s for sample in other.samples)
-        for record in records
-        for other, other_key in zip(record.cells, keys_of(record), strict=True)
+        for one in records
+        for other, other_key in zip(one.cells, keys_of(one), strict=True)
         if other_key == key and other.status == "ok" and other.samples
     ]
-    return Timed(
-        record=profiled,
-        phase=step_phase(profiled.profile),
+    return replace(
+        timed,
+        phase=step_phase(profile),
         total_s=statistics.median(medians),
         cell=key,
-        floor=floor_of_step(cell.demand, profiled.limits),
+        floor=floor_of_step(cell.demand, record.limits),
         units=cell.batch_size * cell.seq_len * cell.accumulate,
-        notes=tuple(_notes(profiled, profiled.profile)),
+        notes=tuple(_notes(record, profile)),
         parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
         floors={"bytes": "moving the bytes", "flops": "linear layers at the measured rate"},
         products=("matmul", "quantized matmul", FLOAT32_PRODUCTS),
         advice=ADVICE,
-        loaded=profiled.load,
+        loaded=record.load,
     )
 
 
 def step_phase(profile: Profile) -> Phase:
-    """Return one step by purpose."""
     phase, purposes = phase_of(profile), seconds_by_purpose(profile)
     # On a CPU, bookkeeping around operators is no operator's time.
     host_s = purposes.pop("bookkeeping", 0.0)
@@ -140,57 +149,36 @@ def step_phase(profile: Profile) -> Phase:
 
 def floor_of_step(demand: FinetuneDemand | None, limits: Limits | None) -> Floor | None:
     """Return the least time of the linear layers' products; None without a measured rate."""
-    if demand is None or limits is None:
-        return None
-    return Floor(demand.linear_flops / limits.matmul_flops_per_s, "flops")
+    return floor_of(Demand(flops=demand.linear_flops) if demand else None, limits)
 
 
-def purpose_shares(profile: Profile) -> dict[str, float]:
-    """Return the share of each purpose in all kernel time."""
-    purposes = seconds_by_purpose(profile)
-    total_s = sum(purposes.values())
-    return {name: time_s / total_s for name, time_s in purposes.items()} if total_s else {}
-
-
-def float32_share(profile: Profile) -> float:
-    """Return the share of all kernel time that multiplies in float32."""
-    shares = purpose_shares(profile)
-    return shares.get(FLOAT32_PRODUCTS, 0.0) + shares.get(FLOAT32_ATTENTION, 0.0)
-
-
-def _notes(record: FinetuneRecord, profile: Profile) -> list[str]:
-    """Return notes on float32, dequantization, recomputation, and learning."""
+def _notes(record: FinetuneRecord, profile: Profile) -> Iterator[str]:
     time_name = "kernel time" if profile.by == "device" else "operators' time"
-    notes = []
-    in_float32 = float32_share(profile)
+    built, in_float32, recomputing = record.built, float32_share(profile), recompute_share(profile)
     if in_float32 >= NOTED_SHARE:
-        dtypes = record.built.dtypes if record.built else None
-        types = (
-            f" (the output layer multiplies {dtypes.head_input}, attention {dtypes.attention_query})" if dtypes else ""
-        )
-        notes.append(
+        types = ""
+        if built:
+            dtypes = built.dtypes
+            types = f" (the output layer multiplies {dtypes.head_input}, attention {dtypes.attention_query})"
+        yield (
             f"{percent(in_float32)} of the {time_name} is products and attention in float32, without tensor "
             f"cores{types}"
         )
     if record.variant.attention == "sdpa" and profile.by == "device" and not has_fused_attention(profile):
-        notes.append(
+        yield (
             "no fused kernel computes attention: scores are written to memory, and its products count among the others"
         )
-    if record.built and record.built.dequantize_calls:
-        share = percent(purpose_shares(profile).get("dequantize", 0.0))
-        notes.append(f"dequantizing is {share} of the {time_name}: {_dequantize_calls_text(record, profile)}")
-    recomputing = recompute_share(profile)
+    if built and built.dequantize_calls:
+        calls, times = unpacking_calls(profile), 3 if record.variant.checkpointing == "all" else 2
+        is_expected = calls == built.dequantize_calls
+        yield (
+            f"dequantizing is {percent(share_of(profile, 'dequantize'))} of the {time_name}: {calls:,} calls, "
+            + (f"{times} per weight" if is_expected else f"but {built.dequantize_calls:,} were expected")
+        )
     if recomputing >= NOTED_SHARE:
-        notes.append(f"{percent(recomputing)} of the {time_name} repeats forward passes, for gradient checkpointing")
+        yield f"{percent(recomputing)} of the {time_name} repeats forward passes, for gradient checkpointing"
     if record.learned:
-        notes.append(_learned_text(record.learned))
-    return notes
-
-
-def _dequantize_calls_text(record: FinetuneRecord, profile: Profile) -> str:
-    calls, expected = unpacking_calls(profile), cast("FinetuneFacts", record.built).dequantize_calls or 0
-    times = 3 if record.variant.checkpointing == "all" else 2
-    return f"{calls:,} calls, " + (f"{times} per weight" if calls == expected else f"but {expected:,} were expected")
+        yield _learned_text(record.learned)
 
 
 def _learned_text(learned: Learned) -> str:
@@ -205,46 +193,34 @@ def _learned_text(learned: Learned) -> str:
     )
 
 
-def _record(case: Case) -> FinetuneRecord:
-    return cast("FinetuneRecord", case.record)
-
-
 def _switch_advice(case: Case) -> str | None:
-    """Return the switch of the recipe that saves most kernel time; None if none saves much."""
-    profile = case.record.profile
-    if profile is not None and float32_share(profile) >= ADVISED_SHARE and _record(case).variant.base != "plain":
+    record = cast("FinetuneRecord", case.record)
+    if record.profile and float32_share(record.profile) >= ADVISED_SHARE and record.variant.base != "plain":
         return (
             f"Keep norms and output layer in 16 bit ({code('--prepare keep')}, the recipe qlora-bf16): products and "
             "attention then run on the tensor cores, and activations take half the bytes."
         )
-    if profile is not None and recompute_share(profile) >= ADVISED_SHARE:
+    if record.profile and recompute_share(record.profile) >= ADVISED_SHARE:
         return f"If memory allows it, {code('--checkpointing none')} saves repeating the forward passes."
     return None
 
 
-def _products_advice(case: Case) -> str:
-    larger = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
-    return _switch_advice(case) or larger
-
-
 def _dequantizing_advice(case: Case) -> str:
-    is_checkpointed = _record(case).variant.checkpointing == "all"
-    twice = (
-        f" {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
-        * is_checkpointed
-    )
-    return f"Dequantizing costs the same for any number of tokens: a larger batch amortizes it.{twice}"
+    advice = "Dequantizing costs the same for any number of tokens: a larger batch amortizes it."
+    if cast("FinetuneRecord", case.record).variant.checkpointing != "all":
+        return advice
+    return f"{advice} {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
 
 
 def _between_advice(case: Case) -> str:
-    """Return the advice on norms, activations, copies and casts."""
     return _switch_advice(case) or DEFAULT_ADVICE["small kernels"](case)
 
 
+LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
 ADVICE: Mapping[Bound, Callable[[Case], str]] = {
     "host": always("Fewer launches help: a larger batch or longer sequences do more work per launch."),
     "compute": always("It is near the limit of the arithmetic units: only fewer tokens or weights make it faster."),
-    "slow products": _products_advice,
+    "slow products": lambda case: _switch_advice(case) or LARGER,
     "dequantizing": _dequantizing_advice,
     "small kernels": _between_advice,
     "copies": _between_advice,

@@ -35,10 +35,7 @@ B_STD = 0.02
 
 
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
-    """Compare one sequence's gradients.
-
-    Args:
-        ids: [batch, length]; the first sequence is cut to at most POSITIONS.
+    """Compare the gradients of one sequence, cut to at most POSITIONS.
 
     Raises:
         WrongResultError: A loss or a gradient is not finite.
@@ -48,7 +45,7 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
 
     ids = ids[:1, :POSITIONS]
     with _first_layers(trainee.base) as layers, _random_b(trainee):
-        loss, gradients = _trainee_gradients(trainee, ids)
+        loss, gradients = _gradients(trainee.loss(ids), trainee.trained)
         reference = reference_model(trainee, layers)
         exact_loss, exact = _reference_gradients(reference, trainee, ids)
         _, plain = _reference_gradients(reference.to(getattr(torch, trainee.dtype)), trainee, ids)
@@ -97,8 +94,7 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 
 @contextmanager
 def _first_layers(base: Any) -> Iterator[int]:
-    """Cut the model to its first layers while the context is open; yield their number. Raises UnsupportedError if the
-    model does not keep its layers in one list."""
+    """Cut the model to its first layers while the context is open; yield their number."""
     from torch import nn
 
     decoder, config = base.get_decoder(), base.config.get_text_config()
@@ -111,7 +107,7 @@ def _first_layers(base: Any) -> Iterator[int]:
     ((name, layers),) = lists.items()
     count = config.num_hidden_layers
     least = min(LAYERS, count)
-    setattr(decoder, name, nn.ModuleList(list(layers)[:least]))
+    setattr(decoder, name, layers[:least])
     config.num_hidden_layers = least
     try:
         yield least
@@ -122,7 +118,6 @@ def _first_layers(base: Any) -> Iterator[int]:
 
 @contextmanager
 def _random_b(trainee: Trainee) -> Iterator[None]:
-    """Make the adapters' B matrices random while the context is open."""
     import torch
 
     generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
@@ -138,29 +133,23 @@ def _random_b(trainee: Trainee) -> Iterator[None]:
                 matrix.zero_()
 
 
-def _trainee_gradients(trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """Return loss and gradients of the variant, and clear the gradients of its weights."""
-    loss = trainee.loss(ids)
+def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, list[Tensor]]:
     loss.backward()
-    trained = trainee.trained
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    for parameter in trained:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    for parameter in parameters:
         parameter.grad = None
     return loss.item(), gradients
 
 
 def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
     """Return loss and gradients of the reference, in the order of the trainee's weights."""
-    loss = reference(input_ids=ids, labels=ids, use_cache=False).loss
-    loss.backward()
     parameters = dict(reference.named_parameters())
-    gradients = []
-    for name, parameter in trainee.model.named_parameters():
-        reference_name = name.removeprefix("base_model.model.").replace(".default.weight", "")
-        if parameter.requires_grad and (gradient := parameters[reference_name].grad) is not None:
-            gradients.append(gradient.detach().clone())
-    reference.zero_grad(set_to_none=True)
-    return loss.item(), gradients
+    trained = [
+        parameters[name.removeprefix("base_model.model.").replace(".default.weight", "")]
+        for name, parameter in trainee.model.named_parameters()
+        if parameter.requires_grad
+    ]
+    return _gradients(reference(input_ids=ids, labels=ids, use_cache=False).loss, trained)
 
 
 def reference_model(trainee: Trainee, layers: int) -> Any:
@@ -183,32 +172,26 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
             parent, _, last = name.rpartition(".")
             parameter.copy_(plain_weight(trainee.base.get_submodule(parent), last))
             parameter.requires_grad_(trainee.recipe.train == "full")
-    for name, module in list(trainee.base.named_modules()):
+    for name, module in trainee.base.named_modules():
         if hasattr(module, "lora_A"):
-            parent, _, last = name.rpartition(".")
-            adapted = _adapted(reference.get_submodule(name), module)
-            setattr(reference.get_submodule(parent), last, adapted)
+            _adapt(reference.get_submodule(name), module)
     return reference
 
 
-def _adapted(linear: nn.Module, module: Any) -> nn.Module:
-    """Return a linear layer with its adapter as three products."""
-    import torch
+def _adapt(linear: Any, adapted: Any) -> None:
+    """Give a linear layer the weights of an adapter, and add its two products to the layer's output."""
+    from torch.nn import Parameter
     from torch.nn.functional import linear as multiply
 
-    class Adapted(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = linear
-            self.lora_A = torch.nn.Parameter(module.lora_A["default"].weight.detach().float().clone())
-            self.lora_B = torch.nn.Parameter(module.lora_B["default"].weight.detach().float().clone())
+    scaling = adapted.scaling["default"]
+    for name in ("lora_A", "lora_B"):
+        setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))
 
-        def forward(self, hidden: Tensor) -> Tensor:
-            narrow = multiply(hidden, self.lora_A)
-            added: Tensor = self.linear(hidden) + module.scaling["default"] * multiply(narrow, self.lora_B)
-            return added
+    def add_adapter(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        added: Tensor = output + scaling * multiply(multiply(inputs[0], layer.lora_A), layer.lora_B)
+        return added
 
-    return Adapted()
+    linear.register_forward_hook(add_adapter)
 
 
 def plain_weight(module: Any, name: str) -> Tensor:
@@ -218,11 +201,10 @@ def plain_weight(module: Any, name: str) -> Tensor:
     kind = type(weight).__name__
     if kind == "Params4bit":
         return unpacked_nf4(weight)
+    plain: Tensor = weight.detach().float()
     if kind == "Int8Params":
         scales = weight.SCB if weight.SCB is not None else module.state.SCB
-        scaled: Tensor = weight.data.float() * (scales.float() / 127)[:, None]
-        return scaled
-    plain: Tensor = weight.detach().float()
+        plain = plain * (scales.float() / 127)[:, None]
     return plain
 
 

@@ -1,18 +1,77 @@
-"""Check that a recipe learns: loss on held-out text before and after some training steps."""
+"""Text on which recipes are trained, and the check that they learn: the loss on held-out text before and after.
+
+Token batches are windows of the shipped text, all different, the same for every variant: the loss on one constant batch
+falls with any recipe. Without a tokenizer the ids come from a seeded generator, which the record states.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.core.console import Terminal
 from benchmarker.workloads.finetune.record import Learned
-from benchmarker.workloads.finetune.token_batches import TokenText, on_device, windows
+from benchmarker.workloads.finetune.spec import FinetunePoint
 from benchmarker.workloads.finetune.trainee import Trainee
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+TEXT = "calibration.txt"
+BATCHES = 8
+BASE_LOSS_WINDOWS = 256, 4, 2
+"""Length, batch size and batches of the tokens on which the first loss is compared with the unquantized model's."""
+HELD_OUT_SHARE = 0.1
+"""Share of the text, at its end, that no step trains on."""
+RANDOM_IDS = 2**20
+"""Random ids: at least as many as the longest step reads."""
+
+
+@dataclass(frozen=True)
+class TokenText:
+    train: tuple[int, ...]
+    held_out: tuple[int, ...]
+    """Empty for random ids."""
+    source: str
+
+    def batches(self, point: FinetunePoint) -> list[list[list[int]]]:
+        return windows(self.train, point.seq_len, point.batch_size, BATCHES)
+
+
+def token_text(tokenizer: Any | None, vocabulary: int, *, seed: int) -> TokenText:
+    if tokenizer is None:
+        ids = tuple(random.Random(seed).choices(range(vocabulary), k=RANDOM_IDS))
+        return TokenText(ids, (), "random ids (no tokenizer)")
+    ids = tuple(tokenizer.encode(shipped_text(TEXT), add_special_tokens=False))
+    end = round(len(ids) * (1 - HELD_OUT_SHARE))
+    return TokenText(ids[:end], ids[end:], "shipped text")
+
+
+def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> list[list[list[int]]]:
+    total = length * batch_size * count
+    repeated = list(ids) * -(-total // len(ids))
+    rows = [repeated[start : start + length] for start in range(0, total, length)]
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[Tensor]:
+    import torch
+
+    return [torch.tensor(batch, device=device) for batch in batches]
+
+
+def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
+    digest = hashlib.sha256(f"{len(batches[0])} x {len(batches[0][0])}:".encode())
+    for batch in batches:
+        for row in batch:
+            digest.update(",".join(map(str, row)).encode() + b";")
+    return digest.hexdigest()
+
 
 SEEDS = (0, 1, 2)
 STEPS = 20
@@ -56,7 +115,6 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
 
 
 def _reset_adapters(trainee: Trainee, seed: int) -> None:
-    """Draw the adapters' initial values from a seed."""
     import torch
 
     torch.manual_seed(seed)
@@ -66,9 +124,7 @@ def _reset_adapters(trainee: Trainee, seed: int) -> None:
 
 
 def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
-    """Return the mean loss over batches of equal size, without a graph."""
     import torch
 
     with torch.no_grad():
-        losses = [loss(batch).item() for batch in batches]
-    return float(sum(losses) / len(losses))
+        return sum(loss(batch).item() for batch in batches) / len(batches)

@@ -20,6 +20,9 @@ from benchmarker.workloads.finetune.spec import (
 )
 from benchmarker.workloads.training.record import StepMemory, TrainingSample
 
+SWITCHES = ("base", "train", "checkpointing", "prepare", "optimizer", "attention")
+"""Switches of a recipe, whatever it trains."""
+
 
 class FinetuneDemand(Demand):
     """FLOPs of one step, by formula."""
@@ -157,15 +160,8 @@ class FinetuneRecord(RunRecord):
     @property
     def form(self) -> dict[str, str]:
         variant = self.variant
-        return {
-            "base": variant.base,
-            "train": variant.train,
-            "checkpointing": variant.checkpointing,
-            "prepare": variant.prepare,
-            "optimizer": variant.optimizer,
-            "attention": variant.attention,
-            "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none",
-        }
+        switches = {name: getattr(variant, name) for name in SWITCHES}
+        return {**switches, "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none"}
 
     @property
     def family(self) -> str:

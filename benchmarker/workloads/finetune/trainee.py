@@ -1,23 +1,34 @@
-"""A loaded model made trainable by peft and transformers, with every switch of the recipe.
+"""A loaded model made trainable by peft and transformers, its facts, and the FLOPs of a training step.
 
 Frozen weights stay as the loader stored them, except with `prepare: peft`: peft's `prepare_model_for_kbit_training`
 converts everything that is not quantized to float32 (norms, embedding, output layer), and activations follow. With
 `keep` they are unchanged, and autocast multiplies the float32 adapters in the model's type.
+
+    linear    = tokens * (4 * frozen + 6 * trained)
+    attention = 3.5 * 4 * batch * heads * head_dim * layers * S (S + 1) / 2
+    recompute = tokens * 2 * checkpointed + attention / 3.5             with gradient checkpointing
+
+A frozen weight costs 2 FLOPs per token forward and 2 for the gradient of its input; a trained weight 2 more for its own
+gradient. The common "6 N per token" counts gradients that LoRA does not compute, and is 1.5 times too much. Backward
+through attention is 2.5 times forward (Dao, arXiv 2307.08691, section 4). linear + attention are model FLOPs, those of
+MFU; with recompute they are hardware FLOPs, those of HFU (Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B). The
+embedding is a look-up; norms and elementwise work do not count.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarker.core.errors import SpecError, did_you_mean
+from benchmarker.core.errors import SpecError, did_you_mean, installed_version
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import is_linear, module_tensors, storage_bytes, weights_of
 from benchmarker.schema.base import DType
-from benchmarker.workloads.finetune.spec import ALL_LINEAR, Recipe
-from benchmarker.workloads.finetune.training_flops import ModelAttention
+from benchmarker.workloads.finetune.record import DTypes, FinetuneDemand, FinetuneFacts
+from benchmarker.workloads.finetune.spec import ALL_LINEAR, FinetunePoint, Recipe
 from benchmarker.workloads.training.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
@@ -30,9 +41,8 @@ CHECKPOINT_FUNCTION = "_gradient_checkpointing_func"
 """Attribute of a checkpointed layer that holds transformers' checkpointing function."""
 
 
-@dataclass(frozen=True)
-class Linears:
-    """Weights of linear layers, counted before adapters are added."""
+class Linears(NamedTuple):
+    """Linear layers, before adapters are added."""
 
     total: int
     """All weights; those of the output layer too, tied or not, since it is multiplied."""
@@ -46,7 +56,6 @@ class Linears:
 class Trainee:
     recipe: Recipe
     model: Any
-    """Returns logits and a loss."""
     base: Any
     """The model without peft's outer wrapper."""
     linears: Linears
@@ -58,23 +67,14 @@ class Trainee:
     def trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    @property
-    def is_autocast(self) -> bool:
-        """True if products use the model's type whatever their operands' type."""
-        if self.dtype == "float32":
-            return False
-        is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
-        return is_mixed or self.recipe.prepare == "autocast"
-
     def around(self) -> AbstractContextManager[Any]:
-        return autocast(self.device.torch_name, self.dtype) if self.is_autocast else nullcontext()
+        """Return the context in which products use the model's type whatever their operands' type, if they do."""
+        is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
+        is_autocast = is_mixed or self.recipe.prepare == "autocast"
+        return autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext()
 
     def loss(self, ids: Tensor) -> Tensor:
-        """Return the mean cross entropy of each next token, with its graph.
-
-        Args:
-            ids: [batch, length]
-        """
+        """Return the mean cross entropy of each next token of ids [batch, length], with its graph."""
         with self.around():
             loss: Tensor = self.model(input_ids=ids, labels=ids, use_cache=False).loss
         return loss
@@ -98,41 +98,34 @@ class Trainee:
         for module in self.model.modules():
             yield from (tensor for tensor in module_tensors(module) if id(tensor) not in trained)
 
-    @property
-    def weight_bytes(self) -> int:
-        return storage_bytes(self.frozen_tensors())
-
     def wrap_recomputing(self, step: TrainingStep) -> None:
-        """Annotate repeated forward passes in profiled steps."""
         for module in self.model.modules():
-            function = getattr(module, CHECKPOINT_FUNCTION, None)
-            if function is not None:
-                original = getattr(function, "original", function)
-                setattr(module, CHECKPOINT_FUNCTION, _Annotated(original, step))
+            checkpoint = getattr(module, CHECKPOINT_FUNCTION, None)
+            if checkpoint is not None:
+                # A wrapper of an earlier step is replaced.
+                original = getattr(checkpoint, "original", checkpoint)
+                setattr(module, CHECKPOINT_FUNCTION, _annotated(original, step))
 
 
-class _Annotated:
-    def __init__(self, original: Callable[..., Any], step: TrainingStep) -> None:
-        self.original = original
-        self._step = step
+def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[..., Any]:
+    def checkpoint(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        return original(step.recomputing(function), *arguments, **named)
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return self.original(self._step.recomputing(function), *arguments, **named)
+    checkpoint.original = original  # type: ignore[attr-defined]
+    return checkpoint
 
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
-    """Make a loaded model trainable, in place.
-
-    Args:
-        dtype: Type of weights that are not quantized.
-        seed: Seed of the adapters' initial values.
-
-    Raises:
-        SpecError: The model has no linear layer, or none of the named ones.
-    """
+    """Make a loaded model trainable, in place. Raises SpecError if it has no linear layer, or no named one."""
     import torch
 
-    linears = count_linears(model)
+    head = model.get_output_embeddings()
+    modules = [module for module in model.modules() if is_linear(module)]
+    linears = Linears(
+        total=sum(map(weights_of, modules)),
+        in_layers=sum(weights_of(module) for module in modules if module is not head),
+        packed=sum(type(module).__name__ == "Linear4bit" for module in modules),
+    )
     _check_targets(model, recipe)
     model.config.use_cache = False
     model.requires_grad_(recipe.train == "full")
@@ -157,8 +150,7 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
 
 
 def _check_targets(model: Any, recipe: Recipe) -> None:
-    """Raise SpecError for a model without linear layers, or a target that no layer has; peft would ignore the latter
-    if another target matches."""
+    """Raise SpecError for a model without linear layers, or a target without a layer, which peft may ignore."""
     head = model.get_output_embeddings()
     names = {name for name, module in model.named_modules() if is_linear(module) and module is not head}
     if not names:
@@ -178,13 +170,10 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
 
     from benchmarker.checkpoints.read_model import undisturbed
 
-    targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
     settings = LoraConfig(
         r=recipe.rank,
         lora_alpha=2 * recipe.rank,
-        lora_dropout=0.0,
-        target_modules=targets,
-        bias="none",
+        target_modules=recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(","),
         task_type="CAUSAL_LM",
     )
     # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
@@ -192,17 +181,115 @@ def _with_adapters(model: Any, recipe: Recipe) -> Any:
         return get_peft_model(model, settings)
 
 
-def count_linears(model: Any) -> Linears:
-    head = model.get_output_embeddings()
-    linears = [module for module in model.modules() if is_linear(module)]
-    return Linears(
-        total=sum(weights_of(module) for module in linears),
-        in_layers=sum(weights_of(module) for module in linears if module is not head),
-        packed=sum(type(module).__name__ == "Linear4bit" for module in linears),
+def built_facts(
+    trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
+) -> FinetuneFacts:
+    """Return the facts of a trainee; without a step, types and optimizer state are unknown.
+
+    Args:
+        optimizer: After its first step.
+        ids: A batch, [batch, length], for a forward pass that shows the types.
+        frozen: Hash of the frozen weights before the first step; None if all weights are trained.
+    """
+    import torch
+
+    recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
+    is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
+    matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
+    checkpointed = linears.in_layers + (matrices if is_lora else 0) if is_checkpointed else 0
+    values = [value for state in (optimizer.state if optimizer else {}).values() for value in state.values()]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return FinetuneFacts(
+        trained_parameters=sum(parameter.numel() for parameter in trained),
+        trained_linear_weights=matrices,
+        frozen_linear_weights=linears.total if is_lora else 0,
+        checkpointed_linear_weights=checkpointed,
+        weight_bytes=storage_bytes(trainee.frozen_tensors()),
+        trained_bytes=2 * sum(map(_bytes, trained)) + sum(map(_bytes, tensors)),
+        adapted_layers=sum(hasattr(module, "lora_A") for module in trainee.model.modules()),
+        dequantize_calls=(3 if is_checkpointed else 2) * linears.packed if linears.packed else None,
+        dtypes=DTypes() if ids is None else _seen_dtypes(trainee, tensors, ids),
+        frozen_sha256=frozen,
+        peft=installed_version("peft") if is_lora else None,
     )
 
 
-def attention_of(model: Any) -> ModelAttention:
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
+    """Run one forward pass and return the types in it, and those of weights and optimizer state."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+    from torch.overrides import TorchFunctionMode
+
+    head = trainee.base.get_output_embeddings()
+    inputs: list[str] = []
+    queries: list[str] = []
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is scaled_dot_product_attention:
+                queries.append(_dtype_name(args[0]))
+            return function(*args, **(kwargs or {}))
+
+    handle = head.register_forward_pre_hook(lambda module, arguments: inputs.append(_dtype_name(arguments[0])))
+    try:
+        with torch.no_grad(), Watching():
+            trainee.loss(ids)
+    finally:
+        handle.remove()
+    norm = next((module for module in trainee.base.modules() if "Norm" in type(module).__name__), None)
+    # Tensors of one number are step counts.
+    moment = next((tensor for tensor in state if tensor.numel() > 1), None)
+    return DTypes(
+        head_input=inputs[0] if inputs else None,
+        head_weight=_dtype_name(head.weight),
+        attention_query=queries[-1] if queries else None,
+        norm_weight=None if norm is None else _dtype_name(norm.weight),
+        trained=_dtype_name(trainee.trained[0]),
+        optimizer_state=None if moment is None else _dtype_name(moment),
+    )
+
+
+def frozen_sha256(trainee: Trainee) -> str | None:
+    """Return a hash of the frozen weights, which any single change alters; None if all weights are trained."""
+    import torch
+
+    if trainee.recipe.train == "full":
+        return None
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for tensor in trainee.frozen_tensors():
+            flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
+            words = flat.view(torch.int32) if flat.numel() % 4 == 0 and flat.data_ptr() % 4 == 0 else flat
+            # One sum does not detect a swap of two words; the second sum skips every other word.
+            digest.update(f"{words.sum(dtype=torch.int64).item()},{words[::2].sum(dtype=torch.int64).item()};".encode())
+    return digest.hexdigest()
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def attention_pair_flops(model: Any) -> int:
+    """Return the FLOPs of attention's forward pass per pair of positions: 4 * layers * heads * head_dim."""
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return ModelAttention(config.num_hidden_layers, config.num_attention_heads, head_dim)
+    return int(4 * config.num_hidden_layers * config.num_attention_heads * head_dim)
+
+
+def demand_of(facts: FinetuneFacts, pair_flops: int, point: FinetunePoint) -> FinetuneDemand:
+    sequences = point.batch_size * point.accumulate
+    tokens = sequences * point.seq_len
+    linear = tokens * (4 * facts.frozen_linear_weights + 6 * facts.trained_linear_weights)
+    pairs = point.seq_len * (point.seq_len + 1) // 2
+    forward = sequences * pair_flops * pairs
+    checkpointed = facts.checkpointed_linear_weights
+    return FinetuneDemand(
+        flops=linear + round(3.5 * forward),
+        linear_flops=linear,
+        recompute_flops=tokens * 2 * checkpointed + forward if checkpointed else 0,
+        tokens=tokens,
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.files import folder_fingerprint, shipped_shape
+from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.formatting import GIB
@@ -17,7 +15,7 @@ from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, FinetuneRecord, FinetuneVariantFacts
+from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training.record import StepPart
@@ -29,23 +27,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
-"""Endings of the files that are read from a model's folder."""
-OPTIMIZER_PACKAGES = {"adamw8bit": "bitsandbytes", "paged-adamw8bit": "bitsandbytes"}
-
-
-def _matmul_share(
-    flops_of: Callable[[FinetuneCell], int | None],
-) -> Callable[[FinetuneRecord, FinetuneCell], float | None]:
-    """Return a function for the share of the matmul rate that the same process measured."""
-
-    def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
-        flops = flops_of(cell)
-        if not record.limits or flops is None or not cell.samples:
-            return None
-        latency_s = median(sample.latency_s for sample in cell.samples)
-        return flops / latency_s / record.limits.matmul_flops_per_s
-
-    return of_cell
+"""Endings of the files that are read from a model's folder; there is no chat template."""
 
 
 def _part_metric(part: StepPart, formula: str) -> Metric:
@@ -60,16 +42,15 @@ def _part_metric(part: StepPart, formula: str) -> Metric:
     )
 
 
-def _share_metric(name: str, heading: str, formula: str, flops_of: Callable[[FinetuneCell], int | None]) -> Metric:
-    return Metric(
-        name=name,
-        heading=heading,
-        unit="",
-        scale=100.0,
-        better="higher",
-        formula=formula,
-        of_cell=_matmul_share(flops_of),
-    )
+def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], int]) -> Metric:
+    def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
+        if not record.limits or not cell.demand or not cell.samples:
+            return None
+        latency_s = median(sample.latency_s for sample in cell.samples)
+        return flops_of(cell.demand) / latency_s / record.limits.matmul_flops_per_s
+
+    heading = f"{name.upper()} %"
+    return Metric(name, heading=heading, unit="", scale=100.0, better="higher", formula=formula, of_cell=of_cell)
 
 
 def _memory_metric(name: str, formula: str, of_cell: Callable[[FinetuneRecord, FinetuneCell], int | None]) -> Metric:
@@ -85,11 +66,6 @@ def _memory_metric(name: str, formula: str, of_cell: Callable[[FinetuneRecord, F
     )
 
 
-def _frozen_bytes(facts: FinetuneFacts) -> int | None:
-    """Return the bytes of frozen weights; None if every weight is trained, when only a few constants are left."""
-    return facts.weight_bytes if facts.frozen_linear_weights else None
-
-
 METRICS = (
     Metric(
         name="tokens",
@@ -102,17 +78,15 @@ METRICS = (
     ),
     _share_metric(
         "mfu",
-        "MFU %",
         "tokens * (4 * frozen + 6 * trained linear weights) + 3.5 * attention's forward pass, divided by the seconds "
         "of a step and by the matmul rate that the same process measured",
-        lambda cell: cell.demand.flops if cell.demand else None,
+        lambda demand: demand.flops,
     ),
     _share_metric(
         "hfu",
-        "HFU %",
         "MFU with the FLOPs that gradient checkpointing repeats: tokens * 2 * linear weights of the checkpointed "
         "layers, and attention's forward pass once more",
-        lambda cell: cell.demand.flops + cell.demand.recompute_flops if cell.demand else None,
+        lambda demand: demand.flops + demand.recompute_flops,
     ),
     _part_metric("forward", "seconds of the forward passes of a step that waits for the device after each part"),
     _part_metric("backward", "seconds of the backward passes of the same step, recomputation included"),
@@ -121,7 +95,8 @@ METRICS = (
         "weights",
         "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every weight "
         "is trained",
-        lambda record, cell: _frozen_bytes(record.built) if record.built else None,
+        # If every weight is trained, only a few constants are left.
+        lambda record, cell: record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None,
     ),
     _memory_metric(
         "trained",
@@ -195,10 +170,9 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             raise SpecError("--chat-template: wraps a prompt, and there is none; leave it out")
         if job.procedure.energy:
             raise SpecError("--energy: is not counted for fine-tuning; leave it out")
-        packages = {"peft"} if recipe.train == "lora" else set[str]()
-        if recipe.optimizer in OPTIMIZER_PACKAGES:
-            packages.add(OPTIMIZER_PACKAGES[recipe.optimizer])
-        for package in sorted(packages):
+        packages = ["bitsandbytes"] if recipe.optimizer in ("adamw8bit", "paged-adamw8bit") else []
+        packages += ["peft"] if recipe.train == "lora" else []
+        for package in packages:
             if installed_version(package) is None:
                 hint = install_hint("finetune")
                 raise MissingLibraryError(f"{name}: the library '{package}' is not installed; {hint}")
@@ -230,14 +204,8 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
 
     def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
         """Return the fingerprint of a model's folder or shipped shape; empty for a model of the hub."""
-        # A name that is too long for a folder is refused later.
-        with contextlib.suppress(OSError, ValueError):
-            folder: Path | None = Path(job.model.id).expanduser()
-            if folder is not None and not folder.is_dir():
-                folder = shipped_shape(job.model.id)
-            fingerprint = folder_fingerprint(folder, MODEL_FILES) if folder else None
-            return {f"model {job.model.id}": fingerprint} if fingerprint else {}
-        return {}
+        fingerprint = model_fingerprint(job.model.id, MODEL_FILES)
+        return {f"model {job.model.id}": fingerprint} if fingerprint else {}
 
     def look_for(self, job: FinetuneJob) -> str | None:
         return look_for(job.model)

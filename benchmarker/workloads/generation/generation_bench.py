@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import BenchmarkerError, UnsupportedError, first_line
+from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
-from benchmarker.hardware.device import Device, kind_of, one_of_several
+from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
@@ -27,13 +28,12 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.forms import form_of
-from benchmarker.workloads.generation.generation_job import model_fingerprint
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, make_prompt
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point
-from benchmarker.workloads.session import Session, refuse_other_commit
+from benchmarker.workloads.session import Session, refuse_other_commit, tried
 
 if TYPE_CHECKING:
     from benchmarker.quality.judge import Plan
@@ -174,9 +174,6 @@ def _say_loaded(facts: LoadFacts | None, checkpoint: Checkpoint, session: Sessio
         )
 
 
-Found = TypeVar("Found")
-
-
 def kernels_counted(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
@@ -187,7 +184,7 @@ def kernels_counted(
     last = record.last_good
     if last is None or benchmarker.device.kind == "cpu":
         return {}
-    counted = _tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
+    counted = tried(lambda: _counted(record, job.points()[last], benchmarker), benchmarker.device)
     if isinstance(counted, Missing):
         terminal.line(f"kernels not counted: {counted.reason}")
         return {"no_profile": counted}
@@ -228,7 +225,7 @@ def profiled(
     whole = job.points()[last]
     point = whole._replace(new_tokens=min(whole.new_tokens, job.procedure.profile_tokens))
     terminal.line(f"profiling one generation of {point.new_tokens} tokens")
-    profile = _tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
+    profile = tried(lambda: _profile(point, benchmarker, path), benchmarker.device)
     if isinstance(profile, Missing):
         terminal.line(f"no profile: {profile.reason}")
         return {"no_profile": profile}
@@ -268,7 +265,7 @@ def with_energy(
         return {}
     point = job.points()[last]
     terminal.line("counting the energy of the last cell")
-    energy = _tried(lambda: _energy(point, benchmarker), benchmarker.device)
+    energy = tried(lambda: _energy(point, benchmarker), benchmarker.device)
     if isinstance(energy, Missing):
         terminal.line(f"no energy: {energy.reason}")
         return {"no_energy": energy}
@@ -295,7 +292,7 @@ def step_checked(
     last = record.last_good
     if last is None:
         return {}
-    checked = _tried(lambda: _step_divergence(job.points()[last], record.cells[last], benchmarker), benchmarker.device)
+    checked = tried(lambda: _step_divergence(job.points()[last], record.cells[last], benchmarker), benchmarker.device)
     if isinstance(checked, Missing):
         terminal.line(f"step not checked: {checked.reason}")
         return {"no_step_divergence": checked}
@@ -325,15 +322,3 @@ def _with_verdict(cell: GenerationCell, checked: StepDivergence) -> GenerationCe
     return cell.model_copy(
         update={"status": "invalid", "error_kind": "wrong_result", "reason": wrong_step_words(checked)}
     )
-
-
-def _tried(work: Callable[[], Found], device: Device) -> Found | Missing:
-    try:
-        return work()
-    except Exception as error:
-        if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
-            raise
-        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
-    # Outside the except block, whose traceback keeps the failed generation's tensors alive.
-    device.release()
-    return missing

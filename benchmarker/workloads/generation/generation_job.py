@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarker.checkpoints.files import fingerprint, folder_fingerprint, shipped_shape
+from benchmarker.checkpoints.files import fingerprint, model_fingerprint
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES
@@ -19,9 +19,6 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.workloads.generation.forms import engine_options, form_of
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 from benchmarker.workloads.generation.spec import GenerationJob, Point
-
-MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
-"""Endings of the files of a model's folder that are read."""
 
 
 def key_parts(job: GenerationJob) -> dict[str, Any]:
@@ -118,20 +115,6 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
             files = ((path, path.stat()) for path in folder.iterdir() if path.is_file())
             return sorted((path.name, status.st_size, status.st_mtime_ns) for path, status in files)
     return []
-
-
-def model_fingerprint(model_id: str) -> str | None:
-    """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
-    # Looking up a name that is too long for a path is an error; it is no folder.
-    with contextlib.suppress(OSError, ValueError):
-        folder = Path(model_id).expanduser()
-        if folder.is_file():
-            return fingerprint(folder)
-        if not folder.is_dir():
-            shipped = shipped_shape(model_id)
-            return folder_fingerprint(shipped, MODEL_FILES) if shipped else None
-        return folder_fingerprint(folder, MODEL_FILES)
-    return None
 
 
 IDLE = {

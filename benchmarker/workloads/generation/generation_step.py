@@ -15,7 +15,6 @@ from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
-from benchmarker.measure.repeat import Measured
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
@@ -182,9 +181,7 @@ class SourceBenchmarker(Nothing):
         """Surround the timed repeats; events such as a recompilation raise UnsupportedError."""
         return self.source.timed()
 
-    def measured(
-        self, cell: GenerationCell, step: GenerationStep, measured: Measured[GenerationSample]
-    ) -> dict[str, Any]:
+    def measured(self, cell: GenerationCell, step: GenerationStep) -> dict[str, Any]:
         """Return fields of the cell from engine and step.
 
         Raises:
@@ -192,17 +189,15 @@ class SourceBenchmarker(Nothing):
         """
         self.source.check()
         return {
-            **self._peaks(cell.memory, step, measured),
+            **self._peaks(cell, step),
             "step": self.source.step_facts(),
             "first_tokens": step.first_tokens,
-            "flags": (*measured.flags, *sorted(step.flags)),
+            "flags": (*cell.flags, *sorted(step.flags)),
         }
 
-    def _peaks(
-        self, memory: Memory, step: GenerationStep, measured: Measured[GenerationSample]
-    ) -> dict[str, tuple[GenerationSample, ...] | Memory]:
+    def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory of a cell, for the process that makes the tokens and for each of several GPUs."""
-        peak_bytes, samples = self.source.peak_bytes(), measured.samples
+        peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
         if peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)

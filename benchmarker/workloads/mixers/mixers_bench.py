@@ -119,7 +119,7 @@ class MixersBench(OperationBench[MixerImplementation]):
         self._ready = None
         return ModelStep(self.implementation, self._subject, point, self.device)
 
-    def measured(self, cell: MixersCell, step: Any, measured: Any) -> Mapping[str, Any]:  # noqa: ARG002
+    def measured(self, cell: MixersCell, step: Any) -> Mapping[str, Any]:
         return {"passes": step.passes()} if cell.mode == TRAINING else {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002

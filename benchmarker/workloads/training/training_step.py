@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.hardware.device import Device
-from benchmarker.profiling.trace_events import section_mark
+from benchmarker.profiling.trace import section_mark
 from benchmarker.workloads.training.record import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
 
 if TYPE_CHECKING:
@@ -40,13 +40,7 @@ class TrainingStep:
         accumulate: int = 1,
         parts: bool = True,
     ) -> None:
-        """Store loss and optimizer.
-
-        Args:
-            loss: Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph.
-            accumulate: Micro-batches per step.
-            parts: Follow each timed step by a step whose parts are timed.
-        """
+        """Store the loss of the next micro-batch, and whether a second step times the parts."""
         self.loss = loss
         self._optimizer = optimizer
         self._device = device
@@ -77,7 +71,6 @@ class TrainingStep:
         return times
 
     def profiled(self) -> TrainingSample:
-        """Run one step with annotated parts, for `measure.profile_repeat.profile_step`."""
         from torch.profiler import record_function
 
         @contextmanager
@@ -93,9 +86,10 @@ class TrainingStep:
 
     def memory(self) -> StepMemory:
         """Run one step and read the allocator around each part; kept bytes after the first forward pass."""
+        import torch
+
         device = self._device
-        before = _allocated_bytes(device)
-        if before is None:
+        if device.kind == "cpu":
             self._run(lambda part: nullcontext())
             return StepMemory()
         peaks: dict[StepPart, int] = {}
@@ -108,10 +102,10 @@ class TrainingStep:
             device.synchronize()
             peaks[part] = max(peaks.get(part, 0), device.peak().allocated_bytes or 0)
             if part != "forward" or part not in after:
-                after[part] = _allocated_bytes(device) or 0
+                after[part] = torch.cuda.memory_allocated(device.torch_name)
 
         device.synchronize()
-        before = _allocated_bytes(device) or 0
+        before = torch.cuda.memory_allocated(device.torch_name)
         self._run(watched)
         return StepMemory(
             before_bytes=before,
@@ -174,9 +168,3 @@ def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.split(":")[0], dtype=getattr(torch, dtype))
-
-
-def _allocated_bytes(device: Device) -> int | None:
-    import torch
-
-    return None if device.kind == "cpu" else torch.cuda.memory_allocated(device.torch_name)

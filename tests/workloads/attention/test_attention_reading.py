@@ -6,7 +6,6 @@ from statistics import median
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run
@@ -17,6 +16,7 @@ from benchmarker.report.explanations import explained_blocks
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.operation.record import OperationSample, SeenKernel
+from tests.jobs import read_job
 
 LENGTHS = (64, 128, 256, 512)
 LIMITS = Limits(

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
-from benchmarker.execution.job_file import result_key
+from benchmarker.execution.jobs import result_key
 from benchmarker.execution.single_run import Run
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect
 from benchmarker.workloads.attention.record import AttentionRecord
+from tests.jobs import read_job
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHAPE = ("--seq-len", "128", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu")

@@ -6,7 +6,6 @@ from contextlib import closing
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
@@ -19,6 +18,7 @@ from benchmarker.schema.record_io import collect
 from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench, read_variables
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint
 from benchmarker.workloads.context_parallel.splittings import devices_of
+from tests.jobs import read_job
 
 SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits")

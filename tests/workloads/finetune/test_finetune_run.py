@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
@@ -22,9 +21,9 @@ from benchmarker.schema.record_io import collect
 from benchmarker.workloads.finetune.gradient_check import check_gradients, unpacked_nf4, wrong
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
-from benchmarker.workloads.finetune.trainee import make_trainee
-from benchmarker.workloads.finetune.trainee_facts import frozen_sha256
+from benchmarker.workloads.finetune.trainee import frozen_sha256, make_trainee
 from benchmarker.workloads.training.training_step import TrainingStep
+from tests.jobs import read_job
 
 ASKED = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")
 SHORT = ("--runs", "2", "--warmup", "1", "--warmup-limit", "1", "--no-limits", "--no-profile")

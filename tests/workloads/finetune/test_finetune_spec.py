@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.config_io import read_experiment
+from benchmarker.workloads.finetune.learning_check import TokenText, inputs_sha256, token_text, windows
 from benchmarker.workloads.finetune.record import FinetuneFacts
 from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
-from benchmarker.workloads.finetune.token_batches import TokenText, inputs_sha256, token_text, windows
-from benchmarker.workloads.finetune.training_flops import ModelAttention, demand_of
+from benchmarker.workloads.finetune.trainee import demand_of
+from tests.jobs import read_job
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 MODEL = ("--model", "qwen3-small", "--dtype", "float32")
@@ -70,7 +70,7 @@ def facts(**values):
 
 def test_a_frozen_weight_costs_four_operations_a_token_and_a_trained_one_six():
     lora = facts(frozen_linear_weights=1000, trained_linear_weights=10)
-    demand = demand_of(lora, ModelAttention(2, 3, 5), FinetunePoint(seq_len=4, batch_size=2, accumulate=3))
+    demand = demand_of(lora, 4 * 2 * 3 * 5, FinetunePoint(seq_len=4, batch_size=2, accumulate=3))
     tokens, sequences, pairs = 24, 6, 10
     attention = 4 * 2 * 3 * 5 * sequences * pairs
     assert demand.tokens == tokens
@@ -81,7 +81,7 @@ def test_a_frozen_weight_costs_four_operations_a_token_and_a_trained_one_six():
 
 def test_checkpointing_computes_its_layers_forward_once_more():
     both = facts(frozen_linear_weights=1000, trained_linear_weights=10, checkpointed_linear_weights=910)
-    demand = demand_of(both, ModelAttention(1, 1, 1), FinetunePoint(seq_len=4, batch_size=1, accumulate=1))
+    demand = demand_of(both, 4, FinetunePoint(seq_len=4, batch_size=1, accumulate=1))
     assert demand.recompute_flops == 4 * 2 * 910 + 4 * 10
 
 

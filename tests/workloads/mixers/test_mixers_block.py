@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
 from benchmarker.core.stats import Ratio
@@ -32,6 +31,7 @@ from benchmarker.workloads.mixers.spec import (
     shipped_bytes,
 )
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.jobs import read_job
 
 POINT = LengthPoint(32, 2, "training_step")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.cli.run_command import read_job
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError
@@ -24,6 +23,7 @@ from benchmarker.workloads.mixers.mixers_reading import SoftmaxRatio, crossing_t
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.operation.spec import LengthPoint
+from tests.jobs import read_job
 from tests.records import environment
 
 CONFIGS = Path(__file__).parents[3] / "configs"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline
-from benchmarker.report.charts.curves import curve_chart
-from benchmarker.report.charts.rounds import board_chart, rounds_chart
+from benchmarker.report.charts.curves import board_chart, curve_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
 from benchmarker.report.charts.style import Chart, Series, series_of

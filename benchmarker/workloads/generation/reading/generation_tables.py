@@ -9,7 +9,7 @@ from dataclasses import replace
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.report.captions import each, in_brackets, machine_lines
+from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts

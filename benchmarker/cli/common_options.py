@@ -1,4 +1,4 @@
-"""Values of options for a shell's completion: fixed names, and names in the files on the command line.
+"""Options that several commands have, and the values that a shell completes: fixed names, and names in files.
 
 An unreadable file completes to nothing, because an error message would break the command line.
 """
@@ -6,35 +6,41 @@ An unreadable file completes to nothing, because an error message would break th
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from benchmarker.core.errors import BenchmarkerError
 
+Records = Annotated[list[Path], typer.Argument(help="Records, or folders of records.")]
+Force = Annotated[bool, typer.Option("--force", help="Compare records that differ in device, model or versions.")]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N (also on ROCm).")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the output of the libraries.")]
+Revision = Annotated[str | None, typer.Option(help="Hub branch, tag or commit.")]
+LoadFormat = Annotated[str, typer.Option(help="auto, or dummy for random weights.")]
+KeyValues = Annotated[list[str] | None, typer.Option(help="Option of the quantization, as key=value; may be repeated.")]
+EngineName = Annotated[str, typer.Argument(help="Name in 'benchmarker engine list'.")]
+
 
 def quantizations() -> list[str]:
-    """Return the values of `--quant`."""
     from benchmarker.quantization.registry import LOADERS
 
     return list(LOADERS)
 
 
 def engines() -> list[str]:
-    """Return the values of `--engine`."""
     from benchmarker.engines.registry import ENGINES
 
     return list(ENGINES)
 
 
 def model_engines() -> list[str]:
-    """Return the engines that run a model in this process, as `benchmarker generate` does."""
     from benchmarker.engines.registry import MODEL_ENGINES
 
     return list(MODEL_ENGINES)
 
 
 def variants(ctx: typer.Context) -> list[str]:
-    """Return the names of the variants in the config on the command line."""
     from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 
     config = ctx.params.get("config")
@@ -47,8 +53,7 @@ def variants(ctx: typer.Context) -> list[str]:
     return [variant.name for variant in experiment.variants]
 
 
-def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the columns of the records on the command line, each after the columns that are typed already."""
+def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     from benchmarker.report.compare import column_choices, compare
 
     # The line is incomplete: its words are not assigned to the argument yet.

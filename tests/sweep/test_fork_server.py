@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarker.execution import fork_server
-from benchmarker.sweep.starter import ChildProcess, Starter
+from benchmarker.sweep import fork_server
+from benchmarker.sweep.fork_server import ChildProcess, Starter
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every child is started anew")
 

@@ -1,12 +1,10 @@
-"""Rule that ends a sweep: the width of the intervals, never a verdict.
+"""Rule by which a sweep adds rounds: the width of the intervals, never a verdict.
 
 Continuing until a difference is found would find differences that do not exist. Variants whose steps wait for the host
 keep intervals as wide as the host makes them, and do not extend the sweep.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.console import Terminal
@@ -21,23 +19,14 @@ NARROW = 0.04
 """Relative width of a speed-up's interval below which no more rounds are needed."""
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Relative widths of the speed-ups' intervals by variant: the widest of its cells."""
+def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Compute the relative width of each variant's widest interval of a speed-up.
 
-    device: dict[str, float]
-    host: dict[str, float]
-    """Variants whose steps wait for the host."""
-
-    @property
-    def widest(self) -> float | None:
-        """Widest interval that more rounds can narrow. None with fewer than three rounds."""
-        return max(self.device.values(), default=None)
-
-
-def widths_of(sweep: Sweep, baseline: str) -> Widths:
-    """Compute the widths from the records in the sweep's folder."""
-    widths = Widths({}, {})
+    Returns:
+        The widths of variants that the device limits, and of those whose steps wait for the host.
+    """
+    device: dict[str, float] = {}
+    host: dict[str, float] = {}
     try:
         records = [record for record in collect([sweep.folder]).records if record.sweep == sweep.started_at]
         results = results_of_records(records, sweep_baseline=baseline, force=True) if records else None
@@ -48,43 +37,39 @@ def widths_of(sweep: Sweep, baseline: str) -> Widths:
         if results is None or ratio is None or ratio.low is None or ratio.high is None:
             continue
         variant = results.members[row.variant][0].variant.name
-        side = widths.host if _waits_for_host(sweep, variant) else widths.device
+        job = sweep.jobs[variant]
+        is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
+        waits_for_host = is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES
+        side = host if waits_for_host else device
         side[variant] = max(side.get(variant, 0.0), (ratio.high - ratio.low) / ratio.value)
-    return widths
+    return device, host
 
 
 def more_rounds(
-    sweep: Sweep, baseline: str, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
+    sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
     """Return the new number of rounds; the present one if that is enough, or no more are allowed.
 
     Args:
         limit: Largest number of rounds; None if none are added.
         count: Rounds that are added at once.
-        is_late: Whether the time for added rounds (--max-time) is up.
     """
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
-    widths = widths_of(sweep, baseline)
-    is_wide = widths.widest is not None and widths.widest >= NARROW
+    widths, host_widths = widths_of(sweep, baseline)
+    widest = max(widths.values(), default=None)
+    is_wide = widest is not None and widest >= NARROW
     increased = min(limit, rounds + count)
     if is_wide and not is_late and increased > rounds:
-        terminal.line(f"the widest interval is {_half(widths.widest)}: adding rounds, up to {increased}")
+        terminal.line(f"the widest interval is {_half(widest)}: adding rounds, up to {increased}")
         return increased
-    for variant, width in widths.host.items():
+    for variant, width in host_widths.items():
         terminal.line(f"{variant}: host-bound, {_half(width)}")
-    if widths.widest is not None:
+    if widest is not None:
         reason = f"; --max-time {sweep.settings.max_time_s:g} is up" if is_wide and is_late else ""
-        terminal.line(f"{rounds} rounds: the widest interval is {_half(widths.widest)}{reason}")
+        terminal.line(f"{rounds} rounds: the widest interval is {_half(widest)}{reason}")
     return rounds
 
 
 def _half(width: float | None) -> str:
     return f"±{percent((width or 0.0) / 2, places=1)}"
-
-
-def _waits_for_host(sweep: Sweep, variant: str) -> bool:
-    """Return True if the decode steps of the variant wait for Python on a GPU."""
-    job = sweep.jobs[variant]
-    is_gpu = job.origin is not None and job.origin.environment.device.kind != "cpu"
-    return is_gpu and getattr(job.variant, "engine", None) in HOST_BOUND_ENGINES

@@ -1,0 +1,336 @@
+"""Workers of a sweep: the interface for its loop, and the workers on this host.
+
+A worker measures one round, or one judgement, at a time. All workers call the same function, `do`; they differ in the
+process and on the host where it runs. On this host, workers are threads that start the measuring processes. Without
+`--places` there is one. With `--places local:0,1` each card has one: its processes see this card alone and run on their
+own share of the cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from benchmarker.core.errors import DeviceError, SpecError
+from benchmarker.execution.jobs import cell_keys, changed_files
+from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor
+from benchmarker.schema.base import changed_fields
+from benchmarker.schema.job import Job
+from benchmarker.schema.record import Environment
+from benchmarker.schema.registry import workload_of
+from benchmarker.sweep.attempt import measure_round
+from benchmarker.sweep.fork_server import Starter, shared_modules
+from benchmarker.sweep.interrupt import Stop, StoppedError
+from benchmarker.sweep.judge_quality import Judgement, judge
+from benchmarker.sweep.prepare_host import PREPARE_HOST, prepare_host
+from benchmarker.sweep.request import SweepRequest
+from benchmarker.sweep.sweep_plan import LOCAL, Task
+from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
+
+CPUS = Path("/sys/devices/system/cpu")
+CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Variable for NVIDIA and, in torch for ROCm, for AMD too."""
+
+
+def look_for(job: Job) -> str | None:
+    return workload_of(job.workload).look_for(job)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Commands and functions that a sweep uses; tests replace them by faster ones."""
+
+    run: tuple[str, ...] = RUN
+    prepare_host: tuple[str, ...] = PREPARE_HOST
+    find_monitor: Callable[[Environment], Monitor | None] = find_monitor
+    watch_host: Callable[[int], HostGauge] | None = HostGauge
+    look_for: Callable[[Job], str | None] = look_for
+
+
+@dataclass(frozen=True)
+class Worker:
+    name: str | None
+    """`local:1` or `node3/0`; None for the children of this process."""
+    host: str
+    slot: int = 0
+    slots: int = 1
+    card: str | None = None
+    """UUID of its card, or the worker's name. None on Ray, which assigns a card to each task."""
+
+    def line(self, text: str) -> str:
+        """Return a line that this worker printed, with its name."""
+        return f"{self.name} | {text}" if self.name else text
+
+
+@dataclass(frozen=True)
+class Round:
+    """Work: the missing tasks of a round."""
+
+    number: int
+    tasks: tuple[Task, ...] = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"round {self.number + 1}"
+
+
+Work = Round | Judgement
+
+
+@dataclass(frozen=True)
+class Line:
+    worker: Worker
+    text: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Work that ended, in one of these ways."""
+
+    worker: Worker
+    work: Work
+    lost: str | None = None
+    """Cause of the worker's death, after which the work is done again. None if it did not die."""
+    unfit: str | None = None
+    """Reason for which the worker can measure nothing of this sweep; the work goes to another one."""
+    error: BaseException | None = None
+
+
+class Pool(Protocol):
+    """The workers of a sweep."""
+
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
+        """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
+
+    def begin(self, sweep: Sweep) -> None:
+        """Take the values that all work of the sweep needs; called once, before `start`."""
+
+    def workers(self) -> Sequence[Worker]:
+        """Return the present workers that are ready: a cluster loses and gains hosts."""
+
+    def is_preparing(self) -> bool:
+        """Return True while a host is being prepared, whose workers are not ready yet."""
+        return False
+
+    def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
+        """Give work to an idle worker, whose host measures other work at the same time if `shares_host` is True."""
+
+    def events(self, timeout_s: float) -> list[Line | Ended]:
+        """Return new lines and ended work, after a wait that ends early with the first of them."""
+
+    def stop(self) -> None:
+        """End everything that is running."""
+
+
+def check_devices(jobs: Iterable[Job]) -> None:
+    """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
+    for job in jobs:
+        if job.gpus > 1:
+            raise SpecError(
+                f"{job.variant.name}: runs on {job.gpus} GPUs at once, and a worker has one; leave --places out"
+            )
+        if ":" in job.device:
+            raise SpecError(f"--device {job.device}: --places selects the cards; leave --device out")
+
+
+def why_unlike(jobs: Iterable[Job], environment: Environment) -> str | None:
+    """Return the differences to the environment of the first worker; None if results do not depend on any."""
+    for job in jobs:
+        origin = job.origin
+        if origin is None or tuple(cell_keys(job, environment)) == origin.keys:
+            continue
+        changes = [
+            change for change in changed_fields(origin.environment, environment) if not change.startswith(CARD_FIELDS)
+        ]
+        return "; ".join((changes or changed_files(job) or ["the model's files or benchmarker differ"])[:3])
+    return None
+
+
+def equip(
+    sweep: Sweep,
+    worker: Worker,
+    environment: Environment,
+    tools: Tools,
+    print_line: Callable[[str], None],
+    *,
+    variables: Mapping[str, str] | None = None,
+    stop: Stop | None = None,
+) -> Equipment:
+    """Return the equipment of a worker; `variables` are environment variables of its children."""
+    cores: tuple[int, ...] = ()
+    if worker.slots > 1 and hasattr(os, "sched_getaffinity"):
+        cores = share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
+    modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
+    return Equipment(
+        name=worker.name,
+        environment=environment,
+        monitor=tools.find_monitor(environment),
+        # Workers that share cores disturb each other, which the flag shared_host records.
+        watch_host=tools.watch_host if worker.slots == 1 or cores else None,
+        starter=Starter(modules, variables=variables, print_line=print_line),
+        print_line=print_line,
+        stop=stop or Stop(),
+        cores=cores,
+    )
+
+
+def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
+    try:
+        if isinstance(work, Judgement):
+            judge(sweep, equipment, work)
+        else:
+            measure_round(sweep, equipment, work.tasks)
+    except StoppedError:
+        return Ended(worker, work, lost="it was stopped")
+    except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread
+        return Ended(worker, work, error=error)
+    return Ended(worker, work)
+
+
+def topology(core: int) -> tuple[int, ...]:
+    folder = CPUS / f"cpu{core}" / "topology"
+    return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
+
+
+def share_of(
+    cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
+) -> tuple[int, ...]:
+    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers.
+
+    Cores of one socket, and the two threads of one core, stay together. GPUs are numbered by socket on most hosts, so
+    that share i of n is also near GPU i.
+    """
+    each = len(cores) // slots
+    return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
+
+
+def _number(path: Path) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_text())
+    return 0
+
+
+class LocalPool(Pool):
+    def __init__(self, numbers: Sequence[int], tools: Tools) -> None:
+        """Start nothing yet. Each GPU number has a worker; without numbers there is one, without a card of its own."""
+        self._tools, self._numbers = tools, numbers
+        host = socket.gethostname()
+        names: list[str | None] = [f"{LOCAL}{number}" for number in numbers]
+        names = names or [None]
+        self._workers = [Worker(name, host, slot, len(names)) for slot, name in enumerate(names)]
+        self._environments: dict[str | None, Environment] = {}
+        self._unfit: dict[str | None, str] = {}
+        self._sweep: Sweep
+        self._inboxes: dict[str | None, queue.SimpleQueue[tuple[Work, bool] | None]] = {}
+        self._threads: list[threading.Thread] = []
+        self._events: queue.SimpleQueue[Line | Ended] = queue.SimpleQueue()
+        self._stop = Stop()
+
+    def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
+        jobs = list(request.jobs.values())
+        device, (first, *others) = jobs[0].device, self._workers
+        # A resumed sweep goes on with the commit that it began with.
+        commit = None if request.settings.resume else self._tools.look_for(jobs[0])
+        if not self._numbers:
+            self._environments[None] = prepare_host(device, command=self._tools.prepare_host)
+        else:
+            print_line(f"{first.name}: preparing the checkpoints")
+            with ThreadPoolExecutor(len(self._workers)) as threads:
+                futures = {worker: threads.submit(self._prepare, worker, device, [], print_line) for worker in others}
+                self._environments[first.name] = self._prepare(first, device, jobs, print_line)
+            for worker, future in futures.items():
+                try:
+                    self._environments[worker.name] = future.result()
+                except DeviceError as error:
+                    self._unfit[worker.name] = str(error)
+        self._workers = [
+            replace(worker, card=environment.device.uuid or worker.name)
+            if (environment := self._environments.get(worker.name))
+            else worker
+            for worker in self._workers
+        ]
+        return self._environments[first.name], commit
+
+    def _prepare(
+        self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
+    ) -> Environment:
+        try:
+            environment = prepare_host(
+                device,
+                jobs,
+                command=self._tools.prepare_host,
+                variables=self._variables(worker),
+                print_line=lambda text: print_line(worker.line(text)),
+            )
+        except DeviceError as error:
+            raise DeviceError(f"{worker.name}: {error}") from error
+        if device == "auto" and environment.device.kind == "cpu":
+            raise DeviceError(
+                f"{worker.name}: this host has no such GPU (see 'benchmarker doctor'); "
+                "--device cpu measures on its processor"
+            )
+        return environment
+
+    def _variables(self, worker: Worker) -> dict[str, str]:
+        return {VISIBLE: visible_card(self._numbers[worker.slot], os.environ.get(VISIBLE))} if self._numbers else {}
+
+    def begin(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        for worker in list(self._workers) if self._numbers else ():
+            environment = self._environments.get(worker.name)
+            reason = self._unfit.get(worker.name)
+            if environment and (difference := why_unlike(sweep.jobs.values(), environment)):
+                reason = f"{worker.name}: left out: {difference}"
+            if reason:
+                self._workers.remove(worker)
+                self._events.put(Line(Worker(None, worker.host), reason))
+
+    def workers(self) -> Sequence[Worker]:
+        return self._workers
+
+    def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
+        if worker.name not in self._inboxes:
+            equipment = equip(
+                self._sweep,
+                worker,
+                self._environments[worker.name],
+                self._tools,
+                lambda text: self._events.put(Line(worker, text)),
+                variables=self._variables(worker),
+                stop=self._stop,
+            )
+            self._inboxes[worker.name] = queue.SimpleQueue()
+            self._threads.append(threading.Thread(target=self._serve, args=(worker, equipment), daemon=True))
+            self._threads[-1].start()
+        self._inboxes[worker.name].put((work, shares_host))
+
+    def events(self, timeout_s: float) -> list[Line | Ended]:
+        with contextlib.suppress(queue.Empty):
+            return [self._events.get(timeout=timeout_s)]
+        return []
+
+    def stop(self) -> None:
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+        self._stop.request(self._threads)
+
+    def _serve(self, worker: Worker, equipment: Equipment) -> None:
+        inbox = self._inboxes[worker.name]
+        with equipment.in_use():
+            while (item := inbox.get()) and not self._stop.requests:
+                work, equipment.shares_host = item
+                self._events.put(do(self._sweep, equipment, worker, work))
+
+
+def visible_card(number: int, visible: str | None) -> str:
+    """Return the name of a card for a process that is to see it alone, from the names that this process sees."""
+    names = visible.split(",") if visible else []
+    return names[number] if number < len(names) else str(number)
