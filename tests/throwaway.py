@@ -19,7 +19,7 @@ from benchmarker.schema.base import Plain
 from benchmarker.schema.job import ExperimentBase, GridBase, Positive, VariantBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
-from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.session import Nothing
 

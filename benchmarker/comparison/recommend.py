@@ -18,8 +18,7 @@ from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
 from benchmarker.core.stats import Estimate, Ratio, Verdict
 from benchmarker.core.tables import code
-from benchmarker.schema.metric import Metric
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
+from benchmarker.schema.registry import DEFAULT_WORKLOAD, Metric, workload_of
 
 Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 """`close`: the interval contains the limit. `untested`: too few rounds for an interval. `unknown`: not measured for

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from benchmarker.schema.metric import Metric
+from benchmarker.schema.registry import Metric
 
 Numbers = dict[str, float | None]
 """Numbers of a row by their names in a mismatch."""

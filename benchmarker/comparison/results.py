@@ -17,9 +17,8 @@ from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of,
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.metric import Metric
 from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
-from benchmarker.schema.registry import workload_of
+from benchmarker.schema.registry import Metric, workload_of
 
 
 def results_of_records(

@@ -16,8 +16,8 @@ from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
-    from benchmarker.schema.metric import Axis, Metric
     from benchmarker.schema.record import Demand, Flag, Limits, Moment
+    from benchmarker.schema.registry import Axis, Metric
     from benchmarker.workloads.base import Workload
 
 

@@ -13,7 +13,7 @@ from benchmarker.logs.log_text import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.profiling.printed_table import Kind, ProfilerTable, TableRow
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.profiling.trace import (
     DEVICE_CATEGORIES,
     Work,
@@ -94,15 +94,11 @@ def _tables_of_trace(path: Path) -> list[ProfilerTable]:
 
 
 def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -> ProfilerTable:
-    kind: Kind = "kernel" if is_on_device else "operator"
-    time_s = "self_device_s" if is_on_device else "self_cpu_s"
-    table = ProfilerTable(
-        line=0,
-        rows=tuple(TableRow(kernel.name, kind, kernel.calls, **{time_s: kernel.total_s}) for kernel in work.kernels),
-        title=path.name,
-        process=process,
-        text="",
-    )
+    table = ProfilerTable(line=0, rows=(), title=path.name, process=process, text="")
     if not is_on_device:
-        return replace(table, cpu_s=work.kernel_s)
-    return replace(table, device="CUDA", device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s)
+        rows = [TableRow(kernel.name, "operator", kernel.calls, self_cpu_s=kernel.total_s) for kernel in work.kernels]
+        return replace(table, rows=tuple(rows), cpu_s=work.kernel_s)
+    rows = [TableRow(kernel.name, "kernel", kernel.calls, self_device_s=kernel.total_s) for kernel in work.kernels]
+    return replace(
+        table, rows=tuple(rows), device="CUDA", device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s
+    )

@@ -106,7 +106,9 @@ def import_log(
         model=model,
         command=shlex.join(["benchmarker", "import", str(path), *arguments]),
     )
-    to_record, rounds, records = import_module(LOG_RECORD).to_record, Counter[str | None](), []
+    to_record = import_module(LOG_RECORD).to_record
+    rounds: Counter[str | None] = Counter()
+    records: list[RunRecord] = []
     for run, following in zip_longest(runs, runs[1:]):
         last_line = following.line if following else len(lines)
         records.append(to_record(run, log, last_line=last_line, earlier=rounds[run.name]))

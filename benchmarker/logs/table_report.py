@@ -346,7 +346,7 @@ def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
     """Render time by category, with a column for each table and the difference to the first."""
     first = reports[0]
     unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
-    lines = [
+    lines: list[tuple[str, ...]] = [
         (name, *(_cell(report, first, name) for report in reports))
         for name in CATEGORIES
         if any(name in report.phase.categories for report in reports)

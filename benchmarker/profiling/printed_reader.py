@@ -76,7 +76,7 @@ class _Found:
         """Return the cells by column; None for a line that is not a row."""
         if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
             return None
-        parts = []
+        parts: list[str] = []
         if self.is_markdown:
             bars = re.split(r"(?<!\\)\|", re.sub(r"^[\s|]*|\|\s*$", "", text))
             parts, text = [cell.strip() for cell in bars], text.replace("|", " ")

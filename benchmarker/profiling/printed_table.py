@@ -242,7 +242,7 @@ def _united(first: ProfilerTable, second: ProfilerTable) -> ProfilerTable:
     )
 
 
-def _key(row: TableRow) -> tuple[object, ...]:
+def _key(row: TableRow) -> tuple[str, int, float | None, float | None]:
     return row.name, row.calls, row.self_cpu_s, row.self_device_s
 
 

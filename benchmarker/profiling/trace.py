@@ -343,7 +343,8 @@ def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None)
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
     if not intervals:
         return None
-    busy_ns, kinds = sum(_alone_ns(intervals)), {}
+    busy_ns = sum(_alone_ns(intervals))
+    kinds: dict[Category, KindTime] = {}
     starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
     for kind in dict.fromkeys(kind for _, kind in starts):
         of_kind = [interval for interval in intervals if category(interval.name) == kind]

@@ -18,9 +18,8 @@ from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, sec
 from benchmarker.core.stats import Ratio
 from benchmarker.core.tables import Column, Sheet
 from benchmarker.report.caveats import reference_note
-from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import status_words
-from benchmarker.schema.registry import workload_of
+from benchmarker.schema.registry import Axis, Metric, workload_of
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]

@@ -18,9 +18,8 @@ from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.compare import compare_records
 from benchmarker.schema import record_io
-from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.record import CellBase, RunRecord, status_words
-from benchmarker.schema.registry import workload_of
+from benchmarker.schema.registry import Axis, Metric, workload_of
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal

@@ -1,9 +1,11 @@
-"""Module of each workload. Packages outside `workloads/` reach a workload only by this registry."""
+"""Workloads by name, and the axes and metrics of a workload. Other packages reach a workload only by this registry."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import SpecError, did_you_mean
 
@@ -30,3 +32,50 @@ def workload_of(name: str) -> Workload:
         raise SpecError(f"no workload '{name}'{did_you_mean(name, WORKLOADS)}")
     description: Workload = import_module(WORKLOADS[name]).WORKLOAD
     return description
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One field of a grid's point and of its cell."""
+
+    name: str
+    heading: str
+    words: Callable[[Any], str]
+    is_size: bool = True
+    """True if a larger value never needs less memory. Memory is compared between cells with equal other axes."""
+    size: Callable[[Any], float] | None = None
+
+    def size_at(self, point: Any) -> float:
+        return float(getattr(point, self.name)) if self.size is None else self.size(point)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a cell. Exactly one of the `of_` functions computes it."""
+
+    name: str
+    """Stem of its JSON keys, and its name in --budget: `ttft`."""
+    heading: str
+    unit: str
+    scale: float
+    better: Literal["higher", "lower"]
+    formula: str
+    of_sample: Callable[[Any, Any], float | None] | None = None
+    of_latency: Callable[[Any, float], float | None] | None = None
+    """Returns a rate from a cell and its median time. A mean of rates would hide slow repeats."""
+    time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
+    of_cell: Callable[[Any, Any], float | None] | None = None
+    """Returns a fact of the process from a record and one of its cells."""
+    combine: Literal["median", "max", "geometric_mean"] = "median"
+    is_quality: bool = False
+    """True if it measures exactness, so that the first table has it."""
+
+    def of_repeat(self, cell: Any, sample: Any) -> float | None:
+        if self.of_sample:
+            return self.of_sample(cell, sample)
+        time_s = self.time(cell, sample) if self.of_latency else None
+        return self.of_latency(cell, time_s) if self.of_latency and time_s else None
+
+    @property
+    def shown_unit(self) -> str:
+        return self.heading.split()[-1]

@@ -200,8 +200,9 @@ class Attempt(Child):
         for position, reason in decision.failed.items():
             # Some facts of a cell only a child can determine; without them the cell is left out.
             if fields := workload.cell_fields(job, points[position], records):
-                status = {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
-                cells = (*cells, workload.cell_class(**fields, **status))
+                kind, text = reason.kind, reason.reason
+                cell = workload.cell_class(**fields, status=reason.status, error_kind=kind, reason=text)
+                cells = (*cells, cell)
         changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}

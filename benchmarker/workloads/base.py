@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, cast, final, get_args
 from typing_extensions import TypeVar
 
 from benchmarker.schema.job import Job
-from benchmarker.schema.metric import Axis, Metric
 from benchmarker.schema.options import Option
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase, VariantFacts
+from benchmarker.schema.registry import Axis, Metric
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check

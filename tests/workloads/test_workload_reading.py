@@ -36,7 +36,7 @@ from typing import Literal
 from benchmarker.schema.job import ExperimentBase
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
-from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 
 

@@ -69,8 +69,9 @@ class TorchDecoder(TokenSource):
         return self._context[1]
 
     def per_gpu_bytes(self) -> tuple[int, ...]:
-        is_split = isinstance(self.device, CudaDevice) and len(self.device.indices) > 1
-        return self.device.peaks() if is_split else ()
+        if not isinstance(self.device, CudaDevice) or len(self.device.indices) == 1:
+            return ()
+        return self.device.peaks()
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         pieces = self.stream(self.tensor([ids]), new_tokens, frozenset())

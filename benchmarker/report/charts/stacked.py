@@ -37,14 +37,7 @@ WIDEST_SCALE = 10.0
 
 
 def stacked(
-    bars: Mapping[str, Parts],
-    names: Sequence[str],
-    ink: Ink,
-    *,
-    horizontal: str,
-    columns: int = 3,
-    nothing: str | None = None,
-    totals: Parts | None = None,
+    bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizontal: str, columns: int, totals: Parts | None
 ) -> Figure:
     """Draw stacked bars.
 
@@ -52,7 +45,6 @@ def stacked(
         bars: Milliseconds of each bar by the name of the part.
         names: All parts in the order of stack and legend.
         columns: Columns of the legend.
-        nothing: Part in which nothing runs; it is hatched.
         totals: Milliseconds beside each bar, by which bars are sorted and distributed to panels.
     """
     panels = panels_of(totals) if totals else [list(bars)]
@@ -61,7 +53,7 @@ def stacked(
     heights = {"height_ratios": [len(panel) + 0.4 for panel in panels]}
     all_axes = drawn.subplots(len(panels), 1, squeeze=False, gridspec_kw=heights)[:, 0]
     for index, (axes, panel) in enumerate(zip(all_axes, panels, strict=True)):
-        _panel(axes, {name: bars[name] for name in panel}, names, ink, nothing=nothing, is_labelled=index == 0)
+        _panel(axes, {name: bars[name] for name in panel}, names, ink, is_labelled=index == 0)
         if totals:
             for place, name in enumerate(panel):
                 write_beside(axes, place, decimal(totals[name]))
@@ -90,9 +82,7 @@ def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
     return looks
 
 
-def _panel(
-    axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, nothing: str | None, is_labelled: bool
-) -> None:
+def _panel(axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, is_labelled: bool) -> None:
     starts, looks = dict.fromkeys(bars, 0.0), looks_of(names, len(ink.parts))
     for name in names:
         colour, hatch = looks[name]
@@ -101,10 +91,10 @@ def _panel(
             [parts.get(name, 0.0) for parts in bars.values()],
             left=list(starts.values()),
             height=0.62,
-            color=ink.faint if name == nothing else ink.parts[colour],
+            color=ink.faint if name == GAPS else ink.parts[colour],
             edgecolor=ink.paper,
             linewidth=0.25,  # a part of a hundredth is as thin as a wider edge, which would paint it over
-            hatch="xxxx" if name == nothing else HATCHES[hatch],
+            hatch="xxxx" if name == GAPS else HATCHES[hatch],
             label=name if is_labelled else None,
         )
         starts = {bar: starts[bar] + parts.get(name, 0.0) for bar, parts in bars.items()}
@@ -147,7 +137,7 @@ def kernels_chart(
 
     def draw(ink: Ink) -> Figure:
         time = "operator time" if sources == {"cpu"} else "kernel time"
-        return stacked(spent, used, ink, horizontal=f"{time}, {per}")
+        return stacked(spent, used, ink, horizontal=f"{time}, {per}", columns=3, totals=None)
 
     return Chart("kernels", "What the time is spent on", " ".join(notes), draw)
 
@@ -170,7 +160,7 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart
 
     def draw(ink: Ink) -> Figure:
         horizontal = f"ms per {explained[0].unit}, lower is better"
-        return stacked(bars, names, ink, horizontal=horizontal, columns=2, nothing=GAPS, totals=totals)
+        return stacked(bars, names, ink, horizontal=horizontal, columns=2, totals=totals)
 
     cells = {explanation.cell for explanation in explained}
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from benchmarker.core.formatting import MIB
-from benchmarker.schema.metric import Metric
+from benchmarker.schema.registry import Metric
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, RankTrace
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,

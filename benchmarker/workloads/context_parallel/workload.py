@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.metric import Axis
+from benchmarker.schema.registry import Axis
 from benchmarker.workloads.context_parallel.context_parallel_metrics import METRICS
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord
 from benchmarker.workloads.context_parallel.spec import (

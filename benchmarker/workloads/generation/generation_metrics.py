@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarker.measure.clock import GenerationSample
-from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Point
 

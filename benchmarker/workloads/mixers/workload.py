@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.metric import Metric
 from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
+from benchmarker.schema.registry import Metric
 from benchmarker.workloads.mixers.mixer_variants import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Literal
 
 from benchmarker.core.formatting import MIB
-from benchmarker.schema.metric import Axis, Metric
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.operation.record import LengthCell, OperationCell, OperationSample
 
 

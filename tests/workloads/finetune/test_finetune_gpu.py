@@ -17,8 +17,8 @@ from benchmarker.core.process import no_garbage_collection
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.quantization.load import load_model
+from benchmarker.workloads.finetune.finetune_bench import on_device, token_text
 from benchmarker.workloads.finetune.finetune_reading import float32_share, unpacking_calls
-from benchmarker.workloads.finetune.learning_check import on_device, token_text
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
 from benchmarker.workloads.training.training_step import TrainingStep

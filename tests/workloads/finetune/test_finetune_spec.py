@@ -6,7 +6,7 @@ import pytest
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.config_io import read_experiment
-from benchmarker.workloads.finetune.learning_check import TokenText, inputs_sha256, token_text, windows
+from benchmarker.workloads.finetune.finetune_bench import TokenText, inputs_sha256, token_text, windows
 from benchmarker.workloads.finetune.record import FinetuneFacts
 from benchmarker.workloads.finetune.spec import RECIPES, FinetuneGrid, FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.trainee import demand_of

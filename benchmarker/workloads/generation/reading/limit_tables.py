@@ -37,7 +37,7 @@ def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
     columns: Columns = [
         *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
         *names(rows),
-        _column("TPOT ms", lambda row: row.tpot and row.tpot.value * 1e3, decimal),
+        _column("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, decimal),
         _column("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
         _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal),
         _column("MBU", lambda row: row.mbu, _share, is_more_better=True),

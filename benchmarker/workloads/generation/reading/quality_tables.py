@@ -134,14 +134,16 @@ DIFFERENCES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
     def change(row: GenerationRow) -> float | None:
-        return row.quality and (0.0 if row.quality.is_reference else row.quality.against.ln_ratio)
+        if row.quality is None:
+            return None
+        return 0.0 if row.quality.is_reference else row.quality.against.ln_ratio
 
     return [
         VARIANT,
         Column(
             "perplexity",
             _quality_text(lambda quality: decimal(quality.perplexity)),
-            sort=lambda row: row.quality and row.quality.perplexity,
+            sort=lambda row: row.quality.perplexity if row.quality else None,
         ),
         Column(
             "change",
