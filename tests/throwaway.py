@@ -21,7 +21,7 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Checked, RunRecord, SampleBase
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.session import Nothing
+from benchmarker.workloads.session import Bench
 
 
 class SleepSubject(Plain):
@@ -81,7 +81,7 @@ class SleepRecord(RunRecord):
     cells: tuple[SleepCell, ...] = ()
 
 
-class SleepBench(Nothing):
+class SleepBench(Bench):
     def __init__(self, job, device):
         self.job, self.device = job, device
 

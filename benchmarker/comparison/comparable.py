@@ -25,6 +25,11 @@ EITHER_CARD = ("device.index:", "device.uuid:")
 """Fields that differ between two GPUs of one kind. They are in no cell's key."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 """Fields of a record's procedure that are in a cell's key."""
+INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
+COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
+OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
+OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
+"""Circumstances that some records lack: older ones, or variants without a library. Such a record agrees with all."""
 
 
 class DifferingRecordsError(ResultsError):
@@ -33,11 +38,10 @@ class DifferingRecordsError(ResultsError):
 
 @dataclass(frozen=True)
 class Difference:
-    """A field whose value differs between records."""
+    """A field whose value differs between records, with the number of records by value."""
 
     field: str
     counts: dict[str, int]
-    """Number of records by value."""
 
     def sentence(self) -> str:
         """Return `device is A in 3 records and B in 2`."""
@@ -50,42 +54,8 @@ class Difference:
         return f"{self.field} is {' and '.join(phrases)}"
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Properties that all records of one variant share under the same circumstances."""
-
-    name: str
-    circumstances: tuple[str | None, ...]
-    form: tuple[str, ...]
-
-    def label(self, others: Sequence[Identity]) -> str:
-        """Return the name; if several identities share it, followed by the parts that distinguish them."""
-        namesakes = [identity.parts for identity in others if identity.name == self.name]
-        positions: list[int] = []
-        for position in range(len(self.parts)):
-            if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
-                positions.append(position)
-        return f"{self.name} ({', '.join(self.parts[position] for position in positions)})" if positions else self.name
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """Values in which two variants of one name may differ."""
-        return (*(value or "unknown" for value in self.circumstances), *self.form)
-
-
-def _distinct(all_parts: Sequence[tuple[str, ...]], positions: Sequence[int]) -> int:
-    return len({tuple(parts[position] for position in positions) for parts in all_parts})
-
-
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """Return the differences between records that should agree.
-
-    Args:
-        force: Return the differences. Without it any difference is an error.
-
-    Raises:
-        ResultsError: A difference without `force`, or records of several workloads, whose rows have other columns.
-    """
+    """Return the differences between records that should agree. Raises ResultsError for any without `force`."""
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
@@ -94,7 +64,6 @@ def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Diff
 
 
 def check_workload(records: Sequence[RunRecord]) -> None:
-    """Refuse records of several workloads, whose rows have other columns."""
     counts = Counter(record.workload for record in records)
     if len(counts) > 1:
         raise ResultsError(
@@ -104,14 +73,7 @@ def check_workload(records: Sequence[RunRecord]) -> None:
 
 
 def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
-    """Refuse to merge cells of one variant that one sweep measured under two keys, even with `--force`.
-
-    Args:
-        variants: Records by the name of the row that they make.
-
-    Raises:
-        ResultsError: A cell has two keys in one sweep. The message names two such records.
-    """
+    """Refuse cells of one variant and sweep with two keys, even with `--force`. Raises ResultsError."""
     for name, members in variants.items():
         firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
         for record in members:
@@ -121,70 +83,81 @@ def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
                     continue
                 key, first = firsts.setdefault((record.sweep, cell_key), (cell.key, record))
                 if key != cell.key:
-                    raise ResultsError(_two_things(name, first, record))
+                    both = " and ".join(
+                        f"record {plain_line(each.run_id)} of round {each.round + 1}" for each in (first, record)
+                    )
+                    raise ResultsError(
+                        f"variant '{plain_line(name)}' is two things in one sweep: the keys of its cells differ "
+                        f"between {both} ({_keyed_differences(first, record)}); leave one of them out"
+                    )
 
 
-def _two_things(name: str, first: RunRecord, second: RunRecord) -> str:
-    return (
-        f"variant '{plain_line(name)}' is two things in one sweep: the keys of its cells differ between "
-        f"{_record_words(first)} and {_record_words(second)} ({_what_differs(first, second)}); leave one of them out"
-    )
-
-
-def _record_words(record: RunRecord) -> str:
-    return f"record {plain_line(record.run_id)} of round {record.round + 1}"
-
-
-def _what_differs(first: RunRecord, second: RunRecord) -> str:
+def _keyed_differences(first: RunRecord, second: RunRecord) -> str:
     """Return the fields in which two records differ, of those that decide a cell's key."""
-    facts = (*workload_of(first.workload).subject_fields, "variant", "environment")
     changes = [
-        *(
-            change
-            for name in facts
-            for change in changed_fields(getattr(first, name), getattr(second, name))
-            if not change.startswith(EITHER_CARD)
-        ),
-        *(
-            f"{name}: {value}, then {second.procedure.get(name)}"
-            for name, value in first.procedure.items()
-            if name in KEYED_PROCEDURE and second.procedure.get(name) != value
-        ),
+        change
+        for name in (*workload_of(first.workload).subject_fields, "variant", "environment")
+        for change in changed_fields(getattr(first, name), getattr(second, name))
+        if not change.startswith(EITHER_CARD)
+    ]
+    changes += [
+        f"{name}: {value}, then {second.procedure.get(name)}"
+        for name, value in first.procedure.items()
+        if name in KEYED_PROCEDURE and second.procedure.get(name) != value
     ]
     sentences = [plain_line(change) for change in changes[:SHOWN_DIFFERENCES]]
     return "; ".join(sentences) or "the records hold nothing that differs: the files that were read were others"
 
 
 def refusal(differences: Sequence[Difference]) -> str:
-    """Return the error text for records that differ, with the remedy."""
     sentences = "; ".join(difference.sentence() for difference in differences[:SHOWN_DIFFERENCES])
     rest = len(differences) - SHOWN_DIFFERENCES
     more = f"; and {rest} more field{'' if rest == 1 else 's'}" if rest > 0 else ""
     return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
 
 
+Circumstances = tuple[str | None, ...]
+"""Values of the circumstances that differ between the compared records."""
+Identity = tuple[str, Circumstances, tuple[str, ...]]
+"""Name, circumstances and form, which all records of one variant share."""
+
+
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
-) -> dict[str, tuple[Identity, list[RunRecord]]]:
-    """Return the records by the name of their variant in tables.
+) -> dict[str, tuple[Circumstances, list[RunRecord]]]:
+    """Return circumstances and records by the name of their variant in tables.
 
     Variants keep the order in which they were first run. Single runs have no such order and are sorted by family, such
     as the quantization, with the plainest variant first.
     """
-    fields = [difference.field for difference in differences]
+    by_name = circumstances(records[0].workload)
+    fields = [difference.field for difference in differences if difference.field in by_name]
     variants: dict[Identity, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (record.moment, record.started_at)):
-        variants.setdefault(_identity(record, fields), []).append(record)
+        values = tuple(by_name[field](record) for field in fields)
+        variants.setdefault((record.variant.name, values, tuple(record.form.values())), []).append(record)
     ordered = list(variants)
     if all(record.sweep is None for record in records):
         families = list(dict.fromkeys(members[0].family for members in variants.values()))
+        firsts = {identity: members[0] for identity, members in variants.items()}
+        ordered.sort(key=lambda each: (families.index(firsts[each].family), firsts[each].family_place))
+    return {_label(identity, ordered): (identity[1], variants[identity]) for identity in ordered}
 
-        def order(identity: Identity) -> tuple[int, int]:
-            record = variants[identity][0]
-            return families.index(record.family), record.family_place
 
-        ordered.sort(key=order)
-    return {identity.label(ordered): (identity, variants[identity]) for identity in ordered}
+def _label(identity: Identity, others: Sequence[Identity]) -> str:
+    """Return the name; if several identities share it, followed by the values that distinguish them."""
+    name, values, form = identity
+    own = [*(value or "unknown" for value in values), *form]
+    namesakes = [[*(value or "unknown" for value in other[1]), *other[2]] for other in others if other[0] == name]
+    positions: list[int] = []
+    for position in range(len(own)):
+        if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
+            positions.append(position)
+    return f"{name} ({', '.join(own[position] for position in positions)})" if positions else name
+
+
+def _distinct(namesakes: Sequence[Sequence[str]], positions: Sequence[int]) -> int:
+    return len({tuple(values[position] for position in positions) for values in namesakes})
 
 
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
@@ -193,8 +166,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     for field, value_of in circumstances(records[0].workload, records).items():
         # A run that failed before loading has no revision and shapes of its model.
         values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
-        if field in UNSAID or (field in COMPUTING and field not in ("torch", "transformers")):
-            # A variant that does without a library may come from an environment without it.
+        if field in OPTIONAL:
             del values[None]
         if len(values) > 1:
             differences.append(Difference(field, {value or "unknown": count for value, count in values.items()}))
@@ -202,64 +174,42 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the first cells of one shape with different inputs, such as other token ids."""
     inputs: dict[CellKey, Counter[str]] = {}
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok":
                 inputs.setdefault(key, Counter())[(cell.inputs_sha256 or "unknown")[:12]] += 1
-    for key, counts in inputs.items():
-        if len(counts) > 1:
-            return [Difference(key.inputs_words, dict(counts))]
-    return []
+    differing = (Difference(key.inputs_words, dict(counts)) for key, counts in inputs.items() if len(counts) > 1)
+    return list(differing)[:1]
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
+    """Return the differences in form, and in how one form ran, such as another kernel chosen by `auto`.
+
+    Only records of one device and set of cells must have run alike, because an engine's choice may depend on both. A
+    record without this information agrees with all.
+    """
     by_name: dict[str, list[RunRecord]] = {}
     for record in records:
         by_name.setdefault(record.variant.name, []).append(record)
     differences = []
     for name, members in by_name.items():
-        for field in members[0].form:
-            counts = Counter(record.form[field] for record in members)
-            if len(counts) > 1:
-                differences.append(Difference(f"{field} of variant '{plain_line(name)}'", dict(counts)))
-        differences += _between_runs(name, members)
+        values = {field: Counter(record.form[field] for record in members) for field in members[0].form}
+        chosen: dict[str, Counter[str]] = {}
+        by_cells: dict[tuple[object, ...], list[RunRecord]] = {}
+        for record in members:
+            by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
+        for alike in by_cells.values():
+            for field in alike[0].choices:
+                counts = Counter(value for record in alike if (value := record.choices[field]))
+                if len(counts) > 1:
+                    chosen[field] = counts
+        differences += [
+            Difference(f"{field} of variant '{plain_line(name)}'", dict(counts))
+            for field, counts in (*values.items(), *chosen.items())
+            if len(counts) > 1
+        ]
     return differences
-
-
-def _between_runs(name: str, members: Sequence[RunRecord]) -> list[Difference]:
-    """Return how one form ran differently, such as another kernel chosen by `auto`. Only records of one device and set
-    of cells are compared, because an engine's choice may depend on both. A record without this information agrees with
-    all."""
-    by_cells: dict[tuple[object, ...], list[RunRecord]] = {}
-    for record in members:
-        by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
-    differences: dict[str, Difference] = {}
-    for records in by_cells.values():
-        facts = [record.choices for record in records]
-        for field in facts[0]:
-            counts = Counter(value for each in facts if (value := each[field]))
-            if len(counts) > 1:
-                differences[field] = Difference(f"{field} of variant '{plain_line(name)}'", dict(counts))
-    return list(differences.values())
-
-
-def _identity(record: RunRecord, fields: Sequence[str]) -> Identity:
-    by_name = circumstances(record.workload)
-    return Identity(
-        name=record.variant.name,
-        circumstances=tuple(by_name[field](record) for field in fields if field in by_name),
-        form=tuple(record.form.values()),
-    )
-
-
-INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
-COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
-OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
-"""Libraries that only some variants run."""
-UNSAID = ("power limit", "governor")
-"""Circumstances that some records lack. A record without them agrees with all."""
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
@@ -269,14 +219,16 @@ def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str,
         "device kind": lambda record: record.environment.device.kind,
         "driver": lambda record: record.environment.device.driver,
         "device runtime": lambda record: record.environment.device.runtime,
-        "power limit": _power_limit,
+        "power limit": lambda record: (
+            f"{limit_w:.0f} W" if (limit_w := record.environment.device.power_limit_w) else None
+        ),
         "processor": lambda record: record.environment.cpu,
         "cores": _on_cpu(lambda record: record.environment.cores),
         "threads": _on_cpu(lambda record: record.environment.threads),
         "governor": _on_cpu(lambda record: record.environment.governor),
         "instruction switches": _on_cpu(_switches(INSTRUCTIONS)),
         "compiler switches": _switches(COMPILER),
-        "Python": _python,
+        "Python": lambda record: ".".join((record.environment.python or "").split(".")[:2]) or None,
         "libraries imported": lambda record: "once a round" if record.forked else "in each process",
         **workload_of(workload).circumstances(records),
         "benchmarker": lambda record: record.benchmarker,
@@ -298,15 +250,6 @@ def _switches(names: tuple[str, ...]) -> Circumstance:
         return ", ".join(f"{name}={variables[name]}" for name in names if name in variables) or None
 
     return switches
-
-
-def _power_limit(record: RunRecord) -> str | None:
-    limit_w = record.environment.device.power_limit_w
-    return f"{limit_w:.0f} W" if limit_w else None
-
-
-def _python(record: RunRecord) -> str | None:
-    return ".".join(record.environment.python.split(".")[:2]) if record.environment.python else None
 
 
 def _version_of(package: str) -> Circumstance:

@@ -13,7 +13,6 @@ from itertools import pairwise
 from benchmarker.core.stats import Ratio
 
 Ratios = Sequence[tuple[int, Ratio]]
-"""Speed-ups of a variant by size, such as length or batch size."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,6 @@ class Crossing:
     """Span of sizes in which the verdict changes."""
 
     after: int
-    """Last size with the earlier verdict."""
     before: int
     """First size with the later verdict. Measured sizes between the two are undecided."""
     is_faster: bool
@@ -33,26 +31,27 @@ class Crossing:
 
 
 def crossings(ratios: Ratios) -> tuple[Crossing, ...]:
-    """Return the spans in which the verdict changes, smallest size first."""
-    verdicts = [(size, ratio.value > 1) for size, ratio in sorted(ratios, key=lambda pair: pair[0]) if _decided(ratio)]
     return tuple(
         Crossing(smaller, larger, is_faster)
-        for (smaller, was_faster), (larger, is_faster) in pairwise(verdicts)
+        for (smaller, was_faster), (larger, is_faster) in pairwise(_verdicts(ratios))
         if was_faster != is_faster
     )
 
 
 def always_faster(ratios: Ratios) -> bool | None:
     """Return True if the variant is faster at every size, False if slower at every size, else None."""
-    if not ratios or not all(_decided(ratio) for _, ratio in ratios):
-        return None
-    verdicts = {ratio.value > 1 for _, ratio in ratios}
-    return verdicts.pop() if len(verdicts) == 1 else None
+    verdicts = _verdicts(ratios)
+    distinct = {is_faster for _, is_faster in verdicts}
+    return distinct.pop() if len(verdicts) == len(ratios) and len(distinct) == 1 else None
+
+
+def _verdicts(ratios: Ratios) -> list[tuple[int, bool]]:
+    return [
+        (size, ratio.value > 1)
+        for size, ratio in sorted(ratios, key=lambda pair: pair[0])
+        if ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1)
+    ]
 
 
 def verdict_text(*, is_faster: bool) -> str:
     return "faster" if is_faster else "slower"
-
-
-def _decided(ratio: Ratio) -> bool:
-    return ratio.low is not None and ratio.high is not None and (ratio.low > 1 or ratio.high < 1)

@@ -37,15 +37,6 @@ UNTESTED = (None, "not tested")
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Slow-down above which the gate fails."""
-
-    text: str
-    fraction: float
-    """Part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
-
-
-@dataclass(frozen=True)
 class Change:
     """One variant in one cell, before and after."""
 
@@ -53,7 +44,6 @@ class Change:
     cell: CellKey | None
     before: Row
     after: Row | None
-    """None if the second sweep has no such row."""
     ratio: Ratio | None
     """Rate after divided by rate before: below 1 is slower."""
     verdict: str | None
@@ -63,9 +53,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Gate:
-    """Result of comparing two sweeps."""
-
-    limit: Limit
+    limit: str
+    """Slow-down above which the gate fails, such as `slower:5%`."""
+    fraction: float
+    """The limit as a part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
     """Differences between the two sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
@@ -75,42 +66,25 @@ class Gate:
         return any(change.is_failed for change in self.changes)
 
 
-def parse_limit(text: str) -> Limit:
-    """Parse `slower:5%`.
-
-    Raises:
-        ResultsError: Any other text.
-    """
-    match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", text)
-    if not match or not 0 < float(match[1]) <= 1000:
-        raise ResultsError(f"--fail-if {text}: write it as slower:5%, with a percentage above 0")
-    return Limit(text, float(match[1]) / 100)
-
-
 def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
-    """Compare two sweeps; with `force`, also those of different devices or models.
-
-    Raises:
-        ResultsError: An unreadable limit, sweeps of different subjects, or no cell that can be tested.
-    """
-    allowed = parse_limit(limit)
+    """Compare two sweeps; with `force`, also those of different devices or models. Raises ResultsError."""
+    match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", limit)
+    if not match or not 0 < float(match[1]) <= 1000:
+        raise ResultsError(f"--fail-if {limit}: write it as slower:5%, with a percentage above 0")
+    fraction = float(match[1]) / 100
     changed = _what_changed(before.records, after.records, force=force)
-    changes = _changes(before.rows, after.rows, allowed)
+    changes = _changes(before.rows, after.rows, fraction)
     if not any(change.is_failed or change.verdict not in UNTESTED for change in changes):
         raise ResultsError(
             f"--fail-if {limit}: nothing can be tested; both sides need a cell in common with {MIN_ROUNDS} rounds "
             f"or more (`benchmarker sweep --rounds {MIN_ROUNDS}`)"
         )
     unread = tuple(f"left out: {problem}" for problem in (*before.problems, *after.problems))
-    return Gate(allowed, changes, (*changed, *unread))
+    return Gate(limit, fraction, changes, (*changed, *unread))
 
 
 def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
-    """Return the differences between the two sides: `torch: 2.11.0 before, 2.12.0 after`.
-
-    Raises:
-        ResultsError: A forbidden difference without `force`.
-    """
+    """Return the differences between the two sides. Raises ResultsError for a forbidden one without `force`."""
     records = [*before, *after]
     check_workload(records)
     workload = before[0].workload
@@ -131,13 +105,13 @@ def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
     return " or ".join(sorted({value_of(record) or "unknown" for record in records}))
 
 
-def _changes(before: Sequence[Row], after: Sequence[Row], limit: Limit) -> tuple[Change, ...]:
+def _changes(before: Sequence[Row], after: Sequence[Row], fraction: float) -> tuple[Change, ...]:
     after_rows = {(row.variant, row.cell): row for row in after}
     variants = {row.variant for row in after}
     pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
     ratios = [rate_ratio(old, new, is_paired=False) if new else None for old, new in pairs]
     tested = [ratio for ratio in ratios if ratio]
-    by_band, by_limit = iter(verdicts(tested)), iter(verdicts(tested, band=limit.fraction))
+    by_band, by_limit = iter(verdicts(tested)), iter(verdicts(tested, band=fraction))
     changes = []
     for (old, new), ratio in zip(pairs, ratios, strict=True):
         is_slower = next(by_limit) == "slower" if ratio else new is not None and new.status != "ok"
@@ -162,17 +136,16 @@ def _is_lost(old: Row, new: Row | None) -> bool:
 
 
 def gate_blocks(gate: Gate) -> list[Block]:
-    """Return headline, table, differences between the two sides, and how to read the table."""
     failed = sum(change.is_failed for change in gate.changes)
     untested = sum(change.verdict in UNTESTED and not change.is_failed for change in gate.changes)
     word, count = ("Failed", failed) if failed else ("Passed", len(gate.changes) - untested)
     rest = f"; {untested} could not be tested" if untested else ""
     return [
-        bold(f"{word} ({gate.limit.text}): {count} of {len(gate.changes)} cells{rest}"),
+        bold(f"{word} ({gate.limit}): {count} of {len(gate.changes)} cells{rest}"),
         Sheet("", _columns(gate.changes), gate.changes),
         bullets(plain_line(line, longest=300) for line in gate.changed),
         f"The ratio is that of the rates shown. A cell fails if its rate before is more than "
-        f"{percent(gate.limit.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
+        f"{percent(gate.fraction, places=1)} above its rate after and a ratio of 1 is excluded, after Holm's "
         f"correction over the table; if it was measured before and fails now, in all rounds or in so many that it "
         f"cannot be tested; or if its variant is missing now. "
         f"[low, high] is the {percent(CONFIDENCE, places=0)} interval from one median per process, unpaired (Welch); "
@@ -181,7 +154,6 @@ def gate_blocks(gate: Gate) -> list[Block]:
 
 
 def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
-    """Return one object per cell for JSON."""
     return [
         {
             "variant": change.variant,

@@ -26,7 +26,6 @@ class Check:
     """One statement of a record or a table, with the value that follows from the samples."""
 
     place: str
-    """Cell or part of the record."""
     field: str
     stated: Any
     recomputed: Any
@@ -48,7 +47,6 @@ def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
 
 
 def record_checks(record: RunRecord) -> Iterator[Check]:
-    """Yield every check of a record, including those of its workload."""
     places = [f"cell {key.place}" for key in keys_of(record)]
     for place, cell in zip(places, record.cells, strict=True):
         if cell.inputs_sha256 is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Results, Row, RowT, headline_rows
 from benchmarker.comparison.speed_up import is_wide, outlier_round, rate_ratio
@@ -14,21 +14,16 @@ UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 
 @dataclass(frozen=True)
 class Rival:
-    """A row that may lead, compared with the fastest row."""
-
     row: Row
     ratio: Ratio
     """Rate of the fastest row divided by the rival's rate."""
     verdict: Verdict
     """After Holm's correction over all rivals."""
-    outlier: int | None = None
-    """Round to name if the interval is too wide for a number."""
+    outlier: int | None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The rows of the first table's cell in their order."""
-
     cell: CellKey | None
     rows: tuple[Row, ...]
     """The fastest first. Rows without a number are last."""
@@ -37,13 +32,10 @@ class Ranking:
     leader: Row | None = None
     """The fastest row; of several that are the same within the band, the one with the smallest peak memory."""
     fastest: Row | None = None
-    """The fastest of the rows that may lead."""
     rivals: tuple[Rival, ...] = ()
-    """The other rows that may lead, the fastest first."""
 
     @property
     def same(self) -> tuple[Rival, ...]:
-        """Rivals that are as fast as the fastest row, within the band."""
         return tuple(rival for rival in self.rivals if rival.verdict == "same")
 
     @property
@@ -57,37 +49,29 @@ class Ranking:
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the first table's cell.
-
-    Args:
-        among: Returns True for rows that may lead, such as those within a budget.
-    """
+    """Rank the rows of the first table's cell; `among` returns True for rows that may lead."""
     rows = headline_rows(results.rows)
     measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
-    failed = [row for row in rows if not row.pace]
+    ordered = (*measured, *(row for row in rows if not row.pace))
+    cell = rows[0].cell if rows else None
     named = next((row for row in measured if row.variant == results.named), None)
-    ranking = Ranking(rows[0].cell if rows else None, (*measured, *failed), named)
-    return _with_leader(ranking, [row for row in measured if among(row)], results.circumstances)
-
-
-def _with_leader(ranking: Ranking, candidates: Sequence[Row], circumstances: Mapping[str, object]) -> Ranking:
-    """Return the ranking with its leader and rivals.
-
-    Args:
-        candidates: Rows that may lead, the fastest first.
-    """
+    candidates = [row for row in measured if among(row)]
     if not candidates:
-        return ranking
+        return Ranking(cell, ordered, named)
     fastest, *slower = candidates
-    ratios = [_lead(fastest, row, circumstances) for row in slower]
+    ratios = [_lead(fastest, row, results.circumstances) for row in slower]
     rivals = tuple(
         Rival(
             row, ratio, _open_verdict(fastest, row) or verdict, outlier_round(row, fastest) if is_wide(ratio) else None
         )
         for row, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
     )
-    ranking = replace(ranking, leader=fastest, fastest=fastest, rivals=rivals)
-    return ranking if ranking.undecided else replace(ranking, leader=_smallest(fastest, slower, ranking.same))
+    leader = fastest
+    if not any(rival.verdict in UNDECIDED for rival in rivals):
+        as_fast = [fastest, *(rival.row for rival in rivals if rival.verdict == "same")]
+        sized = [row for row in as_fast if row.peak_memory_bytes is not None]
+        leader = min(sized, key=lambda row: row.peak_memory_bytes or 0, default=fastest)
+    return Ranking(cell, ordered, named, leader, fastest, rivals)
 
 
 def _lead(fastest: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
@@ -102,21 +86,13 @@ def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
     The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
     answer claims no more than the table.
     """
-    pairs = ((fastest, rival), (rival, fastest))
-    compared = [
-        speed_up
-        for row, reference in pairs
+    verdicts_of_table = (
+        speed_up.verdict
+        for row, reference in ((fastest, rival), (rival, fastest))
         for speed_up in (row.speed_up, row.against_named)
         if speed_up and speed_up.reference == reference.variant
-    ]
-    return next((speed_up.verdict for speed_up in compared if speed_up.verdict in UNDECIDED), None)
-
-
-def _smallest(fastest: Row, slower: Sequence[Row], same: Sequence[Rival]) -> Row:
-    as_fast = {rival.row.variant for rival in same}
-    candidates = [fastest, *(row for row in slower if row.variant in as_fast)]
-    sized = [row for row in candidates if row.peak_memory_bytes is not None]
-    return min(sized, key=lambda row: row.peak_memory_bytes or 0, default=fastest)
+    )
+    return next((verdict for verdict in verdicts_of_table if verdict in UNDECIDED), None)
 
 
 def front(rows: Sequence[RowT]) -> list[RowT]:
@@ -138,13 +114,13 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
     return [row for row, cost in zip(able, costs, strict=True) if not any(_beats(rival, cost) for rival in costs)]
 
 
+def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    return first != second and all(low <= high for low, high in zip(first, second, strict=True))
+
+
 def _levels(values: Sequence[float]) -> list[int]:
     bests: list[float] = []
     for value in sorted(values):
         if not bests or value > bests[-1] * (1 + SAME_WITHIN):
             bests.append(value)
     return [sum(best <= value for best in bests) for value in values]
-
-
-def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    return first != second and all(low <= high for low, high in zip(first, second, strict=True))

@@ -16,7 +16,6 @@ from scipy import stats
 from benchmarker.schema.registry import Metric
 
 Numbers = dict[str, float | None]
-"""Numbers of a row by their names in a mismatch."""
 Round = tuple[str, int]
 """Sweep, and number of the round in it."""
 
@@ -37,65 +36,57 @@ def _raw(value: Any) -> Any:
     return [_raw(item) for item in value] if isinstance(value, list) else value
 
 
-_COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
-    "median": lambda values: float(np.median(values)),
-    "max": lambda values: float(np.max(values)),
-    "geometric_mean": lambda values: float(stats.gmean(values)),
-}
 Cells = Sequence[tuple[Raw, Raw]]
-"""Records with the examined cell, of the records that measured it."""
+COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {
+    "median": np.median,
+    "max": np.max,
+    "geometric_mean": stats.gmean,
+}
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
-    """Return the numbers of a row without its ratios."""
     latencies_s = by_round(cells, lambda _, sample: sample.latency_s)
     peaks = [_peak(cell) for _, cell in cells]
+    repeats_s = [sample.latency_s for _, cell in cells for sample in cell.samples]
     numbers = {
-        **_with_spread("latency_s", cells, lambda _, sample: sample.latency_s),
+        **_with_spread("latency_s", latencies_s, repeats_s),
         "peak_memory_bytes": max((peak for peak in peaks if peak is not None), default=None),
         "rounds": len(latencies_s),
-        "runs": sum(len(cell.samples) for _, cell in cells),
+        "runs": len(repeats_s),
     }
     for metric in metrics:
-        numbers |= _metric(metric, cells)
+        if metric.of_cell:
+            facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
+            numbers[metric.name] = float(COMBINE[metric.combine](facts)) if facts else None
+        else:
+            # A rate is that of the first process's cell; a sample's value may depend on its own.
+            repeats = [
+                metric.of_repeat(cells[0][1] if metric.of_latency else cell, sample)
+                for _, cell in cells
+                for sample in cell.samples
+            ]
+            numbers |= _with_spread(metric.name, _values_by_round(metric, cells), repeats)
     return numbers
 
 
-def _metric(metric: Metric, cells: Cells) -> Numbers:
-    if metric.of_cell:
-        facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
-        combine = _COMBINE[metric.combine]
-        return {metric.name: combine(facts) if facts else None}
-    if metric.of_latency is None:
-        return _with_spread(metric.name, cells, metric.of_repeat)
-    cell = cells[0][1]
-    rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
-    repeats = [metric.of_repeat(cell, sample) for _, process_cell in cells for sample in process_cell.samples]
-    return _named(metric.name, {number: rate for number, rate in rates.items() if rate is not None}, repeats)
-
-
-def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
-    """Return the metric by round if less is better, and its inverse otherwise."""
-    if metric.of_latency is None:
-        values = by_round(cells, metric.of_repeat)
-    else:
-        cell = cells[0][1]
-        rates = {number: metric.of_latency(cell, time_s) for number, time_s in by_round(cells, metric.time).items()}
-        values = {number: rate for number, rate in rates.items() if rate is not None}
-    return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
-
-
-def _with_spread(name: str, cells: Cells, value_of: Callable[[Any, Any], float | None]) -> Numbers:
-    return _named(
-        name, by_round(cells, value_of), [value_of(cell, sample) for _, cell in cells for sample in cell.samples]
-    )
-
-
-def _named(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
+def _with_spread(name: str, rounds: Mapping[Round, float], repeats: Sequence[float | None]) -> Numbers:
     if not rounds:
         return {f"{name}{part}": None for part in ("", " low", " high", " deviation")}
     values = [value for value in repeats if value is not None]
     return {name: centre(rounds), **spread(name, list(rounds.values()), values)}
+
+
+def _values_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
+    if metric.of_latency is None:
+        return by_round(cells, metric.of_repeat)
+    times = by_round(cells, metric.time).items()
+    rates = {number: metric.of_latency(cells[0][1], time_s) for number, time_s in times}
+    return {number: rate for number, rate in rates.items() if rate is not None}
+
+
+def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
+    values = _values_by_round(metric, cells)
+    return {number: 1 / value if metric.better == "higher" else value for number, value in values.items()}
 
 
 def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
@@ -120,20 +111,27 @@ def _peak(cell: Raw) -> int | None:
 def ratio(
     baseline: dict[Round, float], variant: dict[Round, float], *, is_paired: bool
 ) -> tuple[Numbers, float | None]:
-    """Return a ratio with its interval, and the two-sided p; None for p below three rounds."""
-    if is_paired and set(baseline) & set(variant):
-        return _paired(baseline, variant)
-    first, second = np.log(list(baseline.values())), np.log(list(variant.values()))
-    value = float(np.exp(np.mean(first) - np.mean(second)))
-    if min(len(first), len(second)) < 3:
-        return _untested(value), None
-    if np.ptp(first) == 0 and np.ptp(second) == 0:
-        return _certain(value)
-    return _tested(value, stats.ttest_ind(first, second, equal_var=False))
+    common = sorted(set(baseline) & set(variant)) if is_paired else []
+    if common:
+        differences = np.log([baseline[number] for number in common]) - np.log([variant[number] for number in common])
+        samples, value = [differences], float(np.exp(np.mean(differences)))
+    else:
+        samples = [np.log(list(baseline.values())), np.log(list(variant.values()))]
+        value = float(np.exp(np.mean(samples[0]) - np.mean(samples[1])))
+    if min(map(len, samples)) < 3:
+        return {"ratio": value, "ratio_low": None, "ratio_high": None}, None
+    if all(np.ptp(sample) == 0 for sample in samples):
+        return {"ratio": value, "ratio_low": value, "ratio_high": value}, float(value == 1)
+    test: Any = stats.ttest_1samp(*samples, 0.0) if common else stats.ttest_ind(*samples, equal_var=False)
+    bounds = test.confidence_interval(0.95)
+    return {
+        "ratio": value,
+        "ratio_low": float(np.exp(bounds.low)),
+        "ratio_high": float(np.exp(bounds.high)),
+    }, float(test.pvalue)
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
-    """Return the verdict by the definition of Holm's correction."""
     value, low, high = row["ratio"], row["ratio_low"], row["ratio_high"]
     if value is None or low is None or high is None or p is None:
         return "not tested"
@@ -149,37 +147,7 @@ def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
     return "faster" if value > 1 else "slower"
 
 
-def _paired(baseline: dict[Round, float], variant: dict[Round, float]) -> tuple[Numbers, float | None]:
-    common = sorted(set(baseline) & set(variant))
-    logs = np.log([baseline[number] for number in common]) - np.log([variant[number] for number in common])
-    value = float(np.exp(np.mean(logs)))
-    if len(logs) < 3:
-        return _untested(value), None
-    if np.ptp(logs) == 0:
-        return _certain(value)
-    return _tested(value, stats.ttest_1samp(logs, 0.0))
-
-
-def _untested(value: float) -> Numbers:
-    return {"ratio": value, "ratio_low": None, "ratio_high": None}
-
-
-def _certain(value: float) -> tuple[Numbers, float]:
-    return {"ratio": value, "ratio_low": value, "ratio_high": value}, float(value == 1)
-
-
-def _tested(value: float, test: Any) -> tuple[Numbers, float]:
-    bounds = test.confidence_interval(0.95)
-    numbers: Numbers = {
-        "ratio": value,
-        "ratio_low": float(np.exp(bounds.low)),
-        "ratio_high": float(np.exp(bounds.high)),
-    }
-    return numbers, float(test.pvalue)
-
-
 def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Numbers:
-    """Return interval and standard deviation of a number, None if there are too few values."""
     logs = np.log(rounds)
     low = high = None
     if len(logs) >= 3:
@@ -190,5 +158,4 @@ def spread(field: str, rounds: Sequence[float], repeats: Sequence[float]) -> Num
 
 
 def centre(rounds: Mapping[Round, float]) -> float | None:
-    """Return the geometric mean of the rounds."""
     return float(np.exp(np.mean(np.log(list(rounds.values()))))) if rounds else None

@@ -17,13 +17,12 @@ from benchmarker.schema.registry import workload_of
 if TYPE_CHECKING:
     from benchmarker.comparison.speed_up import SpeedUp
     from benchmarker.schema.record import Demand, Flag, Limits, Moment
-    from benchmarker.schema.registry import Axis, Metric
+    from benchmarker.schema.registry import Metric
     from benchmarker.workloads.base import Workload
 
 
 RowT = TypeVar("RowT", bound="Row")
 Context = tuple[Any, ...]
-"""Values of the axes on which a profiled repeat depends."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +30,6 @@ class CellKey:
     """A cell of the grid, ordered as in the tables. Each value is an attribute too: `key.seq_len`."""
 
     pairs: tuple[tuple[str, Any], ...]
-    """Name and value of each axis."""
     workload: str = field(compare=False)
 
     def __getitem__(self, name: str) -> Any:
@@ -39,10 +37,10 @@ class CellKey:
 
     def __getattr__(self, name: str) -> Any:
         # A copy is looked up before it has its pairs.
-        pairs = dict(self.__dict__.get("pairs", ()))
-        if name not in pairs:
-            raise AttributeError(name)
-        return pairs[name]
+        try:
+            return dict(self.__dict__.get("pairs", ()))[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
     def without(self, *names: str) -> CellKey:
         """Return the key without these axes, which cells share that differ in them alone."""
@@ -50,20 +48,15 @@ class CellKey:
 
     @property
     def words(self) -> str:
-        """The cell in a sentence."""
-        values = dict(self.pairs)
-        return ", ".join(
-            axis.words(values[axis.name]) for axis in workload_of(self.workload).axes if axis.name in values
-        )
+        axes = {axis.name: axis for axis in workload_of(self.workload).axes}
+        return ", ".join(axes[name].words(value) for name, value in self.pairs)
 
     @property
     def short_words(self) -> str:
-        """The cell beside a chart."""
         return ", ".join(str(value) for _, value in self.pairs)
 
     @property
     def place(self) -> str:
-        """The cell in a message about a record."""
         return self.words
 
     @property
@@ -73,8 +66,7 @@ class CellKey:
     @property
     def size(self) -> float:
         """Product of the axes that are sizes."""
-        values = dict(self.pairs)
-        sizes = [values[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
+        sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
         return math.prod(max(1.0, float(size)) for size in sizes if isinstance(size, int | float))
 
     @property
@@ -90,7 +82,6 @@ class Failure(NamedTuple):
     status: str
     reason: str | None
     is_repeated: bool
-    """True if another process of the same round has a number."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +91,6 @@ class Row:
     workload: str
     variant: str
     form: dict[str, str]
-    """Fields that define the variant in addition to its name."""
     family: str
     """Variants of one family share a colour if there are more variants than colours."""
     device: str
@@ -110,12 +100,10 @@ class Row:
     """Status of the cell: ok, or the reason for a missing number. `failed` and `not measured` are those of the run."""
     reason: str | None = None
     latency: Estimate | None = None
-    """Latency in seconds."""
     latency_by_round: dict[Moment, float] = field(default_factory=dict)
     pace_by_round: dict[Moment, float] = field(default_factory=dict)
     """Ranking metric of each process as a time, or the inverse of a rate: less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    """Metrics of repeats by name."""
     facts: dict[str, float] = field(default_factory=dict)
     """Metrics of processes by name."""
     speed_up: SpeedUp | None = None
@@ -125,7 +113,6 @@ class Row:
     call: SpeedUp | None = None
     """Ratio of the latencies of a whole call, relative to the baseline of the comparison."""
     is_baseline: bool = False
-    """True for the baseline of the comparison."""
     is_reference: bool = False
     """True for a row that is its own reference, such as the unquantized variant of an engine."""
     bound_by: str | None = None
@@ -135,27 +122,22 @@ class Row:
     processes: int = 0
     """Number of processes; more than the rounds if single runs were repeated."""
     runs: int = 0
-    """Number of timed repeats."""
     clock_mhz: float | None = None
-    """Median clock of the compute units during timing, if the driver reports it."""
     demand: Demand | None = None
     limits: Limits | None = None
     """Limits that the first process measured. The floor uses those of each process."""
     floor_s: float | None = None
-    """Shortest possible time of a call on this device."""
     mark: str = ""
-    """Reason for an asterisk after the name, such as kernels that no other program has."""
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
 
     @property
     def label(self) -> str:
-        """Name of the variant, with an asterisk if the row has a mark."""
         return f"{self.variant}*" if self.mark else self.variant
 
     @property
     def is_plain(self) -> bool:
-        """Whether other rows are compared with rows of this kind, such as unquantized ones."""
+        """Whether other rows are compared with rows of this kind."""
         return self.is_baseline
 
     @property
@@ -170,17 +152,14 @@ class Row:
 
     @property
     def caption(self) -> str:
-        """Explanation of columns that the row alone has, below the table."""
         return ""
 
     @property
     def has_random_weights(self) -> bool:
-        """Whether only its time and memory are real."""
         return False
 
     @property
     def variant_text(self) -> str:
-        """Variant with its form, in a sentence."""
         return plain_line(self.variant)
 
     @property
@@ -193,19 +172,16 @@ class Row:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return plain values for a program: base units, None for unknown."""
         return plain_row(self)
 
     @property
     def ratio(self) -> Ratio | None:
-        """The speed-up's ratio; 1 for a reference."""
         if self.is_reference:
             return Ratio(1.0, rounds=self.rounds) if self.pace else None
         return self.speed_up.ratio if self.speed_up else None
 
     @property
     def verdict(self) -> str | None:
-        """The speed-up's verdict; `baseline` for a reference."""
         if self.is_reference:
             return "baseline"
         return self.speed_up.verdict if self.speed_up else None
@@ -215,35 +191,25 @@ class Row:
         return workload_of(self.workload)
 
     @property
-    def headline(self) -> Metric:
-        """Headline metric of the workload."""
-        return self.described.metric(self.described.headline)
-
-    @property
     def rate(self) -> Estimate | None:
-        """Value of the headline metric."""
         return self.metrics.get(self.described.headline)
 
     @property
     def ranking(self) -> Metric:
-        """Metric by which rows of this cell are ranked."""
         return self.described.ranking(self.metrics)
 
     @property
     def pace(self) -> Estimate | None:
-        """Value of the ranking metric."""
         return self.metrics.get(self.ranking.name)
 
     @property
     def speed(self) -> float:
-        """Ranking value: more is faster. 0 if it was not measured."""
         if self.pace is None:
             return 0.0
         return self.pace.value if self.ranking.better == "higher" else 1 / self.pace.value
 
 
 def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
-    """Return the row with its bound, if a repeat of its variant in the same context was profiled."""
     if row.cell is None or row.status != "ok":
         return row
     return replace(row, bound_by=bounds.get((row.variant, row.cell.context)))
@@ -251,26 +217,17 @@ def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
 
 @dataclass(frozen=True)
 class Results:
-    """Rows with the records they come from."""
-
     rows: tuple[Row, ...]
-    """Rows by cell, with the variants in one order in each."""
     records: tuple[RunRecord, ...]
     baseline: str | None = None
-    """Name of the baseline; None for a single run."""
     differences: tuple[str, ...] = ()
-    """Differences between records that `--force` compared."""
     problems: tuple[str, ...] = ()
-    """Files that were left out."""
     reasons: tuple[str, ...] = ()
-    """Explanation of each variant's speed as sentences; empty if nothing was profiled."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
-    """Records of each variant by the name in the rows."""
     named: str | None = None
     """Variant to which every row of a table with several engines is compared: the baseline that the user named, or the
     fastest unquantized variant of the first table's cell."""
     has_named_baseline: bool = False
-    """True if the user named the baseline."""
     circumstances: Mapping[str, object] = field(default_factory=dict)
     """Circumstances of each variant. Rounds are paired only if they are equal."""
 
@@ -280,12 +237,10 @@ class Results:
 
     @property
     def measured_cells(self) -> tuple[CellKey, ...]:
-        """Cells in which a variant has a number, in the order of the rows."""
         return tuple(dict.fromkeys(row.cell for row in self.rows if row.cell and row.pace))
 
 
 def headline_rows(rows: Sequence[RowT]) -> list[RowT]:
-    """Return the rows of the first table's cell."""
     cell = headline(rows)
     return [row for row in rows if row.cell == cell]
 
@@ -300,50 +255,34 @@ def headline(rows: Sequence[Row]) -> CellKey | None:
 
 
 def cell_words(key: CellKey | None) -> str:
-    """Return `prompt 26, 100 new tokens, batch 1`."""
     return "every cell" if key is None else key.words
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return `fp16`, `fp16 and int8`, or `fp16, int8 and bnb4`, with each name once."""
     *others, last = dict.fromkeys(map(plain_line, names))
     return f"{', '.join(others)} and {last}" if others else last
 
 
 Circumstance = Callable[[Any], str | None]
 KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s"}
-"""Ending of a metric's JSON key by its unit."""
 # Units of a budget, by kind. A size and a time need a unit: 6 alone could be bytes or GiB.
 SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-PLAIN = {"": 1.0, "%": 0.01}
+UNITLESS = {"": 1.0, "%": 0.01}
 
 
 @dataclass(frozen=True)
 class Limitable:
-    """A quantity that a budget can limit."""
-
     value_of: Callable[[Any], float | Estimate | None]
-    """Returns its value in a row, or None if it was not measured."""
     units: Mapping[str, float]
     """Factors to the base unit by the unit's name in small letters. The empty name is for a number without unit."""
     form: Callable[[float], str]
-    """Returns a value as text with its unit."""
     how: str
-    """How to measure it, for the message that it was not measured."""
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
 
 
-def plain_keys(record: RunRecord, axes: Sequence[Axis]) -> list[CellKey]:
-    """Return the keys of a record's cells in their order, with a value for each axis."""
-    return [
-        CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in axes), record.workload) for cell in record.cells
-    ]
-
-
 def plain_row(row: Row) -> dict[str, Any]:
-    """Return the row for JSON: form, cell, and each metric with its interval in base units."""
     return {
         "workload": row.workload,
         "variant": row.variant,
@@ -363,7 +302,6 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:
-    """Return the speed-up, its verdict and reference, and the ratio of whole calls to the baseline."""
     ratio, call = row.ratio, row.call.ratio if row.call else None
     return {
         "ratio": ratio.value if ratio else None,

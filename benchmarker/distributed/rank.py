@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarker.core.errors import BenchmarkerError, sentence_of
 from benchmarker.core.process import end_with_parent
-from benchmarker.hardware.device import Device, find_device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of, find_device
 
 PORT = "BENCHMARKER_RANK_PORT"
 """Variable with the port of rank 0's store."""
@@ -83,7 +83,7 @@ class Rank:
             try:
                 reply = {"answer": answer(message)}
             except BenchmarkerError as error:
-                reply = {"error": str(error), "kind": kind_of(error, self.device)}
+                reply = {"error": str(error), "kind": error_kind_of(error, self.device)}
             self.store.put(key("answer", self.number, number), reply)
 
 
@@ -151,7 +151,7 @@ def main() -> None:
             module = importlib.import_module(task["module"])
             getattr(module, task["function"])(rank, task["arguments"])
     except BaseException as error:  # noqa: BLE001
-        kind = "other" if device is None else kind_of(error, device)
+        kind = "other" if device is None else error_kind_of(error, device)
         store.put(key("failure", number), {"kind": kind, "reason": sentence_of(error)})
         traceback.print_exc()
         # Leaving the process group would wait for the other ranks.

@@ -24,7 +24,7 @@ from benchmarker.core.formatting import slug
 from benchmarker.schema.base import Plain, changed_fields, first_problem
 from benchmarker.schema.config_io import parse_option, read_experiment, resolved, validated
 from benchmarker.schema.job import ExperimentBase, Job, Origin, VariantBase
-from benchmarker.schema.options import flags_of, is_group, kind_of
+from benchmarker.schema.options import flags_of, is_group, option_kind
 from benchmarker.schema.record import SCHEMA_VERSION, Environment, RunRecord
 from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
@@ -146,7 +146,7 @@ def _variant(
         # A changed variant must not keep the name of the config's variant.
         data.pop("name")
     for key, value in typed.items():
-        if kind_of(kind.model_fields[key].annotation) != "pairs":
+        if option_kind(kind.model_fields[key].annotation) != "pairs":
             data[key] = value
             continue
         pairs: dict[str, Any] = {}

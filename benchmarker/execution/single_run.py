@@ -16,7 +16,7 @@ from benchmarker.core.errors import ResultsError, sentence_of
 from benchmarker.core.formatting import gib, slug
 from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
-from benchmarker.hardware.device import find_device, kind_of
+from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
 from benchmarker.measure.peaks import measure_limits
@@ -66,7 +66,7 @@ class Run(Session):
                 interrupted = isinstance(error, KeyboardInterrupt)
                 self.keep(
                     status="interrupted" if interrupted else "failed",
-                    error_kind=kind_of(error, self.device),
+                    error_kind=error_kind_of(error, self.device),
                     reason=sentence_of(error),
                 )
             if self.record.cells:

@@ -10,13 +10,21 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
-from benchmarker.explain.case import Case, Timed, graph_ceiling
-from benchmarker.explain.phases import unpacking
-from benchmarker.explain.values import Explanation, NotExplained, ShareName, Waterfall, code, ms, signed_ms
+from benchmarker.explain.phases import rate_in_graph, unpacking
+from benchmarker.explain.values import (
+    Conversion,
+    Explanation,
+    NotExplained,
+    Phase,
+    Proof,
+    Waterfall,
+    code,
+    ms,
+)
 from benchmarker.explain.verdict import verdict_of
-from benchmarker.explain.waterfall import shares_of, waterfall
-from benchmarker.explain.what_ran import proof_of
+from benchmarker.explain.waterfall import Case, shares_of, waterfall
 from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
+from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -26,17 +34,11 @@ SLOWER_PROFILED = 1.05
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
-    """Return why a variant is as fast as it is, or why it has no explanation.
-
-    Args:
-        records: All records of the variant, one per process. The first profile is used, with the times of all.
-    """
+    """Return why a variant is as fast as it is, from the first profile and the times of all records."""
     workload = workload_of(records[0].workload)
     timed = workload.timed(name, records)
-    return timed if isinstance(timed, NotExplained) else _explanation(name, timed, workload.unit)
-
-
-def _explanation(name: str, timed: Timed, unit: str) -> Explanation:
+    if isinstance(timed, NotExplained):
+        return timed
     phase = unpacking(timed.phase, timed.conversion)
     fall = waterfall(
         phase,
@@ -53,15 +55,15 @@ def _explanation(name: str, timed: Timed, unit: str) -> Explanation:
         cell=timed.cell,
         phase=phase,
         waterfall=fall,
-        verdict=verdict_of(case, unit),
-        proof=proof_of(phase, timed.loaded, timed.conversion, replaces_linears=timed.replaces_linears),
+        verdict=verdict_of(case, workload.unit),
+        proof=_proof(phase, timed.loaded, timed.conversion, replaces_linears=timed.replaces_linears),
         shares=case.shares,
-        unit=unit,
+        unit=workload.unit,
         conversion=timed.conversion,
         mbu=timed.mbu,
-        ceiling=graph_ceiling(phase, case.record.limits, units=timed.units) if timed.can_replay else None,
+        ceiling=rate_in_graph(phase, timed.record.limits, units=timed.units) if timed.can_replay else None,
         prefill=timed.before,
-        notes=(*timed.notes, *_notes(case, unit)),
+        notes=(*timed.notes, *_notes(case, workload.unit)),
     )
 
 
@@ -74,9 +76,14 @@ def _notes(case: Case, unit: str) -> list[str]:
             "the gaps are uncertain by as much"
         )
     elif fall.slow_down is not None and phase.profiled_s is not None:
+        gaps = case.part("gaps")
+        most = 1 - (1 - gaps) * max(1.0, fall.busy_share) / fall.slow_down
+        or_more = (
+            f", or up to {percent(most)} if it slowed the kernels too" if fall.slow_down >= SLOWER_PROFILED else ""
+        )
         notes.append(
             f"with the profiler a {unit} took {ms(phase.profiled_s)}, {fall.slow_down:.2f}x the {ms(fall.total_s)} "
-            f"without it{_gaps(case)}"
+            f"without it: the gaps are {percent(gaps)} of the time without{or_more}"
         )
     if fall.busy_share > SLOWER_PROFILED:
         notes.append(
@@ -96,25 +103,83 @@ def _notes(case: Case, unit: str) -> list[str]:
     return notes
 
 
-def _gaps(case: Case) -> str:
-    slowed, gaps = case.waterfall.slow_down or 1.0, case.part("gaps")
-    sentence = f": the gaps are {percent(gaps)} of the time without"
-    if slowed < SLOWER_PROFILED:
-        return sentence
-    most = 1 - (1 - gaps) * max(1.0, case.waterfall.busy_share) / slowed
-    return f"{sentence}, or up to {percent(most)} if it slowed the kernels too"
+FALLBACKS = {
+    "TorchLinear": "gptqmodel's fallback, which dequantizes with torch operators and multiplies in 16 bits",
+    "TorchFusedLinear": "gptqmodel's fallback",
+}
+DEQUANTIZE_FROM = 0.15
+"""Share of the kernel time from which dequantization is the way that most weights were multiplied."""
+SHOWN_KERNELS = 3
+FEW = 1 / 3
+"""Number of low-bit products per quantized layer below which most layers used another kernel. Fused layers make up to
+five of seven products one."""
+
+
+def _proof(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, replaces_linears: bool) -> Proof:
+    lines = _loaded(load) if load else []
+    products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
+    if products:
+        lines.append(f"matrix products by {', '.join(map(code, products[:SHOWN_KERNELS]))}")
+    if load is None or not load.quantized_fraction:
+        return Proof(tuple(lines))
+    warnings = [] if replaces_linears else _fallbacks(load)
+    if _multiplies_in_full(phase, load, conversion):
+        warnings.append(
+            "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
+            "others"
+        )
+    return Proof(tuple(lines), tuple(warnings))
+
+
+def loaded_proof(load: LoadFacts, engine: str) -> Proof:
+    # A compiled step may multiply by a kernel of its own.
+    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine != "compile" else ())
+
+
+def _loaded(load: LoadFacts) -> list[str]:
+    linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
+    return [
+        f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
+        f"with scales and unquantized tensors; lm_head {plain_line(load.lm_head_dtype)}",
+        f"{linears}weights: {_counted(load.weight_classes)}",
+    ]
+
+
+def _counted(classes: dict[str, int]) -> str:
+    by_count = sorted(classes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {plain_line(name)}" for name, count in by_count)
+
+
+def _fallbacks(load: LoadFacts) -> list[str]:
+    return [
+        f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
+    ]
+
+
+def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> bool:
+    low_bit = sum(kernel.calls for kernel in phase.kernels if category(kernel.name) == "quantized matmul")
+    layers = sum(
+        count for name, count in load.weight_classes.items() if not name.endswith(("float16", "bfloat16", "float32"))
+    )
+    if low_bit / phase.tokens >= FEW * layers:
+        return False
+    if conversion or phase.share("dequantize") >= DEQUANTIZE_FROM:
+        return True
+    # A compiled product may contain the conversion, and an unknown kernel may be the product.
+    may_be_fused = any(
+        category(kernel.name) == "matmul" and kernel.name.startswith(("triton_", "cpp_")) for kernel in phase.kernels
+    )
+    return not may_be_fused and phase.share("other") <= UNKNOWN_LIMIT
 
 
 OLDER_CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
-"""Axes of a cell of text generation in the order of the JSON."""
 INFINITE = float("inf")
 
 
 def explanations_to_rows(
     explanations: Sequence[Explanation | NotExplained], contrasts: Sequence[Contrast] = ()
 ) -> list[dict[str, Any]]:
-    """Return one object per variant for JSON."""
-    contrast_of = {contrast.variant: contrast for contrast in contrasts}
+    contrast_of = {contrast.variant.variant: contrast for contrast in contrasts}
     return [
         _row(explanation, contrast_of.get(explanation.variant))
         if isinstance(explanation, Explanation)
@@ -126,10 +191,13 @@ def explanations_to_rows(
 def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     ceiling, cell, unit = explanation.ceiling, explanation.cell, explanation.unit
     waterfall, phase = explanation.waterfall, explanation.phase
+    axes = dict(cell.pairs) if cell else {}
+    # Text generation's axes keep the order of older releases.
+    order = OLDER_CELL if axes.keys() >= set(OLDER_CELL) else axes
     return {
         "variant": explanation.variant,
         **explanation.form,
-        **(_axes(cell) if cell else {}),
+        **{name: axes[name] for name in order},
         "bound_by": explanation.verdict.bound,
         "bounds": list(explanation.verdict.bounds),
         "reason": unmarked(explanation.verdict.reason),
@@ -146,7 +214,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
         f"launches_per_{unit}": phase.launches,
         f"graph_{unit}s_per_s": ceiling.per_s if ceiling else None,
         f"graph_{unit}s_per_s_at_least": ceiling.least_per_s if ceiling else None,
-        "baseline": contrast.baseline if contrast else None,
+        "baseline": contrast.baseline.variant if contrast else None,
         "ratio": contrast.ratio if contrast else None,
         "more_s": dict(contrast.parts) if contrast else None,
         "proof": list(map(unmarked, explanation.proof.lines)),
@@ -155,18 +223,8 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     }
 
 
-def _axes(cell: CellKey) -> dict[str, Any]:
-    values = dict(cell.pairs)
-    return {name: values[name] for name in (OLDER_CELL if values.keys() >= set(OLDER_CELL) else values)}
-
-
 SMALLEST_PART = 0.02
-"""Part of the largest difference below which a difference is not named."""
-_TOGETHER: dict[ShareName, str] = {
-    "floor": "matrix products",
-    "excess": "matrix products",
-    "products": "matrix products",
-}
+PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
 """Verdicts without a significant difference."""
@@ -176,56 +234,43 @@ UNSURE = ("same", "inconclusive", "not tested")
 class Contrast:
     """A variant compared with another, in seconds per unit."""
 
-    variant: str
-    baseline: str
-    ratio: float
-    """Time per unit of the variant divided by the baseline's."""
-    parts: tuple[tuple[str, float], ...]
-    """Additional seconds of the variant by part, the largest difference first. Their sum is the total difference."""
-    is_converting: bool = False
-    """True if the variant converts each weight by a copy before it is multiplied."""
-    unit: str = "token"
-    verdict: str | None = None
-    """Verdict of the comparison on whole calls."""
+    baseline: Explanation
+    variant: Explanation
+    verdict: str | None
+
+    @property
+    def ratio(self) -> float:
+        """Time per unit of the variant divided by the baseline's."""
+        return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """Additional seconds of the variant by part, the largest difference first. They add up to the difference."""
+        before, after = _parts(self.baseline.waterfall), _parts(self.variant.waterfall)
+        changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
+        return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))
 
     def sentence(self) -> str:
         """Return `int8 is 1.64x slower than fp16: +24.1 ms/token copies and casts, -6.6 ms matrix products`."""
+        unit, baseline = self.variant.unit, plain_line(self.baseline.variant)
         slower_by = max(self.ratio, 1 / self.ratio)
         speed = (
-            f"takes as long a {self.unit} as {plain_line(self.baseline)} (within {percent(SAME_WITHIN, places=0)})"
+            f"takes as long a {unit} as {baseline} (within {percent(SAME_WITHIN, places=0)})"
             if slower_by <= 1 + SAME_WITHIN
-            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {plain_line(self.baseline)}"
+            else f"is {slower_by:.2f}x {'slower' if self.ratio > 1 else 'faster'} than {baseline}"
         )
         if self.verdict in UNSURE:
             speed += f" ({self.verdict})"
         largest = max((abs(seconds) for _, seconds in self.parts), default=0.0)
         parts = [part for part in self.parts if abs(part[1]) > SMALLEST_PART * largest][:4]
-        words = [f"{signed_ms(seconds)} {self._named(name)}" for name, seconds in parts]
+        note = " (converting each weight before it is multiplied)" if self.variant.conversion else ""
+        words = [
+            f"{'+' if seconds >= 0 else '-'}{ms(abs(seconds))} {name}{note if name == 'dequantizing' else ''}"
+            for name, seconds in parts
+        ]
         if words:
-            words[0] = words[0].replace(" ms ", f" ms/{self.unit} ", 1)
-        return f"{plain_line(self.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
-
-    def _named(self, name: str) -> str:
-        if name == "dequantizing" and self.is_converting:
-            return f"{name} (converting each weight before it is multiplied)"
-        return name
-
-
-def contrast(baseline: Explanation, variant: Explanation, verdict: str | None = None) -> Contrast | None:
-    """Return the contrast with the baseline; None for different cells, or if only one side includes prefill."""
-    if baseline.phase.is_decode != variant.phase.is_decode or baseline.cell != variant.cell:
-        return None
-    before, after = _parts(baseline.waterfall), _parts(variant.waterfall)
-    changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
-    return Contrast(
-        variant=variant.variant,
-        baseline=baseline.variant,
-        ratio=variant.waterfall.total_s / baseline.waterfall.total_s,
-        parts=tuple(sorted(filter(lambda change: change[1], changes), key=lambda change: -abs(change[1]))),
-        is_converting=variant.conversion is not None,
-        unit=variant.unit,
-        verdict=verdict,
-    )
+            words[0] = words[0].replace(" ms ", f" ms/{unit} ", 1)
+        return f"{plain_line(self.variant.variant)} {speed}{': ' if words else ''}{', '.join(words)}"
 
 
 def contrasts_of(
@@ -233,26 +278,19 @@ def contrasts_of(
     baseline: str,
     verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
-    """Return the contrast of every explained variant with the baseline, if the baseline is explained.
-
-    Args:
-        verdicts: Verdicts of the comparison by variant and cell.
-    """
+    """Return the contrast of every explained variant with the baseline in the same cell and with the same phases."""
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
-    if base is None:
-        return ()
-    contrasts = (
-        contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
+    return tuple(
+        Contrast(base, variant, verdicts.get((variant.variant, variant.cell)) if variant.cell else None)
         for variant in explained
-        if variant is not base
+        if base and variant is not base and (base.phase.is_decode, base.cell) == (variant.phase.is_decode, variant.cell)
     )
-    return tuple(filter(None, contrasts))
 
 
 def _parts(fall: Waterfall) -> dict[str, float]:
     times: dict[str, float] = {}
     for part in fall.parts:
-        name = _TOGETHER.get(part.share, _WORDS.get(part.name, part.name))
+        name = "matrix products" if part.share in PRODUCT_SHARES else _WORDS.get(part.name, part.name)
         times[name] = times.get(name, 0.0) + part.seconds
     return times

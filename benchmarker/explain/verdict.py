@@ -12,36 +12,33 @@ more is the verdict itself: everything else together would gain less than 1.25x.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from benchmarker.core import tables
 from benchmarker.core.formatting import percent
-from benchmarker.explain.case import ADVICE, Case
 from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict, code, ms
-from benchmarker.explain.waterfall import LABELS
+from benchmarker.explain.waterfall import LABELS, Case
 from benchmarker.profiling.categories import Category, category
 
 AS_LARGE = 0.90
-"""Part of the largest share from which another share is named too."""
 FEW_LAUNCHES = 0.1
 """Launches per kernel below which the kernels are replayed as a graph."""
 NO_GAIN = 1.02
-"""Smallest gain that is printed."""
 ENDLESS = 100.0
 """Gain from which the share is all of the unit's time; no number is printed."""
 AT_FLOOR = 0.80
 """Part of the time at the floor from which everything else gains less than 1.25x."""
 UNSURE_FROM = 1.05
-"""Slow-down by the profiler from which the kernels may have been slowed too."""
 
-_BETWEEN: tuple[tuple[Bound, tuple[Category, ...]], ...] = (
-    ("small kernels", ("norm", "rotary", "elementwise", "sampling", "optimizer")),
-    ("attention/KV", ("attention", "KV update")),
-    ("linear attention", ("linear attention", "convolution")),
-    ("copies", ("copy/cast",)),
-    ("communication", ("communication",)),
-    ("unknown kernels", ("other",)),
-)
+_BETWEEN: dict[Bound, tuple[Category, ...]] = {
+    "small kernels": ("norm", "rotary", "elementwise", "sampling", "optimizer"),
+    "attention/KV": ("attention", "KV update"),
+    "linear attention": ("linear attention", "convolution"),
+    "copies": ("copy/cast",),
+    "communication": ("communication",),
+    "unknown kernels": ("other",),
+}
 _FIXED: Mapping[ShareName, Bound] = {
     "excess": "slow products",
     "products": "matrix products",
@@ -50,132 +47,117 @@ _FIXED: Mapping[ShareName, Bound] = {
 }
 
 
-def verdict_of(case: Case, unit: str) -> Verdict:
-    """Return the verdict with its reason and advice.
+def always(text: str) -> Callable[[Case], str]:
+    return lambda case: text
 
-    If the profiler may have slowed the kernels and the verdict would then differ, both bounds are named.
-    """
-    floor, fall = case.timed.floor, case.waterfall
-    bounds = bounds_of_shares(case.shares, case.phase, floor)
-    slow_down = fall.slow_down or 1.0
+
+ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+    "host": always("Fewer launches help: larger inputs, a captured graph or a compiled step."),
+    "bandwidth": always("It is near what the memory allows: only fewer bytes make it faster."),
+    "compute": always("It is near what the arithmetic units allow: fewer or shorter operands make it faster."),
+    "slow products": always("A better kernel for the products helps most."),
+    "matrix products": always(
+        f"Measure the bandwidth too (leave {tables.code('--no-limits')} out): it shows the limit of the products."
+    ),
+    "dequantizing": always("A kernel that multiplies the packed weights saves it."),
+    "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
+    "linear attention": always("Another kernel of the mixer, a smaller state, or fewer heads help most."),
+    "copies": always("Fewer or fused copies help most."),
+    "communication": always("Less communication, or more arithmetic at the same time, helps most."),
+    "small kernels": always("Fusing them helps most."),
+    "unknown kernels": always("What they are for is not known; their names are in the notes."),
+}
+
+
+def verdict_of(case: Case, unit: str) -> Verdict:
+    """Return the verdict; it names two bounds if the profiler may have slowed the kernels and changed the first."""
+    phase, floor, fall = case.phase, case.timed.floor, case.waterfall
+    bounds = bounds_of_shares(case.shares, phase, floor)
+    has_no_host = phase.by == "cpu" or (
+        phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls
+    )
     is_unsure = False
-    if slow_down > UNSURE_FROM and _has_no_host_to_slow(case.phase):
-        shares = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), slow_down)
-        alternative = bounds_of_shares(shares, case.phase, floor)[0]
+    if has_no_host and fall.slow_down and fall.slow_down > UNSURE_FROM:
+        shares = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), fall.slow_down)
+        alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
+    by_size = sorted(case.shares, key=lambda share: -share.seconds)
+    words = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
+    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
     advice = {**ADVICE, **case.timed.advice}
     sentences = dict.fromkeys(advice[bound](case) for bound in bounds)
-    return Verdict(bounds, reason_of(case, bounds, unit), " ".join(sentences), is_unsure)
+    return Verdict(bounds, f"{words} of each {ms(fall.total_s)} {unit}{details}.", " ".join(sentences), is_unsure)
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
-    """Return the purposes of the largest avoidable shares, or the floor if nothing else matters."""
+    by_kernels = max(_between(phase), key=lambda piece: piece[1])[0]
+    at_floor: Bound = "compute" if floor is not None and floor.by == "flops" else "bandwidth"
+    bound_of: dict[ShareName, Bound] = {**_FIXED, "floor": at_floor, "between": by_kernels}
+    if any(share.name == "floor" and share.of_total >= AT_FLOOR for share in shares):
+        return (at_floor,)
     candidates = sorted((share for share in shares if share.name != "not listed"), key=lambda share: -share.avoidable_s)
-    first, *others = candidates
-    least = next((share for share in shares if share.name == "floor"), None)
-    if least and least.of_total >= AT_FLOOR:
-        return (_word(least, phase, floor),)
-    as_large = [share for share in others if share.avoidable_s >= AS_LARGE * first.avoidable_s]
-    return tuple(dict.fromkeys(_word(share, phase, floor) for share in (first, *as_large)))
+    as_large = [share for share in candidates[1:] if share.avoidable_s >= AS_LARGE * candidates[0].avoidable_s]
+    return tuple(dict.fromkeys(bound_of[share.name] for share in (candidates[0], *as_large)))
 
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
-    """Return the purpose of most of the kernel time, if gaps and floor are unknown."""
     times: list[tuple[Bound, float]] = [
         ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
         ("dequantizing", _seconds(phase, "dequantize")),
-        *_pieces(phase),
+        *_between(phase),
     ]
     times.sort(key=lambda piece: -piece[1])
     return tuple(bound for bound, own_s in times if own_s >= AS_LARGE * times[0][1])
 
 
-def reason_of(case: Case, bounds: Sequence[Bound], unit: str) -> str:
-    """Return `products above the floor 42 % of each token (1.72x without), ...`."""
-    by_size = sorted(case.shares, key=lambda share: -share.seconds)
-    shares = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
-    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
-    return f"{shares} of each {ms(case.waterfall.total_s)} {unit}{details}."
-
-
-def share_words(share: Share) -> str:
-    """Return `gaps 75 % (4.00x without)`."""
-    return f"{share.label} {percent(share.of_total)}{gain_words(share, ' without')}"
-
-
-def gain_words(share: Share, how: str = "") -> str:
-    """Return ` (1.72x without)`; empty if there is nothing to gain."""
-    gain = share.speed_up
-    if share.name == "floor" and how:
-        how = " with less"
-    return f" ({gain:.2f}x{how})" if NO_GAIN <= gain < ENDLESS else ""
-
-
-def _detail(bound: Bound, case: Case) -> str:
-    phase = case.phase
-    if bound == "slow products":
-        least, excess = case.part("floor"), case.part("excess")
-        limit = "bandwidth" if case.timed.floor and case.timed.floor.by == "bytes" else "matmul rate"
-        return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
-    if bound == "dequantizing":
-        return _dequantizing(case)
-    if bound in ("small kernels", "copies", "attention/KV", "linear attention", "communication", "unknown kernels"):
-        wanted = next(names for name, names in _BETWEEN if name == bound)
-        kernel = next((kernel.name for kernel in phase.kernels if category(kernel.name) in wanted), None)
-        return f"most of it in {code(kernel)}" if kernel else ""
-    return ""
-
-
-def _dequantizing(case: Case) -> str:
-    conversion = case.timed.conversion
-    if conversion is None:
-        kernel = next(kernel for kernel in case.phase.kernels if category(kernel.name) == "dequantize")
-        return f"most of it in {code(kernel.name)}"
-    return (
-        f"each weight is converted before it is multiplied, by the copy kernel {code(conversion.kernel.name)}, "
-        "launched as often as there are matrix products"
-    )
-
-
-def _word(share: Share, phase: Phase, floor: Floor | None) -> Bound:
-    if share.name == "floor":
-        return "compute" if floor is not None and floor.by == "flops" else "bandwidth"
-    if share.name == "between":
-        return max(_pieces(phase), key=lambda piece: piece[1])[0]
-    return _FIXED[share.name]
-
-
-def _pieces(phase: Phase) -> list[tuple[Bound, float]]:
-    return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN]
+def _between(phase: Phase) -> list[tuple[Bound, float]]:
+    return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN.items()]
 
 
 def _seconds(phase: Phase, *categories: Category) -> float:
     return sum(phase.categories.get(name, 0.0) for name in categories)
 
 
-def _has_no_host_to_slow(phase: Phase) -> bool:
-    return phase.by == "cpu" or (phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls)
+def share_words(share: Share) -> str:
+    how = " with less" if share.name == "floor" else " without"
+    return f"{share.label} {percent(share.of_total)}{gain_words(share, how)}"
+
+
+def gain_words(share: Share, how: str = "") -> str:
+    """Return ` (1.72x without)`; empty if there is nothing to gain."""
+    gain = share.speed_up
+    return f" ({gain:.2f}x{how})" if NO_GAIN <= gain < ENDLESS else ""
+
+
+def _detail(bound: Bound, case: Case) -> str:
+    conversion = case.timed.conversion
+    if bound == "slow products":
+        least, excess = case.part("floor"), case.part("excess")
+        limit = "bandwidth" if case.timed.floor and case.timed.floor.by == "bytes" else "matmul rate"
+        return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
+    if bound == "dequantizing" and conversion:
+        return (
+            f"each weight is converted before it is multiplied, by the copy kernel {code(conversion.kernel.name)}, "
+            "launched as often as there are matrix products"
+        )
+    wanted: tuple[Category, ...] = ("dequantize",) if bound == "dequantizing" else _BETWEEN.get(bound, ())
+    kernel = next((kernel.name for kernel in case.phase.kernels if category(kernel.name) in wanted), None)
+    return f"most of it in {code(kernel)}" if kernel else ""
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """Return the shares if the profiler slowed the kernels as much as the whole unit. The time that they lose becomes
-    gaps.
-
-    Args:
-        least: Minimum slow-down of the kernels, for which the shares are corrected already.
-        slowed: Slow-down of the whole unit.
-    """
+    """Return the shares if the profiler slowed the kernels as much as the unit. Their lost time becomes gaps."""
     factor = max(least, slowed) / least
     busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)
     seconds = {name: share.seconds / factor for name, share in busy.items()}
     # The floor is no kernel's time: the excess of the products shrinks first.
     products_s = seconds.get("floor", 0.0) + seconds.get("excess", 0.0)
+    floor_s = busy["floor"].seconds if "floor" in busy else 0.0
     if "floor" in busy:
-        seconds["floor"] = min(busy["floor"].seconds, products_s)
+        seconds["floor"] = min(floor_s, products_s)
     if "excess" in busy:
-        floor_s = busy["floor"].seconds if "floor" in busy else 0.0
         seconds["excess"] = max(0.0, products_s - floor_s)
     shorter = [
         replace(

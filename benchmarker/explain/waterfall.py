@@ -12,28 +12,31 @@ the excess of the products. (Records with times of kernels alone share none.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from benchmarker.explain.values import Floor, Part, Phase, Share, ShareName, Waterfall
+from benchmarker.comparison.rows import CellKey
+from benchmarker.explain.values import Bound, Conversion, Floor, Part, Phase, Share, ShareName, Waterfall
+from benchmarker.schema.model import LoadFacts
+from benchmarker.schema.record import RunRecord
 
 FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
-"""Name of the floor by its kind."""
+SMALL = "norms, rotary, elementwise"
 PARTS: Mapping[str, str] = {
     "dequantize": "dequantizing",
     "attention": "attention",
     "KV update": "KV cache",
     "linear attention": "linear attention",
     "convolution": "linear attention",
-    "norm": "norms, rotary, elementwise",
-    "rotary": "norms, rotary, elementwise",
-    "elementwise": "norms, rotary, elementwise",
+    "norm": SMALL,
+    "rotary": SMALL,
+    "elementwise": SMALL,
     "copy/cast": "copies and casts",
     "sampling": "sampling",
     "communication": "communication",
     "optimizer": "optimizer",
     "other": "other",
 }
-"""Name of the part of each category. Those of `matmul` are the products."""
 PRODUCTS = ("matmul", "quantized matmul")
 GAPS = "gaps (launches, host)"
 LABELS: Mapping[ShareName, str] = {
@@ -45,45 +48,90 @@ LABELS: Mapping[ShareName, str] = {
     "gaps": "gaps",
 }
 UNEXPLAINED = 0.01
-"""Largest remainder of the sum that is not shown."""
 
-Times = dict[tuple[str, ShareName], float]
+
+@dataclass(frozen=True)
+class Timed:
+    """Profiled work, with its time without the profiler."""
+
+    record: RunRecord
+    phase: Phase
+    total_s: float
+    """Seconds per unit without the profiler, over all processes."""
+    cell: CellKey | None = None
+    floor: Floor | None = None
+    conversion: Conversion | None = None
+    mbu: float | None = None
+    units: int = 1
+    """Units per step: the tokens of a batch."""
+    notes: tuple[str, ...] = ()
+    before: str | None = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
+    floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
+    """Name of the floor by its kind: `bytes` or `flops`."""
+    products: tuple[str, ...] = PRODUCTS
+    """Categories of kernels to which the floor applies."""
+    advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=dict)
+    loaded: LoadFacts | None = None
+    replaces_linears: bool = False
+    """True if the engine multiplies with other kernels than those of the loaded layers."""
+    can_replay: bool = False
+    """True if a CUDA graph would remove the launches."""
+
+
+@dataclass(frozen=True)
+class Case:
+    timed: Timed
+    phase: Phase
+    """Phase in which a copy that converts each weight counts as unpacking."""
+    waterfall: Waterfall
+    shares: tuple[Share, ...]
+
+    @property
+    def record(self) -> RunRecord:
+        return self.timed.record
+
+    @property
+    def device(self) -> str | None:
+        """cuda, rocm or cpu; None if a log does not contain it."""
+        return self.record.environment.device.kind
+
+    def part(self, *names: ShareName) -> float:
+        return sum(share.of_total for share in self.shares if share.name in names)
 
 
 def waterfall(
     phase: Phase,
     *,
     total_s: float,
-    floor: Floor | None = None,
+    floor: Floor | None,
     parts: Mapping[str, str] = PARTS,
-    floors: Mapping[str, str] = FLOORS,
+    floors: Mapping[str, str],
     products: tuple[str, ...] = PRODUCTS,
 ) -> Waterfall:
-    """Return the parts in their order, without empty ones.
-
-    Args:
-        total_s: Time of a unit without the profiler.
-        floor: None makes the products one part.
-        parts: Name of each category's part. Missing categories are `other`.
-        floors: Name of the floor by its kind.
-        products: Categories of the floor.
-    """
+    """Return the parts in their order, without empty ones. The arguments are the fields of `Timed`."""
     slowed = max(1.0, phase.busy_s / total_s)
     busy_s = phase.busy_s / slowed
     categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
     products_s = sum(categories.pop(name, 0.0) for name in products)
-    between: Times = {}
+    between: dict[tuple[str, ShareName], float] = {}
     for name, part in parts.items():
         key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
         between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
-    rest: tuple[str, ShareName] = ("other", "between")
-    between[rest] = between.get(rest, 0.0) + sum(categories.values())
+    between["other", "between"] = between.get(("other", "between"), 0.0) + sum(categories.values())
     overlap_s = max(0.0, phase.kernel_s / slowed - busy_s)
     waiting_s = sum(seconds for (_, share), seconds in between.items() if share == "between")
     alone = max(0.0, 1 - overlap_s / waiting_s) if waiting_s else 1.0
-    between = {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
     products_s -= min(max(0.0, overlap_s - waiting_s), products_s)
-    times = _products(products_s, floor, floors) | between
+    times: dict[tuple[str, ShareName], float] = {}
+    if floor is None:
+        times["matrix products", "products"] = products_s
+    else:
+        # A small model's weights stay in the cache, and are read faster than from memory.
+        times[floors[floor.by], "floor"] = min(products_s, floor.seconds)
+        times["matrix products beyond that", "excess"] = max(0.0, products_s - floor.seconds)
+    times |= {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
     times["not in the table", "not listed"] = phase.not_listed_s / slowed
     times[GAPS, "gaps"] = max(0.0, total_s - busy_s)
     rest_s = total_s - sum(times.values())
@@ -97,30 +145,20 @@ def waterfall(
     )
 
 
-def shares_of(fall: Waterfall, floor: Floor | None = None) -> tuple[Share, ...]:
+def shares_of(fall: Waterfall, floor: Floor | None) -> tuple[Share, ...]:
     """Return the parts by kind, without empty ones. They add up to the unit's time."""
-    names: dict[ShareName, float] = {}
-    least = next((part.name for part in fall.parts if part.share == "floor"), "")
+    times: dict[ShareName, float] = {}
     for part in fall.parts:
-        names[part.share] = names.get(part.share, 0.0) + part.seconds
+        times[part.share] = times.get(part.share, 0.0) + part.seconds
+    fewer = floor.fewer if floor else 0.0
+    least = next((part.name for part in fall.parts if part.share == "floor"), "")
     return tuple(
         Share(
             name=name,
             label=LABELS.get(name, f"{least} (the floor)"),
             seconds=seconds,
-            avoidable_s=seconds * (floor.fewer if floor else 0.0) if name == "floor" else seconds,
+            avoidable_s=seconds * fewer if name == "floor" else seconds,
             of_total=seconds / fall.total_s,
         )
-        for name, seconds in names.items()
+        for name, seconds in times.items()
     )
-
-
-def _products(products_s: float, floor: Floor | None, floors: Mapping[str, str]) -> Times:
-    if floor is None:
-        return {("matrix products", "products"): products_s}
-    # A small model's weights stay in the cache, and are read faster than from memory.
-    least_s = min(products_s, floor.seconds)
-    return {
-        (floors[floor.by], "floor"): least_s,
-        ("matrix products beyond that", "excess"): products_s - least_s,
-    }

@@ -137,7 +137,7 @@ def _status_bytes(field: str) -> int | None:
     return None
 
 
-def kind_of(error: BaseException, device: Device) -> ErrorKind:
+def error_kind_of(error: BaseException, device: Device) -> ErrorKind:
     """Return the kind, in a record, of an error that ended work on this device."""
     if isinstance(error, BenchmarkerError):
         return error.kind

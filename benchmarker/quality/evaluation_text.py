@@ -172,7 +172,7 @@ def cut(text: Text, tokenizer: Any, *, size: QualitySize) -> Windows:
         raise SpecError(
             f"{text.name}: {len(tokens)} tokens, fewer than one window of {length}; give a longer --eval-text"
         )
-    ids = np.array(tokens[: count * length], dtype=np.int64).reshape(count, length)
+    ids: NDArray[np.int64] = np.array(tokens[: count * length], dtype=np.int64).reshape(count, length)
     if size == "quick":
         ids = ids[spread(QUICK_WINDOWS, count)]
     # A tokenizer that puts a BOS token before a text puts it before every window.

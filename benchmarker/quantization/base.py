@@ -79,6 +79,14 @@ def require(variant: str, *packages: str) -> None:
             raise MissingLibraryError(f"{variant}: the library '{package}' is not installed; {install_hint(variant)}")
 
 
+def own_config_notes(title: str, own: dict[str, Any], options: Options) -> tuple[str, ...]:
+    """Return notes on a quantized checkpoint, and on the options that its own config overrides."""
+    choices = options.model_dump(include=options.model_fields_set & own.keys())
+    unused = [f"{key}={value}" for key, value in choices.items() if own[key] != value]
+    note = f"the checkpoint is {title} already ({', '.join(f'{key}={value}' for key, value in own.items())})"
+    return (note, f"its own config won over {', '.join(unused)}") if unused else (note,)
+
+
 def has_int8_head(options: Options) -> bool:
     return isinstance(options, FormOptions) and options.lm_head is not None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, own_config_notes
 
 if TYPE_CHECKING:
     import torch
@@ -38,21 +38,9 @@ def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress:
     )
     stored = checkpoint.quantization
     if stored is not None:
-        return Loaded(read_model(checkpoint, target), notes=_own_config_wins(stored, options))
+        own = {"quant_type": stored.get("bnb_4bit_quant_type"), "double_quant": stored.get("bnb_4bit_use_double_quant")}
+        return Loaded(read_model(checkpoint, target), own_config_notes("bitsandbytes 4 bit", own, options))
     return Loaded(read_model(checkpoint, target, quantization=quantization))
-
-
-def _own_config_wins(checkpoint_config: dict[str, Any], options: Bnb4Options) -> tuple[str, ...]:
-    stored = {
-        "quant_type": checkpoint_config.get("bnb_4bit_quant_type"),
-        "double_quant": checkpoint_config.get("bnb_4bit_use_double_quant"),
-    }
-    choices = options.model_dump(include=options.model_fields_set)
-    unused = [f"{key}={value}" for key, value in choices.items() if stored[key] != value]
-    what = ", ".join(f"{key}={value}" for key, value in stored.items())
-    return (f"the checkpoint is bitsandbytes 4 bit already ({what})",) + (
-        (f"its own config won over {', '.join(unused)}",) if unused else ()
-    )
 
 
 def reads(stored: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.quantization.base import FormOptions, Loaded, Loader
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, own_config_notes
 
 if TYPE_CHECKING:
     import torch
@@ -34,17 +34,10 @@ def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress:
 
     stored = checkpoint.quantization
     if stored is not None:
-        return Loaded(read_model(checkpoint, target), notes=_stored_config_wins(stored, options))
+        own = {"threshold": stored.get("llm_int8_threshold")}
+        return Loaded(read_model(checkpoint, target), own_config_notes("bitsandbytes 8 bit", own, options))
     quantization = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=options.threshold)
     return Loaded(read_model(checkpoint, target, quantization=quantization))
-
-
-def _stored_config_wins(stored: dict[str, Any], options: Bnb8Options) -> tuple[str, ...]:
-    threshold = stored.get("llm_int8_threshold")
-    note = f"the checkpoint is bitsandbytes 8 bit already (threshold={threshold})"
-    if "threshold" in options.model_fields_set and options.threshold != threshold:
-        return note, f"its own config won over threshold={options.threshold}"
-    return (note,)
 
 
 def reads(stored: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from benchmarker.checkpoints.base import Checkpoint, Packing, PlannedLinear, Pla
 from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
-from benchmarker.hardware.device import find_device, kind_of
+from benchmarker.hardware.device import error_kind_of, find_device
 
 if TYPE_CHECKING:
     import torch
@@ -128,7 +128,7 @@ def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization
             return read_model(checkpoint, target, quantization=quantization, not_stored=NOT_STORED)
     except Exception as error:
         linear = _unready_kernel(error)
-        if linear is None or kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
+        if linear is None or error_kind_of(error, find_device(target.device)) in ("oom_gpu", "oom_host"):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DeviceError(

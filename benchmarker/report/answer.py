@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarker.comparison.ranking import Ranking
-from benchmarker.comparison.recommend import Candidate, Check, Recommendation
+from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
@@ -117,8 +117,7 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
-    rest = _rest_of_answer(results, recommendation.ranking) if recommendation.ranking else ()
-    return (_recommendation_line(recommendation), *rest)
+    return (_recommendation_line(recommendation), *_rest_of_answer(results, recommendation.ranking))
 
 
 def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
@@ -129,7 +128,7 @@ def _recommendation_line(recommendation: Recommendation) -> str:
     budget = code(plain_line(recommendation.budget))
     checks = recommendation.candidates[0].checks if recommendation.candidates else ()
     meanings = filter(None, dict.fromkeys(check.limit.what.meaning for check in checks))
-    first = f"For the budget {budget}, at {cell_words(recommendation.cell)}: {_recommended(recommendation)}"
+    first = f"For the budget {budget}, at {cell_words(recommendation.ranking.cell)}: {_recommended(recommendation)}"
     return " ".join((first, *meanings))
 
 
@@ -165,9 +164,9 @@ def _recommended(recommendation: Recommendation) -> str:
     if recommendation.chosen:
         chosen = recommendation.chosen
         return f"{chosen.row.variant_text}{_margins(chosen, ', ')}; {_why_chosen(recommendation, chosen)}."
-    fastest, undecided = recommendation.fastest, recommendation.undecided
+    fastest, undecided = recommendation.fastest, recommendation.ranking.undecided
     if undecided and fastest:
-        second = undecided[0].candidate.row
+        second = undecided[0].row
         more = f" and {len(undecided) - 1} more that fit" if len(undecided) > 1 else ""
         return (
             f"{fastest.row.variant_text} leads, not decided: {_rate(fastest.row)}{_margins(fastest, ', ')}; "
@@ -190,22 +189,23 @@ def _recommended(recommendation: Recommendation) -> str:
 
 
 def _why_chosen(recommendation: Recommendation, chosen: Candidate) -> str:
-    if not recommendation.rivals:
+    ranking = recommendation.ranking
+    if not ranking.rivals:
         unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
         return f"{_names(unsure)} may fit too" if unsure else "no other variant fits"
-    same = [rival.candidate for rival in recommendation.rivals if rival.verdict == "same"]
-    if same and recommendation.fastest:
-        names = _names(candidate for candidate in (recommendation.fastest, *same) if candidate is not chosen)
+    if ranking.same and ranking.fastest:
+        as_fast = [ranking.fastest, *(rival.row for rival in ranking.same)]
+        names = listed(row.variant for row in as_fast if row is not chosen.row)
         return f"it is as fast as {names} within the band, and needs least memory"
-    second = recommendation.rivals[0]
-    return f"{times(second.ratio)} as fast as {plain_line(second.candidate.row.variant)}, the next that fits"
+    second = ranking.rivals[0]
+    return f"{times(second.ratio)} as fast as {plain_line(second.row.variant)}, the next that fits"
 
 
 def _names(candidates: Iterable[Candidate]) -> str:
     return listed(candidate.row.variant for candidate in candidates)
 
 
-def _is_inside(check: Check) -> bool:
+def _is_inside(check: LimitCheck) -> bool:
     return check.value is not None and check.limit.allows(check.value)
 
 
@@ -213,11 +213,11 @@ def _margins(candidate: Candidate, opening: str = "") -> str:
     return f"{opening}{', '.join(map(_margin, candidate.checks))}" if candidate.checks else ""
 
 
-def _margin(check: Check) -> str:
+def _margin(check: LimitCheck) -> str:
     limit = check.limit
     if check.value is None:
         return f"{limit.metric} not measured"
     excess = limit.excess(check.value)
     side = "above" if (excess > 0) == limit.is_upper else "below"
     close = {"close": ", too close to call", "untested": f", of fewer than {MIN_ROUNDS} rounds"}.get(check.fit, "")
-    return f"{limit.metric} {limit.shown(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
+    return f"{limit.metric} {limit.what.form(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"

@@ -157,7 +157,7 @@ def _expected(results: Results, files: dict[Path, RunRecord]) -> _Expected:
         seconds[place] = seconds_by_round(row.ranking, cells) if row.pace else {}
         calls[place] = by_round(cells, lambda _, sample: sample.latency_s)
         metrics[place] = row.ranking.name
-    circumstances = {name: identity.circumstances for name, (identity, _) in variants.items()}
+    circumstances = {name: values for name, (values, _) in variants.items()}
     return _Expected(numbers, seconds, calls, metrics, circumstances)
 
 

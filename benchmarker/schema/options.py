@@ -113,7 +113,7 @@ def is_group(annotation: Any) -> bool:
 
 
 def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str | None) -> Option:
-    kind = kind_of(info.annotation)
+    kind = option_kind(info.annotation)
     is_off = kind == "flag" and info.default is True
     plain = f"--{'no-' if is_off else ''}{place.rpartition('.')[2].replace('_', '-')}"
     return Option(
@@ -127,14 +127,14 @@ def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str
     )
 
 
-def kind_of(annotation: Any) -> Kind:
+def option_kind(annotation: Any) -> Kind:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return kind_of(next(part for part in arguments if part is not type(None)))
+        return option_kind(next(part for part in arguments if part is not type(None)))
     if origin is Annotated:
-        return kind_of(arguments[0])
+        return option_kind(arguments[0])
     if origin is tuple:
-        return "wholes" if kind_of(arguments[0]) == "whole" else "words"
+        return "wholes" if option_kind(arguments[0]) == "whole" else "words"
     if origin is dict:
         return "pairs"
     kinds: dict[Any, Kind] = {bool: "flag", int: "whole", float: "number"}

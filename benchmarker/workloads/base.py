@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -78,7 +78,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     # Command line and configuration
 
     def options(self) -> list[Option]:
-        """Return the options of `benchmarker run`."""
         from benchmarker.schema.options import field_options
 
         return field_options(self.job)
@@ -92,17 +91,9 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return variant
 
     def check(self, job: JobT, typed: Mapping[str, Any]) -> None:
-        """Refuse a job that would fail, and options that would have no effect.
-
-        Args:
-            typed: Values of the command line, by place.
-
-        Raises:
-            BenchmarkerError: With the remedy.
-        """
+        """Refuse a job that would fail, and typed options that would have no effect. Raises BenchmarkerError."""
 
     def point_text(self, point: Any) -> str:
-        """Return a cell in a line."""
         return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
 
     def point_arguments(self, point: Any) -> list[str]:
@@ -128,11 +119,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return fingerprints of the files that a job reads, by description.
-
-        Args:
-            judged: Whether to include the files that only quality needs.
-        """
+        """Return fingerprints of a job's files, by description; with `judged`, also of those that quality needs."""
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
@@ -147,11 +134,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Download or build the files that a job loads. Raises BenchmarkerError."""
 
     def cell_fields(self, job: JobT, point: Any, records: Sequence[RecordT]) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return fields of a cell that is not measured; None as long as they are unknown.
-
-        Args:
-            records: Of the processes so far.
-        """
+        """Return fields of a cell that is not measured; None as long as the records so far do not contain them."""
         return {axis.name: getattr(point, axis.name) for axis in self.axes}
 
     def sample_text(self, cell: Any, sample: Any) -> str:
@@ -167,10 +150,12 @@ class Workload(Generic[JobT, RecordT, RowT]):
     # Comparing records
 
     def cell_keys(self, record: RecordT) -> list[CellKey]:
-        """Return the keys of a record's cells in their order."""
-        from benchmarker.comparison.rows import plain_keys
+        from benchmarker.comparison.rows import CellKey
 
-        return plain_keys(record, self.axes)
+        return [
+            CellKey(tuple((axis.name, getattr(cell, axis.name)) for axis in self.axes), record.workload)
+            for cell in record.cells
+        ]
 
     def circumstances(self, records: Sequence[RecordT]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         """Return the values that must be equal in all records beside device, driver and versions, by name."""
@@ -181,7 +166,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
         Args:
             fields: Values of every workload's row.
-            records: All records of the variant.
             good: Records and cells that measured the cell.
         """
         from benchmarker.comparison.rows import Row
@@ -204,7 +188,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profiled unit of a variant with its time without the profiler."""
-        from benchmarker.explain.case import timed_call
+        from benchmarker.explain.phases import timed_call
 
         return timed_call(name, records)
 
@@ -223,11 +207,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return metric_columns(rows)
 
     def cost_columns(self, rows: Sequence[RowT], *, whole: bool = False) -> Sequence[Column[Any]]:
-        """Return the columns of memory and other costs.
-
-        Args:
-            whole: For the table of every cell, which has fewer.
-        """
+        """Return the columns of memory and other costs; fewer for the whole table of every cell."""
         from benchmarker.report.columns import memory, plain_costs
 
         return memory(rows) if whole else plain_costs(rows)
@@ -250,7 +230,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Return the table of rows beside the limits of the device; None if these are unknown.
 
         Args:
-            whole: The rows are of all cells: choose those that belong in the table.
+            whole: Choose from the rows of all cells.
         """
         from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
@@ -258,11 +238,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return floors(headline_rows(rows) if whole else rows)
 
     def header(self, records: Sequence[RecordT], *, is_run: bool = False) -> Sequence[str]:
-        """Return the lines above the tables.
-
-        Args:
-            is_run: Whether the table is of one run.
-        """
+        """Return the lines above the tables of a comparison or of one run."""
         from benchmarker.core.tables import plain_line
         from benchmarker.report.caveats import plain_header
 
@@ -270,11 +246,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return *variant, *plain_header(records)
 
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        """Return sentences on all rows together.
-
-        Args:
-            brief: Only those that answer the workload's question, for the first table.
-        """
+        """Return sentences on all rows together; with `brief`, those that answer the workload's question."""
         return ()
 
     def caveats(

@@ -7,15 +7,15 @@ from typing import Any
 
 from benchmarker.core.errors import ErrorKind, UnsupportedError, WrongResultError, first_line, status_of
 from benchmarker.distributed.ranks import RankError
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.session import Bench
 
 
-def ignored(number: int, sample: Any) -> None:
-    """Do nothing after a repeat."""
+def _ignored(number: int, sample: Any) -> None:
+    pass
 
 
 def measure_cell(
@@ -25,8 +25,8 @@ def measure_cell(
     device: Device,
     *,
     device_memory: DeviceMemory | None = None,
-    after_each: Callable[[int, Any], None] = ignored,
-    after_warmup: Callable[[int, Any], None] = ignored,
+    after_each: Callable[[int, Any], None] = _ignored,
+    after_warmup: Callable[[int, Any], None] = _ignored,
 ) -> Any:
     """Measure one cell. Running out of memory, or an unsupported variant, becomes the cell's status.
 
@@ -58,9 +58,9 @@ def measure_cell(
         kind, reason = error.kind, str(error)
     except Exception as error:
         # An external engine's error kind distinguishes GPU memory from host memory.
-        if not device.is_out_of_memory(error) and kind_of(error, device) not in ("oom_gpu", "oom_host"):
+        if not device.is_out_of_memory(error) and error_kind_of(error, device) not in ("oom_gpu", "oom_host"):
             raise
-        kind, reason = kind_of(error, device), first_line(error)
+        kind, reason = error_kind_of(error, device), first_line(error)
     # Outside the except block, whose traceback keeps the failed repeat's tensors alive.
     device.release()
     return cell.model_copy(update={"status": status_of(kind), "error_kind": kind, "reason": reason})

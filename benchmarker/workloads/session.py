@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from benchmarker.core.errors import BenchmarkerError, ChangedError, first_line
-from benchmarker.hardware.device import Device, kind_of
+from benchmarker.hardware.device import Device, error_kind_of
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, Missing, RunRecord
 
@@ -39,57 +39,45 @@ class Session(Protocol):
         """Measure the device's limits. A bench calls this after its quick checks, before it loads anything large."""
 
 
-class Bench(Protocol):
+class Bench:
     """One variant, open and ready to be measured."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return fields of the record on loading and execution. Called after each cell."""
+        return {}
 
     def cell(self, point: Any) -> CellBase:
         """Return the cell before it is measured: axes, demand, hash of the inputs."""
+        raise NotImplementedError
 
-    def correct(self, point: Any) -> Mapping[str, Any]:
+    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
         """Check one result before anything is timed, and return fields of the cell.
 
         Raises:
             WrongResultError: The result is wrong. The cell becomes invalid and has no times.
             UnsupportedError: The variant cannot compute this cell.
         """
+        return {}
 
     def step(self, point: Any) -> Step[Any]:
         """Return the callable of one repeat. It reads the clock itself, with the device drained at both ends."""
+        raise NotImplementedError
 
     def timed(self) -> AbstractContextManager[None]:
         """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
+        return nullcontext()
 
-    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:
+    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
         """Return further fields of the cell after it was timed."""
+        return {}
 
-    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:
+    def afterwards(self, record: Any, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         """Return fields of the record that are measured after all cells: profile, energy, quality.
 
         Args:
             record: With all cells, which are on disk by now.
             path: Of the record; further files are named after it.
         """
-
-
-class Nothing:
-    """Base class of benches, with a default for every optional method."""
-
-    def facts(self) -> Mapping[str, Any]:
-        return {}
-
-    def correct(self, point: Any) -> Mapping[str, Any]:  # noqa: ARG002
-        return {}
-
-    def timed(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def measured(self, cell: Any, step: Any) -> Mapping[str, Any]:  # noqa: ARG002
-        return {}
-
-    def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         return {}
 
 
@@ -155,7 +143,7 @@ def tried(work: Callable[[], Result], device: Device) -> Result | Missing:
     except Exception as error:
         if not isinstance(error, BenchmarkerError) and not device.is_out_of_memory(error):
             raise
-        missing = Missing(error_kind=kind_of(error, device), reason=first_line(error))
+        missing = Missing(error_kind=error_kind_of(error, device), reason=first_line(error))
     # Outside the except block, whose traceback keeps the failed work's tensors alive.
     device.release()
     return missing

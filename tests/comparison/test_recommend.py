@@ -93,7 +93,7 @@ def test_what_the_table_is_unsure_of_decides_nothing_here_either() -> None:
     alone = recommend(compare_records([*base, *first]), "memory<8GiB")
     assert alone.chosen is not None
     assert found.chosen is None
-    assert [rival.candidate.row.variant for rival in found.undecided] == ["fp16"]
+    assert [rival.row.variant for rival in found.ranking.undecided] == ["fp16"]
 
 
 def test_a_variant_can_be_ruled_out_by_its_form() -> None:

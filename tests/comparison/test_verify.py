@@ -225,6 +225,6 @@ def test_a_wrong_rate_in_the_printed_table_alone_is_named(sweep, capsys, monkeyp
 
 def test_swapped_references_are_named(sweep, capsys, monkeypatch):
     swapped = {"fp16": "int8", "int8": "int8", "fp16 compile": "int8 compile", "int8 compile": "int8 compile"}
-    monkeypatch.setattr(speed_up, "references_of", lambda *_: swapped)
+    monkeypatch.setattr(speed_up, "_references", lambda *_: swapped)
     code, output = verified(sweep, capsys)
     assert (code, "reference is int8 compile, but the samples give fp16 compile" in output) == (1, True)

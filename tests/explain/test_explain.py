@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarker.core.tables import markdown, unmarked
-from benchmarker.explain.case import graph_ceiling
 from benchmarker.explain.explain import explain
+from benchmarker.explain.phases import rate_in_graph
 from benchmarker.explain.values import Ceiling, NotExplained
 from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
@@ -131,9 +131,9 @@ def test_the_ceiling_of_a_graph_is_a_range_from_an_empty_kernel_between_any_two_
         run("fp16", kernel("nvjet_a", ms=4.0, calls=1000), kernel("Memset (Device)", ms=1.0, calls=1000), tpot_ms=28.0)
     ).phase
     # 2,000 kernels, each with 0 to 1.5 us between it and the next.
-    assert graph_ceiling(phase, LIMITS, units=1) == Ceiling(pytest.approx(1 / 0.005), pytest.approx(1 / 0.008))
-    assert graph_ceiling(phase, LIMITS, units=4) == Ceiling(pytest.approx(4 / 0.005), pytest.approx(4 / 0.008))
-    assert graph_ceiling(phase, None, units=1) == Ceiling(pytest.approx(1 / 0.005), None)
+    assert rate_in_graph(phase, LIMITS, units=1) == Ceiling(pytest.approx(1 / 0.005), pytest.approx(1 / 0.008))
+    assert rate_in_graph(phase, LIMITS, units=4) == Ceiling(pytest.approx(4 / 0.005), pytest.approx(4 / 0.008))
+    assert rate_in_graph(phase, None, units=1) == Ceiling(pytest.approx(1 / 0.005), None)
 
 
 def test_a_ceiling_without_a_measured_launch_is_an_upper_bound() -> None:

@@ -11,9 +11,10 @@ from types import ModuleType
 import pytest
 
 from benchmarker.core.tables import unmarked
-from benchmarker.explain.case import Timed, timed_call
 from benchmarker.explain.explain import explain
+from benchmarker.explain.phases import timed_call
 from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.explain.waterfall import Timed
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import CellBase, Demand, Kernel, Profile, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of

@@ -122,7 +122,7 @@ def kernels_chart(
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None
-    spent = {}
+    spent: dict[str, Parts] = {}
     for name, profile in profiles.items():
         seconds = seconds_by_category((kernel.name, kernel.total_s) for kernel in profile.kernels)
         spent[name] = {category: 1e3 * spent_s / (units or {}).get(name, 1) for category, spent_s in seconds.items()}

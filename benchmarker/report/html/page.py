@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,13 +117,14 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    templates.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "html": html,
         "cell": cell,
         "plain": plain_line,
         "svg": lambda chart: Markup(to_svg(chart)),
         "variables": lambda colours: "; ".join(f"--{name}: {colour}" for name, colour in colours.items()),
     }
+    templates.filters |= filters
     return templates
 
 

@@ -17,8 +17,9 @@ from benchmarker.comparison.crossing import Ratios, always_faster, crossings, ve
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import plain_line
-from benchmarker.explain.case import ADVICE, Case, Timed
 from benchmarker.explain.values import Floor, NotExplained
+from benchmarker.explain.verdict import ADVICE
+from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import Category, seconds_by_category
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord, scores_passes
 from benchmarker.workloads.operation.operation_reading import (

@@ -41,7 +41,7 @@ from benchmarker.workloads.context_parallel.splittings import (
 )
 from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
 from benchmarker.workloads.operation.record import SeenKernel
-from benchmarker.workloads.session import Nothing, Session
+from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -91,7 +91,7 @@ def slowest_s(answers: list[dict[str, Any]]) -> float:
     return max(float(answer["host_s"]) for answer in answers)
 
 
-class ContextParallelBench(Nothing):
+class ContextParallelBench(Bench):
     def __init__(
         self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
     ) -> None:

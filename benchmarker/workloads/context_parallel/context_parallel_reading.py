@@ -15,8 +15,10 @@ from typing import cast
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, percent
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.explain.case import Timed, always, floor_of
+from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained, ms
+from benchmarker.explain.verdict import always
+from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance

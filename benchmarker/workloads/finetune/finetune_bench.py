@@ -44,7 +44,7 @@ from benchmarker.workloads.finetune.trainee import (
     frozen_sha256,
     make_trainee,
 )
-from benchmarker.workloads.session import Nothing, Session, refuse_other_commit, tried
+from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 from benchmarker.workloads.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
     return digest.hexdigest()
 
 
-class FinetuneBench(Nothing):
+class FinetuneBench(Bench):
     def __init__(self, job: FinetuneJob, trainee: Trainee, text: TokenText, session: Session) -> None:
         self._job = job
         self._trainee = trainee

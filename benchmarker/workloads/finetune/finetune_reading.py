@@ -19,11 +19,11 @@ from typing import Any, cast
 from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.case import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.case import Case, Timed, always, floor_of, timed_call
-from benchmarker.explain.phases import phase_of
+from benchmarker.explain.phases import floor_of, phase_of, timed_call
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
-from benchmarker.explain.waterfall import PARTS
+from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
+from benchmarker.explain.verdict import always
+from benchmarker.explain.waterfall import PARTS, Case, Timed
 from benchmarker.profiling.categories import is_float32, shares
 from benchmarker.schema.record import Demand, Limits, Profile
 from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneRecord, Learned

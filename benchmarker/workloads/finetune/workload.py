@@ -22,8 +22,8 @@ from benchmarker.workloads.training.record import StepPart
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
-    from benchmarker.explain.case import Timed
     from benchmarker.explain.values import NotExplained
+    from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")

@@ -22,7 +22,7 @@ from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_pr
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
-from benchmarker.workloads.session import Nothing
+from benchmarker.workloads.session import Bench
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +70,7 @@ class GenerationStep:
         return () if self._tokens is None else self._tokens[0][:64]
 
 
-class SourceBenchmarker(Nothing):
+class SourceBenchmarker(Bench):
     """Measurement of an open engine, cell by cell."""
 
     def __init__(

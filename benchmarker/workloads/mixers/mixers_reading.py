@@ -24,8 +24,9 @@ from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import Estimate, Ratio, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, Sheet, plain_line
-from benchmarker.explain.case import Timed, floor_of
+from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained
+from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore

@@ -26,7 +26,7 @@ from benchmarker.measure.repeat import Step, calls_needed
 from benchmarker.workloads.operation.operation_call import CallInputs, Implementation, Operation, results_of
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, PassMemory, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Nothing, Session
+from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     import torch
@@ -217,7 +217,7 @@ class ReadyCall(NamedTuple):
     copies: list[CallInputs]
 
 
-class OperationBench(Nothing, ABC, Generic[ImplementationT]):
+class OperationBench(Bench, ABC, Generic[ImplementationT]):
     def __init__(self, implementation: ImplementationT, device: Device, *, cache_bytes: int | None = None) -> None:
         self.implementation = implementation
         self.device = device

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
 from benchmarker.core.formatting import abridged
-from benchmarker.explain.case import Case, Timed, always
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
+from benchmarker.explain.verdict import always
+from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.operation_metrics import mode_text

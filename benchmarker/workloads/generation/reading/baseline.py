@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarker.comparison.rows import PLAIN, SECONDS, SIZES, CellKey, Limitable
+from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import code, plain_line
@@ -91,7 +91,7 @@ _TIMING = f"{code('benchmarker run')} measures it"
 _QUALITY = f"{code('--quality')} measures it, on real weights"
 LIMITABLE: Mapping[str, Limitable] = {
     "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
-    "bits": Limitable(lambda row: row.bits_per_weight, PLAIN, decimal, _TIMING),
+    "bits": Limitable(lambda row: row.bits_per_weight, UNITLESS, decimal, _TIMING),
     "load": Limitable(lambda row: row.load_s, SECONDS, seconds, _TIMING),
     "setup": Limitable(lambda row: row.setup_s, SECONDS, seconds, "only runtimes that set something up have it"),
     "energy": Limitable(
@@ -102,20 +102,20 @@ LIMITABLE: Mapping[str, Limitable] = {
     ),
     "perplexity": Limitable(
         lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
-        PLAIN,
+        UNITLESS,
         decimal,
         _QUALITY,
     ),
     "kld": Limitable(
         lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
-        PLAIN,
+        UNITLESS,
         decimal,
         _QUALITY,
         f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
     ),
     "top1": Limitable(
         lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
-        PLAIN,
+        UNITLESS,
         lambda share: percent(share, places=1),
         _QUALITY,
     ),
@@ -139,7 +139,7 @@ def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[Generatio
     best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
     peer = peer_of(row, base, rows)
     reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
-    return replace(row, best_ratio=best, best_ratio_reached=reached)
+    return replace(row, best_ratio=best, share_of_best_ratio=reached)
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:

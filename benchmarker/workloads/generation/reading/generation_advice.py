@@ -7,8 +7,9 @@ from typing import cast
 
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.case import Case, always
 from benchmarker.explain.values import Bound, Phase, ms
+from benchmarker.explain.verdict import always
+from benchmarker.explain.waterfall import Case
 from benchmarker.profiling.categories import category
 from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord

@@ -149,7 +149,7 @@ class GenerationRow(Row):
     """Whether all bytes of a step fit in the device's last cache."""
     best_ratio: float | None = None
     """Largest possible speed-up: the ratio of the floors on the same limits."""
-    best_ratio_reached: float | None = None
+    share_of_best_ratio: float | None = None
     """Speed-up divided by the largest possible speed-up."""
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None

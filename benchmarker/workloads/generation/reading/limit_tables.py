@@ -42,7 +42,7 @@ def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
         _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal),
         _column("MBU", lambda row: row.mbu, _share, is_more_better=True),
         _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_more_better=True),
-        _column("reached", lambda row: row.best_ratio_reached, _share, is_more_better=True),
+        _column("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
     ]
     if any(row.kernels_per_token is not None for row in rows):
         columns.append(_column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}"))

@@ -42,7 +42,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "mbu": row.mbu,
         "floor_s": row.floor_s,
         "best_ratio": row.best_ratio,
-        "best_ratio_reached": row.best_ratio_reached,
+        "best_ratio_reached": row.share_of_best_ratio,
         "prefill_mfu": row.prefill_mfu,
         "kernels_per_token": row.kernels_per_token,
         "same_tokens": row.same_tokens,

@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import percent, seconds
-from benchmarker.explain.case import Case, Timed, why_no_profile
+from benchmarker.explain.explain import loaded_proof
 from benchmarker.explain.phases import (
     conversion_of,
     phase_of,
@@ -21,11 +21,11 @@ from benchmarker.explain.phases import (
     table_conversion,
     table_phase,
     unpacking,
+    why_no_profile,
 )
 from benchmarker.explain.values import Bound, Floor, NotExplained, Phase, ms
 from benchmarker.explain.verdict import bounds_of_shares, share_words
-from benchmarker.explain.waterfall import shares_of, waterfall
-from benchmarker.explain.what_ran import loaded_proof
+from benchmarker.explain.waterfall import Case, Timed, shares_of, waterfall
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.model import DISAGREEMENT, LoadFacts, multiplies_all_packed
 from benchmarker.schema.record import Limits
