@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
-from benchmarker.distributed.ranks import RankError, Ranks, open_ranks
-from benchmarker.distributed.torchrun import hosts
+from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0

@@ -144,7 +144,7 @@ def check_devices(first: str, ranks: int) -> None:
     from benchmarker.hardware.device import CudaDevice, find_device
 
     if is_torchrun():
-        from benchmarker.distributed.torchrun import world_size
+        from benchmarker.distributed.ranks import world_size
 
         if ranks > world_size():
             raise DeviceError(f"ranks: torchrun started {world_size()} processes, fewer than {ranks} ranks")

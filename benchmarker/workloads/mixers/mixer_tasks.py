@@ -130,7 +130,7 @@ def train(
             logits = model(batch.tokens.to(name))
         return functional.cross_entropy(logits.float().flatten(0, 1), batch.labels.to(name).flatten())
 
-    step = TrainingStep(loss, torch.optim.AdamW(model.parameters(), lr=tasks.learning_rate), device, parts=False)
+    step = TrainingStep(loss, torch.optim.AdamW(model.parameters(), lr=tasks.learning_rate), device, times_parts=False)
     steps = setting.steps(tasks)
     for _ in range(steps):
         step()

@@ -200,7 +200,7 @@ class ModelStep:
             return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
         optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
-        self._step = TrainingStep(loss, optimizer, device, parts=False)
+        self._step = TrainingStep(loss, optimizer, device, times_parts=False)
 
     def __call__(self) -> OperationSample:
         return OperationSample(latency_s=self._step().latency_s)
