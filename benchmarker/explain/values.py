@@ -119,9 +119,6 @@ class Waterfall:
     """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
     slow_down: float | None
 
-    def of(self, *names: str) -> float:
-        return sum(part.seconds for part in self.parts if part.name in names)
-
 
 @dataclass(frozen=True)
 class Ceiling:
