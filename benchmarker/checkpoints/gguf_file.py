@@ -148,7 +148,7 @@ def write_gguf(folder: Path, target: Path) -> None:
     writer = gguf.GGUFWriter(target, "qwen3")
     _write_shape(writer, config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
-    for name, shape in _shapes(folder):
+    for name, shape in tensor_shapes(folder):
         kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
         count = _product(shape)
         writer.add_tensor_info(_gguf_name(names, name, folder), shape, _dtype(kind), count * itemsize)
@@ -221,7 +221,8 @@ def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
                     yield file, name
 
 
-def _shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensor_shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes of a folder's tensors, shared ones once, from the file headers."""
     for file, name in _tensor_names(folder):
         yield name, tuple(file.get_slice(name).get_shape())
 

@@ -100,7 +100,7 @@ def main() -> None:
     try:
         with contextlib.ExitStack() as stack:
             if "TORCHELASTIC_RUN_ID" in os.environ and "BENCHMARKER_LEADS" not in os.environ:
-                from benchmarker.distributed.torchrun import follow, leading
+                from benchmarker.distributed.ranks import follow, leading
 
                 if os.environ["RANK"] != "0":
                     return follow()

@@ -6,6 +6,9 @@
 Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
 memory leaves the others waiting in an exchange of tensors. So a thread checks twice a second whether each process lives
 and sends heartbeats. If not, all of them are ended, rank 0's exchange is aborted, and a RankError names the rank.
+
+On several hosts, `torchrun ... -m benchmarker run context_parallel ...` starts one process for each rank, which all run
+the same command. Each process other than rank 0's starts its rank whenever rank 0 opens ranks (see `follow`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Protocol, TypeVar
 
-from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError, first_line
+from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
 from benchmarker.distributed.rank import PORT, STOP, TASK, Rank, Store, is_torchrun, key, process_group
 from benchmarker.hardware.device import Device
@@ -39,6 +42,15 @@ SLOWER = 5
 """Limit of a later message as a multiple of the longest message of its kind, at least LEAST_S."""
 POLL_S = 0.002
 
+LEADS = "BENCHMARKER_LEADS"
+"""Variable with the number of torchrun's processes. WORLD_SIZE is the number of open ranks."""
+# Keys of torchrun's store: the number of openings; for each opening, its count and port of ranks (or STOP), whether its
+# ranks must end at once, and how each rank ended.
+OPENINGS = "benchmarker/openings"
+OPENING = "benchmarker/opening"
+KILL = "benchmarker/kill"
+ENDED = "benchmarker/ended"
+
 Result = TypeVar("Result")
 
 
@@ -49,7 +61,7 @@ class RankError(BenchmarkerError):
 
 
 class RankProcess(Protocol):
-    """A rank's process, on this host or started by torchrun on any host (distributed/torchrun.py)."""
+    """A rank's process, on this host or started by torchrun on any host."""
 
     def has_ended(self) -> bool: ...
 
@@ -95,6 +107,29 @@ class LocalProcess:
         return how if code == -signal.SIGKILL or not lines else f"{how}: {lines[-1].strip()[:300]}"
 
 
+class TorchrunProcess:
+    def __init__(self, store: Store, number: int, rank: int) -> None:
+        self._store = store
+        self._number = number
+        self._rank = rank
+
+    def has_ended(self) -> bool:
+        return self._store.read(key(ENDED, self._number, self._rank)) is not None
+
+    def kill(self) -> None:
+        """End it at the next tick of the process that started it, if that host still runs."""
+        with contextlib.suppress(RuntimeError):
+            self._store.put(key(KILL, self._number), True)
+
+    def wait(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not self.has_ended() and time.monotonic() < deadline_s:
+            time.sleep(TICK_S / 4)
+
+    def end_words(self) -> str:
+        return str(self._store.read(key(ENDED, self._number, self._rank)))
+
+
 class Ranks:
     """All ranks, from rank 0. A thread watches the processes of ranks 1 and higher."""
 
@@ -111,8 +146,6 @@ class Ranks:
         self._is_closing = threading.Event()
         self._processes: Mapping[int, RankProcess]
         if is_torchrun():
-            from benchmarker.distributed.torchrun import request_ranks
-
             self._processes = request_ranks(count, store.port)
         else:
             self._processes = {number: LocalProcess(number, store.port) for number in range(1, count)}
@@ -122,13 +155,8 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Let the other ranks carry out a message and this one the work. Raises RankError.
-
-        The times of a `kind` of message set the limit after which a rank hangs.
-
-        Returns:
-            Result of the work, and the answers of ranks 1 and higher.
-        """
+        """Let the other ranks carry out a message and this one the work; return its result, and their answers. The
+        times of a `kind` of message set the limit after which a rank hangs. Raises RankError."""
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
@@ -265,12 +293,9 @@ def open_ranks(
     device: Device,
     stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Start the other ranks and join their process group. Raises RankError.
+    """Let the other ranks run a function, each on one of the devices, and join their process group. Raises RankError.
 
-    Args:
-        function: Function of a module that each other rank runs.
-        devices: Device of each rank, as torch names it; the first is this process's own.
-        stuck: Called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
+    `stuck` is called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
     store = Store(0, is_server=True)
     name = {"module": function.__module__, "function": function.__qualname__}
@@ -282,3 +307,54 @@ def open_ranks(
             stack.enter_context(ranks.join(devices))
         stack.callback(ranks.close)
         yield ranks
+
+
+def world_size() -> int:
+    return int(os.environ.get(LEADS) or os.environ["WORLD_SIZE"])
+
+
+def hosts() -> int:
+    return int(os.environ.get("GROUP_WORLD_SIZE", "1")) if is_torchrun() else 1
+
+
+def agent_store() -> Store:
+    """Connect to torchrun's store, which rank 0 holds itself if torchrun's agent does not."""
+    is_server = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return Store(int(os.environ["MASTER_PORT"]), is_server=is_server)
+
+
+def request_ranks(count: int, port: int) -> dict[int, RankProcess]:
+    """Let torchrun's other processes start ranks 1 and higher. Raises DeviceError."""
+    if count > world_size():
+        raise DeviceError(f"{count} ranks: torchrun started {world_size()} processes; start as many")
+    store = agent_store()
+    number = store.torch_store.add(OPENINGS, 1) - 1
+    store.put(key(OPENING, number), {"count": count, "port": port})
+    return {rank: TorchrunProcess(store, number, rank) for rank in range(1, count)}
+
+
+def follow() -> None:
+    """Start this process's rank whenever rank 0 opens ranks, until rank 0's command ends."""
+    rank, store, number = int(os.environ["RANK"]), agent_store(), 0
+    while (order := store.take(key(OPENING, number))) != STOP:
+        if rank < order["count"]:
+            process = LocalProcess(rank, order["port"])
+            while not process.has_ended():
+                if store.read(key(KILL, number)):
+                    process.kill()
+                time.sleep(TICK_S)
+            store.put(key(ENDED, number, rank), process.end_words())
+            process.wait(0)
+        number += 1
+
+
+@contextmanager
+def leading() -> Iterator[None]:
+    """Surround rank 0's command, and end the other processes of torchrun after it."""
+    os.environ[LEADS] = os.environ["WORLD_SIZE"]
+    # Kept open, because this process may hold the store.
+    store = agent_store()
+    try:
+        yield
+    finally:
+        store.put(key(OPENING, store.torch_store.add(OPENINGS, 1) - 1), STOP)

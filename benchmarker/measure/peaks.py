@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 GPU_ARRAY_BYTES = 2**31
 CPU_ARRAY_BYTES = 2**28, 2**30
-"""Smallest and largest array."""
 CACHES_IN_ARRAY = 4
-"""Size of an array as a multiple of the last-level cache."""
 SHARE_OF_FREE_MEMORY = 4
 GPU_MATMUL_SIZE = 8192
 CPU_MATMUL_SIZES = 256, 512, 768
@@ -139,7 +137,6 @@ def _repeat(launch: Callable[[], object]) -> None:
 
 
 def host_time(device: Device, launch: Callable[[], object]) -> float:
-    """Return the best seconds until a launch returns to the host."""
     times = []
     for _ in range(LAUNCH_REPEATS):
         device.synchronize()

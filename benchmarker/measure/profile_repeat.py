@@ -1,6 +1,5 @@
-"""One repeat under torch.profiler, for the shares of time and not for the latency.
+"""One repeat under torch.profiler, for the shares of time: the profiler slows the host by half or more.
 
-The profiler slows the host by half or more and the kernels hardly at all, so that its latency is in no statistic.
 Shapes are not recorded, because that keeps tensors alive and changes the memory peak that is read here.
 """
 
@@ -43,11 +42,8 @@ def profile_step(
     trace_path: Path | None,
     cuts: Callable[[], Sequence[Cut]] = tuple,
 ) -> Profile:
-    """Run a warm step once more, with the profiler on. Raises BenchmarkerError.
-
-    Args:
-        cuts: Returns the starts of the sections of the step that just ran, on `time.perf_counter_ns`.
-    """
+    """Run a warm step once more, with the profiler on. `cuts` returns the starts of its sections on
+    `time.perf_counter_ns`. Raises BenchmarkerError."""
     marks_ns: list[int] = []
     latencies_s: list[float] = []
 
@@ -59,8 +55,7 @@ def profile_step(
     device.synchronize()
     device.reset_peak()
     events = trace_of(marked_step, device, kept_at=trace_path)
-    peak = device.peak()
-    sections = _on_the_traces_clock(events, cuts(), marks_ns)
+    sections = on_the_traces_clock(events, cuts(), marks_ns=marks_ns)
     on_cpu = device.kind == "cpu"
     work = (
         cpu_work(events, cuts=sections) if on_cpu else device_work(events, device_indices=device.indices, cuts=sections)
@@ -68,24 +63,10 @@ def profile_step(
     return Profile(
         by="cpu" if on_cpu else "device",
         latency_s=latencies_s[0],
-        kernel_s=work.kernel_s,
-        busy_s=work.busy_s,
-        span_s=work.span_s,
-        kernels=work.kernels,
-        sections=work.sections,
-        peak_allocated_bytes=peak.allocated_bytes,
+        **work._asdict(),
+        peak_allocated_bytes=device.peak().allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
-
-
-def _on_the_traces_clock(events: list[TraceEvent], cuts: Sequence[Cut], marks_ns: Sequence[int]) -> list[Cut]:
-    placed = []
-    for cut in cuts:
-        from_ns = None if cut.from_ns is None else on_the_traces_clock(events, cut.from_ns, marks_ns=marks_ns)
-        if (from_ns is None) != (cut.from_ns is None):
-            return []
-        placed.append(Cut(cut.section, from_ns))
-    return placed
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:

@@ -31,8 +31,6 @@ Step = Callable[[], SampleKind]
 
 @dataclass(frozen=True)
 class Measured(Generic[SampleKind]):
-    """Repeats of one cell, as fields of its record."""
-
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
     timed_at: tuple[float, float]
@@ -86,12 +84,8 @@ def measure(
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
     after_warmup: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> Measured[SampleKind]:
-    """Time `runs` repeats of the step.
-
-    Args:
-        timed: Surrounds the timed repeats, for example to make a recompilation an error.
-        after_each: Called between repeats, outside the timed region, with the repeat's number from 1.
-    """
+    """Time `runs` repeats of the step, surrounded by `timed`. `after_each` gets a repeat's number from 1, outside the
+    timed region."""
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
     samples: list[SampleKind] = []

@@ -204,16 +204,18 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
     return work._replace(busy_s=work.kernel_s)
 
 
-def on_the_traces_clock(events: Iterable[TraceEvent], moment_ns: int, *, marks_ns: Sequence[int]) -> int | None:
-    """Convert a reading of the host's clock to the trace's, by readings inside the annotations CLOCK_MARK, if any."""
+def on_the_traces_clock(events: Iterable[TraceEvent], cuts: Sequence[Cut], *, marks_ns: Sequence[int]) -> list[Cut]:
+    """Convert cuts on the host's clock to the trace's, by the readings inside the annotations CLOCK_MARK; else none."""
+    if all(cut.from_ns is None for cut in cuts):
+        return list(cuts)
     annotations = (event for event in complete_events(events, {"user_annotation"}) if event.get("name") == CLOCK_MARK)
-    marks = [(number_in(event, "ts"), duration_us(event)) for event in annotations]
+    marks = sorted((number_in(event, "ts"), duration_us(event)) for event in annotations)
     if not marks or len(marks) != len(marks_ns):
-        return None
-    marks.sort()
+        return []
     # The reading lies inside the annotation, so the shortest annotation is the most accurate.
     (start_us, length_us), mark_ns = min(zip(marks, marks_ns, strict=True), key=lambda pair: pair[0][1])
-    return round((start_us + length_us / 2) * 1000) + moment_ns - mark_ns
+    ahead_ns = round((start_us + length_us / 2) * 1000) - mark_ns
+    return [cut if cut.from_ns is None else cut._replace(from_ns=cut.from_ns + ahead_ns) for cut in cuts]
 
 
 def _self_times(intervals: list[Interval]) -> list[int]:

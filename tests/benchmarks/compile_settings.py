@@ -5,7 +5,7 @@
 
 The model is loaded once; each combination is set up anew and measured as a cell is: tok/s of the decode steps alone,
 the best of five generations, kernels a token, and the time of setting up. The winner belongs in
-`engines/capture/inductor.py`.
+`engines/decoders/compile.py`.
 On a CPU it runs too, to see that it runs.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from benchmarker.core.errors import SpecError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import prefill_decode
 from benchmarker.engines.decoders.eager import EagerDecoder
-from benchmarker.engines.decoders.graph_capture import Captured
+from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.native import native_decoder
-from benchmarker.engines.decoders.prefill_decode import chunks, padded
-from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, chunks, padded
+from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder, cuda_graph_decoder
 from benchmarker.engines.generator import Generator
 from benchmarker.engines.registry import ENGINES, torch_engine
-from benchmarker.hardware.device import CpuDevice
+from benchmarker.hardware.device import CpuDevice, Device
 from benchmarker.workloads.generation.forms import engine_options
 from tests.engines.test_engines_graph import Rerun, context, model
 from tests.jobs import read_job
@@ -29,8 +28,9 @@ from tests.loading import plain_native_decoder
 __all__ = ["model"]
 
 
-captured_decoder = partial(cuda_graph_decoder, captured_prefill=True)
-"""Both steps as the model has them, captured."""
+def captured_decoder(model: PreTrainedModel, device: Device, *, capture: Capture) -> StaticCacheDecoder:
+    """Both steps as the model has them, captured."""
+    return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=True)
 
 
 def prompt(*, batch: int = 1, tokens: int = 7) -> torch.Tensor:

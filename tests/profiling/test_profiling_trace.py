@@ -17,6 +17,8 @@ from benchmarker.profiling.trace import (
 )
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
+DECODE = Cut("decode", 5_500)
+
 
 def event(name, start_us, duration_us, *, category="kernel", device=0, stream=7):
     return {
@@ -151,13 +153,13 @@ def test_the_hosts_clock_is_set_by_the_shortest_annotation():
         operator(CLOCK_MARK, start_us, length_us, category="user_annotation")
         for start_us, length_us in ((200, 90), (1000, 2))
     )
-    assert on_the_traces_clock([short, long], 5_500, marks_ns=[1_000, 5_000]) == 1_001_500
+    assert on_the_traces_clock([short, long], [DECODE], marks_ns=[1_000, 5_000]) == [Cut("decode", 1_001_500)]
 
 
 def test_without_its_marks_a_trace_has_no_common_clock():
     mark = operator(CLOCK_MARK, 200, 2, category="user_annotation")
-    assert on_the_traces_clock([operator("aten::mm", 0, 1)], 5_500, marks_ns=[5_000]) is None
-    assert on_the_traces_clock([mark], 5_500, marks_ns=[4_000, 5_000]) is None
+    assert on_the_traces_clock([operator("aten::mm", 0, 1)], [DECODE], marks_ns=[5_000]) == []
+    assert on_the_traces_clock([mark], [DECODE], marks_ns=[4_000, 5_000]) == []
 
 
 def test_of_two_devices_only_ours_counts():
@@ -280,10 +282,10 @@ def test_a_damaged_operator_or_clock_mark_is_named_too():
     with pytest.raises(ResultsError, match="`tid` of its event aten::mm is 'main'"):
         cpu_work([operator("aten::mm", 0, 1, thread="main")])
     with pytest.raises(ResultsError, match="`ts` of its event benchmarker: clock is missing"):
-        on_the_traces_clock([operator(CLOCK_MARK, None, 1, category="user_annotation")], 5_500, marks_ns=[5_000])
+        on_the_traces_clock([operator(CLOCK_MARK, None, 1, category="user_annotation")], [DECODE], marks_ns=[5_000])
 
 
 def test_damage_in_what_does_not_count_does_no_harm():
     annotation = {"ph": "X", "cat": "user_annotation", "dur": "long"}
     assert device_work([annotation, event("a", 0, 1)]).busy_s == 1e-6
-    assert on_the_traces_clock([annotation], 5_500, marks_ns=[5_000]) is None
+    assert on_the_traces_clock([annotation], [DECODE], marks_ns=[5_000]) == []

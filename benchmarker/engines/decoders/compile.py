@@ -34,10 +34,8 @@ from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
 from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
-from benchmarker.engines.decoders.torch_engine import linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
-from benchmarker.schema.model import KernelUse
 
 Function = Callable[..., Any]
 
@@ -83,6 +81,7 @@ class CompiledStep(LibraryStep):
     """A compiled decode step: whole, or one layer that is run as often as the model has layers."""
 
     name = "compile"
+    is_compiled = True
     native_attention = False
     """True to let this program's own attention kernel run."""
 
@@ -230,11 +229,7 @@ class CompiledStep(LibraryStep):
         if self._frames == 0 and self.needs_compiler:
             raise UnsupportedError("torch.compile compiled nothing: the step ran in eager mode")
 
-    def linear_kernels(self) -> tuple[KernelUse, ...]:
-        return linear_kernels(self.model, compiled=True)
-
     def facts(self, *, has_shape: bool) -> dict[str, Any]:
-        """Count graphs over all shapes: the step, or a layer of every kind and the head."""
         is_compiled = self._frames or not has_shape or self.needs_compiler
         return {
             "frames_compiled": self._frames,
@@ -297,7 +292,6 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def kernels_timed_alone() -> Iterator[None]:
-    """Surround code that may tune."""
     from torch._inductor.runtime import benchmarking
 
     timer: Any = benchmarking.benchmarker

@@ -100,6 +100,7 @@ class LibraryStep:
     """The decode step as the libraries wrote it, and the base of the compiled steps."""
 
     name = "cuda_graph"
+    is_compiled = False
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -149,7 +150,7 @@ class LibraryStep:
         return attention_backend(keys)
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
-        return linear_kernels(self.model, compiled=False)
+        return linear_kernels(self.model, compiled=self.is_compiled)
 
     def kernels_used(self, attention: str) -> tuple[KernelUse, ...]:
         return (*self.linear_kernels(), attention_use(attention))
@@ -174,11 +175,10 @@ class RecordedPrefill:
     """Graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
-    """[batch, padded tokens]."""
     start: Tensor
-    """Position of the first token in the cache, a scalar."""
+    """Position of the first token in the cache."""
     count: Tensor
-    """Number of real tokens, a scalar."""
+    """Number of real tokens."""
     logits: list[Tensor]
     """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured

@@ -54,7 +54,6 @@ class StaticKVLayer(StaticLayer):
         self.position = position
 
     def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate memory; `shape` is (batch, key heads, head_dim)."""
         batch, heads, numbers = shape
         stored_shape = (batch, self.max_cache_len, heads, numbers)
         self.stored_keys = torch.zeros(stored_shape, dtype=dtype, device=device)
@@ -129,7 +128,6 @@ class StaticKVCache:
         )
 
     def go_to(self, position: int) -> None:
-        """Set the position of the next token."""
         self.position.on_host = position
         self.position.on_device.fill_(position)
         self.sequence_lengths.lengths.fill_(position + 1)

@@ -62,16 +62,13 @@ class Shape:
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
 
-def cuda_graph_decoder(
-    model: PreTrainedModel, device: Device, *, capture: Capture | None = None, captured_prefill: bool = False
-) -> StaticCacheDecoder:
+def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
     """Make the decoder of the engine `cuda_graph`: the libraries' own step, captured as a CUDA or HIP graph.
 
     `generate` makes two thousand launches per token from Python, while the GPU waits. Replayed from a graph, the same
     kernels follow each other without the host. Any quantization's kernels work if they never wait for the device.
     """
-    capture = capture or capture_for(device)
-    return StaticCacheDecoder(LibraryStep(model), device, capture=capture, captured_prefill=captured_prefill)
+    return StaticCacheDecoder(LibraryStep(model), device, capture=capture or capture_for(device))
 
 
 class StaticCacheDecoder(TorchDecoder):
@@ -108,22 +105,19 @@ class StaticCacheDecoder(TorchDecoder):
                 fill(self.model, context, shape.cache)
             shape.context = context
             shape.cache.go_to(depth)
-            generation = self._timed_generation(shape, prompt, new_tokens, depth)
+
+            def prefill() -> None:
+                self._prefill(shape, prompt)
+                shape.cache.begin_decoding()
+
+            first = depth + prompt_tokens
+            generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
+        if self._is_timed and shape.captured:
+            self._replays += new_tokens - 1
         if is_new:
             # Filling the cache to a depth happens in between and is not set-up.
             setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
             self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
-        return generation
-
-    def _timed_generation(self, shape: Shape, prompt: Tensor, new_tokens: int, depth: int) -> Generation:
-        def prefill() -> None:
-            self._prefill(shape, prompt)
-            shape.cache.begin_decoding()
-
-        first = depth + prompt.shape[1]
-        generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
-        if self._is_timed and shape.captured:
-            self._replays += new_tokens - 1
         return generation
 
     def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:

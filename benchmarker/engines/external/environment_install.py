@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import shlex
@@ -32,7 +33,7 @@ from benchmarker.engines.external.environments import (
 IMPORT_S = 300.0
 """Longest time of an engine's first import."""
 PYTHON_S = 20.0
-PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)"
+PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")
 """Folders in which pyenv and uv keep interpreters, which may not be on the PATH."""
 
@@ -215,7 +216,6 @@ def find_python(versions: Sequence[str], chosen: Path | None = None) -> Path:
 
 
 def python_version(path: Path) -> str | None:
-    """Return `3.12`; None if the file is no interpreter that runs."""
     try:
         process = subprocess.run(
             [str(path), "-I", "-c", PRINT_VERSION], capture_output=True, text=True, timeout=PYTHON_S, check=False
@@ -232,14 +232,12 @@ def _candidates(version: str) -> Iterator[Path]:
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         if folder and (path := shutil.which(f"python{version}", path=folder)):
             yield Path(path)
-    for pattern in PYTHON_FOLDERS:
-        folder_pattern = Path(pattern.format(version=version)).expanduser()
-        anchor = folder_pattern.anchor
-        yield from sorted(Path(anchor).glob(str(folder_pattern / f"python{version}").removeprefix(anchor)))
+    for folder in PYTHON_FOLDERS:
+        pattern = os.path.expanduser(f"{folder.format(version=version)}/python{version}")
+        yield from (Path(path) for path in sorted(glob.glob(pattern)))
 
 
 def has_fault(version_text: str) -> bool:
-    """Return whether a compiler has GCC bug 114098."""
     version = re.search(r"\) (\d+)\.(\d+)\.\d+", version_text.partition("\n")[0])
     if "Free Software Foundation" not in version_text or version is None:
         return False

@@ -33,9 +33,8 @@ class EnvironmentSpec:
     engine: str
     summary: str
     device: str
-    """Kind of device that this build computes on: `cuda` or `cpu`."""
+    """`cuda` or `cpu`."""
     module: str
-    """Module that can be imported once the environment is made."""
     pythons: tuple[str, ...]
     """Versions of Python that all of its packages have wheels for, the preferred one first."""
     disk_bytes: int
@@ -203,8 +202,6 @@ def ready_environment(engine: str, device: str) -> Marker:
 
 
 class EngineStatus(NamedTuple):
-    """One external engine on this machine, for `doctor`."""
-
     engine: str
     remedy: str | None
     """None if it runs here."""

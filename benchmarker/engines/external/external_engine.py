@@ -35,8 +35,6 @@ AS_STORED = ("fp16", "gptq", "awq")
 
 
 class ExternalEngine(Engine):
-    """An engine with a driver and an environment."""
-
     limit_s = 1800.0
     """Longest time of one request. The first start of vLLM on a new machine compiles for minutes."""
 
@@ -121,12 +119,8 @@ class ExternalSource(TokenSource):
         fields: dict[str, Any] | None = None,
         growth_bytes: Callable[[], int | None] | None = None,
     ) -> None:
-        """Wrap a driver.
-
-        Args:
-            fields: Fields of ExternalFacts that the driver cannot report.
-            growth_bytes: Returns the growth of the GPU's memory since before the driver started; None for a CPU.
-        """
+        """Wrap a driver. `fields` of ExternalFacts are those that the driver cannot report; `growth_bytes` returns the
+        growth of the GPU's memory since before the driver started."""
         self._name = name
         self._driver = driver
         self._limit_s = limit_s

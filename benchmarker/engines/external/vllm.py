@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.checkpoints.gguf_file import tensor_shapes
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, ExternalSource, head_refusal
@@ -93,17 +94,16 @@ class VllmEngine(ExternalEngine):
             raise UnsupportedError(f"vllm: {problem}")
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        parameters = parameters_of(checkpoint)
-        if parameters is None or facts.weight_bytes is None:
+        if checkpoint.quantization is not None or facts.weight_bytes is None:
             return None
-        sizes = facts.weight_bytes_by_type
-        packed = {name: count for name, count in sizes.items() if ONE_BYTE.match(name)}
+        parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder))
+        packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         return LoadFacts(
             load_s=load_s,
             weight_bytes=facts.weight_bytes,
             parameters=parameters,
             bits_per_weight=8 * facts.weight_bytes / parameters,
-            quantized_fraction=min(1.0, sum(packed.values()) / parameters),
+            quantized_fraction=min(1.0, packed / parameters),
             linear_classes=facts.linear_methods,
             weight_classes={},
             lm_head_dtype=str(facts.settings.get("dtype")),
@@ -111,28 +111,13 @@ class VllmEngine(ExternalEngine):
         )
 
 
-def parameters_of(checkpoint: Checkpoint) -> int | None:
-    """Count the parameters of a checkpoint from its file headers, shared tensors once; None if it is quantized."""
-    if checkpoint.quantization is not None:
-        return None
-    from safetensors import safe_open
-
-    count = 0
-    for path in checkpoint.folder.glob("*.safetensors"):
-        with safe_open(path, framework="np") as file:
-            tied = checkpoint.config.get("tie_word_embeddings")
-            names = [name for name in file.keys() if not (tied and name == "lm_head.weight")]  # noqa: SIM118
-            count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-    return count or None
-
-
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
     """Return the contradiction between a model and its label; None if there is none.
 
     Online quantization must take clearly less than the checkpoint's files, `plain_bytes`.
     """
-    quantized = {name: count for name, count in facts.linear_methods.items() if not name.startswith(UNQUANTIZED)}
-    layers = {name: count for name, count in quantized.items() if "KVCache" not in name and "Embedding" not in name}
+    quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
+    layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
     if label is None:
         return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
     if not layers:

@@ -307,7 +307,7 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
             lambda batches=batches: trainee.loss(next(batches)),  # type: ignore[misc]
             trainee.optimizer(learning_rate=learning_rate),
             trainee.device,
-            parts=False,
+            times_parts=False,
         )
         for _ in range(LEARNING_STEPS):
             step()

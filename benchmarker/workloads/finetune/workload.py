@@ -12,7 +12,7 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelFacts
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
@@ -139,20 +139,9 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     subject_fields = ("model",)
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
-        return field_options(
-            self.job,
-            # A sweep has a `--seed` of its own.
-            flags={"subject.model.id": "--model", "subject.seed": "--input-seed"},
-            panels={
-                "subject.model": "Model",
-                "subject": "Subject",
-                "variant": "Variant",
-                "grid": "Grid",
-                "procedure": "Procedure",
-            },
-        )
+        # A sweep has a `--seed` of its own.
+        flags = {"subject.model.id": "--model", "subject.seed": "--input-seed"}
+        return field_options(self.job, flags=flags, panels={"subject.model": "Model", **GROUPS})
 
     def check(self, job: FinetuneJob, typed: Mapping[str, Any]) -> None:
         if typed.get("procedure.profile_tokens") is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.hardware.device import Device
@@ -28,32 +29,27 @@ Around = Callable[[StepPart], AbstractContextManager[None]]
 Result = TypeVar("Result")
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """Timed repeat: one training step per call."""
 
-    def __init__(
-        self,
-        loss: Callable[[], Tensor],
-        optimizer: Optimizer,
-        device: Device,
-        *,
-        accumulate: int = 1,
-        parts: bool = True,
-    ) -> None:
-        """Store the loss of the next micro-batch, and whether a second step times the parts."""
-        self.loss = loss
-        self._optimizer = optimizer
-        self._device = device
-        self._accumulate = accumulate
-        self._times_parts = parts
-        self._part: StepPart | None = None
-        self._is_annotated = False
-        self.losses: tuple[Tensor, ...] = ()
-        """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
+    loss: Callable[[], Tensor]
+    """Runs the forward pass of the next micro-batch; returns its loss, a scalar with a graph."""
+    optimizer: Optimizer
+    device: Device
+    _: KW_ONLY
+    accumulate: int = 1
+    """Micro-batches per step."""
+    times_parts: bool = True
+    """Follow each timed step by a step whose parts are timed."""
+    losses: tuple[Tensor, ...] = ()
+    """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
+    _part: StepPart | None = None
+    _is_annotated: bool = False
 
     def __call__(self) -> TrainingSample:
         latency_s = self._timed(lambda part: nullcontext())
-        return TrainingSample(latency_s=latency_s, drained_parts_s=self.parts() if self._times_parts else {})
+        return TrainingSample(latency_s=latency_s, drained_parts_s=self.parts() if self.times_parts else {})
 
     def parts(self) -> dict[StepPart, float]:
         """Return the seconds of each part of one step, with a wait for the device after each."""
@@ -63,10 +59,10 @@ class TrainingStep:
         def timed(part: StepPart) -> Iterator[None]:
             started_ns = time.perf_counter_ns()
             yield
-            self._device.synchronize()
+            self.device.synchronize()
             times[part] += (time.perf_counter_ns() - started_ns) / 1e9
 
-        self._device.synchronize()
+        self.device.synchronize()
         self._run(timed)
         return times
 
@@ -88,7 +84,7 @@ class TrainingStep:
         """Run one step and read the allocator around each part; kept bytes after the first forward pass."""
         import torch
 
-        device = self._device
+        device = self.device
         if device.kind == "cpu":
             self._run(lambda part: nullcontext())
             return StepMemory()
@@ -130,25 +126,25 @@ class TrainingStep:
         return call
 
     def _timed(self, around: Around) -> float:
-        self._device.synchronize()
+        self.device.synchronize()
         started_ns = time.perf_counter_ns()
         self._run(around)
-        self._device.synchronize()
+        self.device.synchronize()
         return (time.perf_counter_ns() - started_ns) / 1e9
 
     def _run(self, around: Around) -> None:
         losses = []
-        for _ in range(self._accumulate):
+        for _ in range(self.accumulate):
             with self._within("forward", around):
-                loss = self.loss() / self._accumulate
+                loss = self.loss() / self.accumulate
             with self._within("backward", around):
                 loss.backward()
-            losses.append(loss.detach() * self._accumulate)
+            losses.append(loss.detach() * self.accumulate)
             # Frees the graph, whose memory the next forward pass needs.
             del loss
         with self._within("optimizer", around):
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         self.losses = tuple(losses)
 
     @contextmanager

@@ -56,7 +56,7 @@ def ready(request):
     trainee = make_trainee(model, chosen, device, dtype=DTYPE, seed=0)
     batches = on_device(token_text(None, model.config.vocab_size, seed=0).batches(POINT), device.torch_name)
     turns, optimizer = cycle(batches), trainee.optimizer()
-    step = TrainingStep(lambda: trainee.loss(next(turns)), optimizer, device, parts=False)
+    step = TrainingStep(lambda: trainee.loss(next(turns)), optimizer, device, times_parts=False)
     trainee.wrap_recomputing(step)
     for _ in range(WARM_UP):
         step()

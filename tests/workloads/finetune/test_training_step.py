@@ -70,7 +70,7 @@ def test_gradients_are_gone_after_a_step():
 
 def test_the_timed_step_waits_for_the_device_at_its_ends_alone():
     device = FakeDevice()
-    step, _ = trained(device=device, parts=False)
+    step, _ = trained(device=device, times_parts=False)
     sample = step()
     assert device.calls == ["synchronize", "synchronize"]
     assert sample.drained_parts_s == {}
