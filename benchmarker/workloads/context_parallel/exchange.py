@@ -143,7 +143,6 @@ class Redistribution(torch.autograd.Function):
 
 
 def open_ulysses(plan: Plan) -> Operation:
-    """Prepare scaled_dot_product_attention over this rank's heads, between two exchanges."""
     ranks = plan.ranks
     shape = plan.shape._replace(heads=plan.shape.heads // ranks, kv_heads=plan.shape.kv_heads // ranks)
     inner = open_single(replace(plan, shape=shape))
