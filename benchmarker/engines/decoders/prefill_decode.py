@@ -22,9 +22,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, attention_backend, cache_attention
 from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
