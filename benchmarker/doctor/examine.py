@@ -17,6 +17,7 @@ from benchmarker.core.formatting import MISSING, decimal, gib
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.doctor.findings import Finding, Machine, findings, look
 from benchmarker.doctor.instruments import Reading, readings
+from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
@@ -53,7 +54,7 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     if not quick:
         outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
     terminal.table(outcome_table(outcomes, tried=not quick))
-    if external := list(variants.external_lines(device)):
+    if external := [status.line for status in engine_statuses(device.kind)]:
         terminal.table([bullets(external)])
     is_well = not problem and all_run(outcomes)
     if quick:

@@ -253,7 +253,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "benchmarker": {"version": __version__, "commit": environment.commit},
         "workload": job.workload,
         "parts": workload_of(job.workload).key_parts(job),
-        "point": point._asdict(),
+        "point": job.grid.point_key(point),
         "procedure": job.procedure.model_dump(include={"warmup", "warmup_limit", "runs"}),
         "device": environment.device.model_dump(mode="json", exclude={"index", "uuid"}),
         "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},

@@ -193,7 +193,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     waterfall, phase = explanation.waterfall, explanation.phase
     axes = dict(cell.pairs) if cell else {}
     # Text generation's axes keep the order of older releases.
-    order = OLDER_CELL if axes.keys() >= set(OLDER_CELL) else axes
+    order = [*OLDER_CELL, *(["prompts"] if "prompts" in axes else [])] if axes.keys() >= set(OLDER_CELL) else axes
     return {
         "variant": explanation.variant,
         **explanation.form,

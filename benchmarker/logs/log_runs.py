@@ -31,7 +31,8 @@ _PATTERNS: dict[Kind, re.Pattern[str]] = {
     ),
     "cell": re.compile(
         r"(?:(?<!-)-{2,9}(?!-).*(?:输入长度|prompt|input)\D*(?P<prompt>\d{1,9})\D+(?P<new>\d{1,9})\s*-{2,9}"
-        r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens(?:, batch of (?P<batch>\d{1,9}))?)\s*$",
+        r"|^\s*prompt of (?P<prompt_of>\d{1,9}), (?P<new_of>\d{1,9}) new tokens"
+        r"(?:, batch of (?P<batch>\d{1,9})(?P<distinct>, distinct prompts)?)?)\s*$",
         re.IGNORECASE,
     ),
     "start": re.compile(
@@ -177,6 +178,7 @@ class LoggedCell:
     prompt_tokens: int
     new_tokens: int
     batch_size: int
+    has_distinct_prompts: bool
     runs: int
     """Planned number of repeats, as in `run 1/5`; 0 without such lines."""
     samples: tuple[LoggedSample, ...]
@@ -250,6 +252,7 @@ def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
         prompt_tokens=int(groups.get("prompt") or groups["prompt_of"]),
         new_tokens=int(groups.get("new") or groups["new_of"]),
         batch_size=int(groups.get("batch", "1")),
+        has_distinct_prompts="distinct" in groups,
         runs=max((int(event.groups["runs"]) for event in samples), default=0),
         samples=tuple(map(_sample, samples)),
     )

@@ -40,6 +40,11 @@ class GridBase(Plain):
         cells."""
         raise NotImplementedError
 
+    def point_key(self, point: Any) -> dict[str, Any]:
+        """Return the values of a point that determine its result."""
+        values: dict[str, Any] = point._asdict()
+        return values
+
 
 class Procedure(Plain):
     warmup: Annotated[int, Field(gt=0, le=100)] = 3

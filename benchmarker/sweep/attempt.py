@@ -199,7 +199,8 @@ class Attempt(Child):
         records = [*self.progress.records, *([self.record] if self.record else [])]
         for position, reason in decision.failed.items():
             # Some facts of a cell only a child can determine; without them the cell is left out.
-            if fields := workload.cell_fields(job, points[position], records):
+            fields = workload.cell_fields(job, points[position], records)
+            if fields is not None:
                 kind, text = reason.kind, reason.reason
                 cell = workload.cell_class(**fields, status=reason.status, error_kind=kind, reason=text)
                 cells = (*cells, cell)

@@ -23,7 +23,7 @@ def job_on(model, gpus, folder, **form):
     return job_of(
         model={"id": str(model), "load_format": "dummy" if model == TINY else "auto", "dtype": "float32"},
         form={"quant": "fp16", "gpus": gpus, **form},
-        grid={"prompt_tokens": [7], "new_tokens": [6]},
+        grid={"prompt_tokens": [7], "new_tokens": [6], "batch_size": [2]},
         procedure={"runs": 2, "warmup": 1, "warmup_limit": 1, "limits": False, "profile": False},
         device="cpu",
         output=folder,
@@ -45,6 +45,7 @@ def test_two_processes_make_the_tokens_of_one_and_share_its_weights(tmp_path):
     assert cell.status == "ok", cell.reason
     assert cell.first_tokens == one_cell.first_tokens
     assert cell.inputs_sha256 == one_cell.inputs_sha256
+    assert cell.distinct_prompts == one_cell.distinct_prompts == 2
     assert len(cell.memory.per_gpu_bytes) == 2
     # Each holds half, and both the norms.
     assert sum(divided.load.per_gpu_bytes) == divided.load.weight_bytes

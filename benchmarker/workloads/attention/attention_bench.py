@@ -1,16 +1,34 @@
-"""Measurement of one attention implementation."""
+"""Measurement of one attention implementation, whose results are compared with attention in float64.
+
+The error of a tensor is the Frobenius norm of its difference from float64, divided by the norm of the float64 result.
+Rounding alone causes some error; torch's `math` backend, which computes the same rows in the same type, shows how much.
+An implementation is wrong if an error is above the type's tolerance *and* above twice the error of `math`.
+
+Up to 2,048 positions all rows are compared; above that 64 rows, one from each of 64 equal segments of the sequence, of
+the output and of the gradient of the queries. Gradients of keys and values depend on all rows and are then left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import WrongResultError
-from benchmarker.workloads.attention.attention_flops import demand_of
-from benchmarker.workloads.attention.attention_reference import check, input_bytes, inputs_sha256, make_inputs, wrong
-from benchmarker.workloads.attention.attention_variants import implementation_of, source_sha256, variants_with_kernel
-from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts
+from benchmarker.workloads.attention.attention_variants import (
+    AttentionImplementation,
+    implementation_of,
+    source_sha256,
+    variants_with_kernel,
+)
+from benchmarker.workloads.attention.record import (
+    AttentionCell,
+    AttentionChecked,
+    AttentionFacts,
+    AttentionTensorError,
+    demand_of,
+)
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
     AttentionShape,
@@ -24,16 +42,165 @@ from benchmarker.workloads.operation.operation_bench import (
     ReadyCall,
     measured_limits,
 )
-from benchmarker.workloads.operation.operation_call import CallInputs, copies_needed, fresh_results
-from benchmarker.workloads.operation.record import SeenKernel
+from benchmarker.workloads.operation.operation_call import (
+    CallInputs,
+    Results,
+    check_finite,
+    copies_needed,
+    fresh_results,
+    hash_inputs,
+    relative_error,
+)
+from benchmarker.workloads.operation.record import SeenKernel, TensorName
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from benchmarker.hardware.device import Device
 
+TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
+"""Largest error by type. TF32 has the tolerance of float16, which has as many bits of fraction."""
+MATH_RATIO = 2.0
+ALL_ROWS = 2048
+SAMPLED_ROWS = 64
+CHUNK_BYTES = 2**28
+"""Bytes of float64 scores that the reference holds at once."""
 
-class AttentionBench(OperationBench):
+Attend = Callable[["Tensor", "Tensor", "Tensor", "Tensor | None"], "Tensor"]
+
+
+def input_bytes(shape: AttentionShape) -> int:
+    row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
+    return row * (shape.heads * (1 + shape.is_backward) + 2 * shape.kv_heads)
+
+
+def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> CallInputs:
+    """Return one copy, the same for every implementation on the same kind of device.
+
+    The numbers are normal, as in the benchmarks of the FlashAttention papers.
+    """
+    import torch
+
+    dtype: torch.dtype = getattr(torch, shape.torch_dtype)
+    tensors = [tensor.to(dtype) for tensor in _random(shape, device, seed)]
+    for tensor in tensors[:3]:
+        tensor.requires_grad_(shape.is_backward)
+    return CallInputs(dict(zip("qkv", tensors, strict=False)), tensors[3] if shape.is_backward else None)
+
+
+def inputs_sha256(shape: AttentionShape, device: str, *, seed: int) -> str:
+    """Return the SHA-256 of shape, seed and first float32 numbers: the same for every type."""
+    return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
+
+
+def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for heads in (shape.heads, shape.kv_heads, shape.kv_heads, *[shape.heads] * shape.is_backward):
+        yield torch.randn(shape.batch_size, heads, shape.seq_len, shape.head_dim, generator=generator, device=device)
+
+
+def rows_of(seq_len: int) -> list[int]:
+    """Return the query positions to compare: all, or the middle of each segment and the last position."""
+    if seq_len <= ALL_ROWS:
+        return list(range(seq_len))
+    middles = [(2 * segment + 1) * seq_len // (2 * SAMPLED_ROWS) for segment in range(SAMPLED_ROWS - 1)]
+    return [*middles, seq_len - 1]
+
+
+def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> AttentionChecked:
+    """Compare one call's full results with float64. Raises WrongResultError if a number is not finite."""
+    import torch
+
+    check_finite(results)
+    rows = rows_of(shape.seq_len)
+    exact = reference(inputs, shape, rows, torch.float64, by_formula)
+    by_math = reference(inputs, shape, rows, inputs.named["q"].dtype, _by_math)
+    tensors = []
+    for name, expected in exact.items():
+        result = results[name] if name in ("dk", "dv") else results[name][:, :, rows]
+        error, math_error = relative_error(result, expected), relative_error(by_math[name], expected)
+        tensors.append(AttentionTensorError(tensor=name, error=error, math_error=math_error))
+    return AttentionChecked(
+        against="float64",
+        error=max(tensor.error for tensor in tensors),
+        tolerance=TOLERANCES[shape.dtype],
+        tensors=tuple(tensors),
+        rows=len(rows),
+    )
+
+
+def wrong(checked: AttentionChecked) -> str | None:
+    for tensor in checked.tensors:
+        if tensor.error > checked.tolerance and tensor.error > MATH_RATIO * tensor.math_error:
+            return (
+                f"wrong result: {tensor.tensor} is off by {tensor.error:.2g} of its size from {checked.against}; "
+                f"{checked.tolerance:.0e} is allowed, and torch's math backend is off by {tensor.math_error:.2g}"
+            )
+    return None
+
+
+def reference(
+    inputs: CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
+) -> Results:
+    """Return those rows of the output, and with a backward pass of dq; dk and dv too if the rows are all rows."""
+    import torch
+
+    group_size = shape.heads // shape.kv_heads
+    groups = shape.batch_size * shape.kv_heads
+    # Queries [groups, group_size, rows, head_dim]; keys and values [groups, 1, length, head_dim].
+    query, key, value = (tensor.detach() for tensor in inputs.tensors)
+    query = query[:, :, rows].reshape(groups, group_size, len(rows), shape.head_dim)
+    key, value = (tensor.reshape(groups, 1, shape.seq_len, shape.head_dim) for tensor in (key, value))
+    gradient = None if inputs.gradient is None else inputs.gradient[:, :, rows].reshape(query.shape)
+    chunk = max(1, CHUNK_BYTES // (group_size * len(rows) * shape.seq_len * 8))
+    allowed = _allowed(shape, rows, query.device)
+    chunks: list[list[Tensor]] = []
+    for start in range(0, groups, chunk):
+        part = slice(start, start + chunk)
+        leaves = [tensor[part].to(dtype).requires_grad_(shape.is_backward) for tensor in (query, key, value)]
+        output = attend(*leaves, allowed)
+        gradients = () if gradient is None else torch.autograd.grad(output, leaves, gradient[part].to(dtype))
+        chunks.append([output.detach(), *gradients])
+    joined = [torch.cat(tensors) for tensors in zip(*chunks, strict=True)]
+    names: tuple[TensorName, ...] = ("o", "dq", "dk", "dv") if len(rows) == shape.seq_len else ("o", "dq")
+    heads = {"o": shape.heads, "dq": shape.heads, "dk": shape.kv_heads, "dv": shape.kv_heads}
+    return {
+        name: tensor.reshape(shape.batch_size, heads[name], -1, shape.head_dim)
+        for name, tensor in zip(names, joined, strict=False)
+    }
+
+
+def _allowed(shape: AttentionShape, rows: list[int], device: torch.device) -> Tensor | None:
+    import torch
+
+    if not shape.causal:
+        return None
+    distance = torch.tensor(rows, device=device)[:, None] - torch.arange(shape.seq_len, device=device)
+    return (distance >= 0) & (distance < (shape.window or shape.seq_len))
+
+
+def by_formula(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if allowed is not None:
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return scores.softmax(dim=-1) @ value
+
+
+def _by_math(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    key, value = (tensor.expand(-1, query.shape[1], -1, -1) for tensor in (key, value))
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+
+
+class AttentionBench(OperationBench[AttentionImplementation]):
     def __init__(
         self,
         subject: AttentionSubject,
@@ -84,6 +251,5 @@ class AttentionBench(OperationBench):
 
 @contextmanager
 def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
-    """Open the bench of a job. The device's limits are measured with the job's precision of float32 products."""
     with measured_limits(session, job.dtype) as (cache_bytes, precision):
         yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)

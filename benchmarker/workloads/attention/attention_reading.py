@@ -21,11 +21,7 @@ from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.explain.verdict import ADVICE
 from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import Category, seconds_by_category
-from benchmarker.schema.record import Limits
-from benchmarker.workloads.attention.attention_flops import scores_passes
-from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
-from benchmarker.workloads.attention.spec import AttentionVariant, shape_of
-from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord, scores_passes
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
     LargestCall,
@@ -35,14 +31,12 @@ from benchmarker.workloads.operation.operation_reading import (
     length_series,
     timed_call,
 )
-from benchmarker.workloads.operation.spec import LengthPoint
 
 IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-    """Return the largest measured call, with the kernels of its proof."""
     call = largest_call(name, records)
     if call is None:
         return NotExplained(name, "no cell of it was measured")
@@ -69,23 +63,13 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     if limits is None or demand is None:
         return None
     computing_s, least_moving_s = demand.flops / limits.matmul_flops_per_s, demand.bytes / limits.bytes_per_s
-    moving_s = least_moving_s + scores_s(record, cell, limits)
+    moving_s = least_moving_s
+    if record.variant.variant == NAIVE:
+        passes = scores_passes(is_causal=record.subject.causal, is_backward=cell.mode == "forward_backward")
+        moving_s += passes * demand.scores_bytes / limits.bytes_per_s
     if computing_s >= moving_s:
         return Floor(computing_s, "flops")
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
-
-
-def scores_s(record: AttentionRecord, cell: AttentionCell, limits: Limits) -> float:
-    """Return the seconds of moving the scores at the measured bandwidth; 0 for a fused kernel."""
-    if not _writes_scores(record) or cell.demand is None:
-        return 0.0
-    variant = AttentionVariant(name=record.variant.name, variant=record.variant.variant, dtype=record.variant.dtype)
-    shape = shape_of(record.subject, variant, LengthPoint(cell.seq_len, cell.batch_size, cell.mode))
-    return scores_passes(shape) * cell.demand.scores_bytes / limits.bytes_per_s
-
-
-def _writes_scores(record: AttentionRecord) -> bool:
-    return record.variant.variant == NAIVE
 
 
 def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
@@ -104,7 +88,7 @@ def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
 
 
 def _fewer_bytes(case: Case) -> str:
-    if _writes_scores(cast("AttentionRecord", case.record)):
+    if cast("AttentionRecord", case.record).variant.variant == NAIVE:
         return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
     return ADVICE["bandwidth"](case)
 
@@ -135,14 +119,6 @@ class Growth:
         )
 
 
-def local_exponents(times: Times) -> list[float]:
-    """Return log(t2 / t1) / log(S2 / S1) for adjacent lengths; for a doubling it is log2(t2 / t1)."""
-    return [
-        math.log(longer_s / shorter_s) / math.log(longer / shorter)
-        for (shorter, shorter_s), (longer, longer_s) in pairwise(sorted(times))
-    ]
-
-
 def growth(times: Times) -> Growth | None:
     """Return the fit with the least sum of squared relative distances; None for fewer than four lengths."""
     from scipy.optimize import minimize_scalar
@@ -163,7 +139,6 @@ def growth(times: Times) -> Growth | None:
 
 
 def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
-    """Return fixed_s, factor_s and the sum of squared relative distances of the best fit with an exponent."""
     import numpy
     from scipy.optimize import nnls
 
@@ -175,7 +150,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
-    series = length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text)
+    series = length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     # A batch that shrinks with the length would hide the growth.
     grown = [sentence for line in series if line.has_one_batch_size for sentence in _grown(line, rows)]
@@ -183,7 +158,6 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
 
 
 def _variants(line: LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Yield each variant with its measured rows of the series, by length."""
     for name in dict.fromkeys(row.variant for row in rows):
         measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
         if len(measured) > 1:
@@ -232,9 +206,8 @@ def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def exponents_text(times: Times) -> str:
-    """Return `S^1.93 from 4,096 to 8,192, S^1.98 from 8,192 to 16,384`."""
-    lengths = sorted(length for length, _ in times)
+    """Return log(t2 / t1) / log(S2 / S1) for adjacent lengths: `S^1.93 from 4,096 to 8,192`."""
     return ", ".join(
-        f"S^{exponent:.2f} from {shorter:,} to {longer:,}"
-        for exponent, (shorter, longer) in zip(local_exponents(times), pairwise(lengths), strict=True)
+        f"S^{math.log(longer_s / shorter_s) / math.log(longer / shorter):.2f} from {shorter:,} to {longer:,}"
+        for (shorter, shorter_s), (longer, longer_s) in pairwise(sorted(times))
     )

@@ -45,7 +45,6 @@ _TEMPLATE = r"triton.*flex|triton_tem_"
 
 
 def _masked_pairs(shape: AttentionShape, device: str) -> Tensor | None:
-    """Return the pairs that the mask hides, [length, length], True for hidden ones; None without a mask."""
     import torch
 
     if not shape.causal:
@@ -251,7 +250,6 @@ def source_sha256(variant: str) -> str | None:
 
 
 def _search_current_folder() -> None:
-    """Search the current folder first, as `python` does without a script."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 

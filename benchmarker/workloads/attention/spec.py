@@ -6,27 +6,20 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from benchmarker.schema.base import Plain
 from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
 from benchmarker.workloads.operation.spec import (
     ELEMENT_BYTES,
+    AttentionHeads,
     LengthGrid,
     LengthPoint,
     OperationDType,
     PassMode,
-    check_shared_heads,
 )
 
 
-class AttentionSubject(Plain):
+class AttentionSubject(AttentionHeads):
     """One attention layer, without its projections."""
 
-    heads: Positive = 16
-    """Query heads."""
-    kv_heads: Positive | None = None
-    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
-    head_dim: Positive = 128
-    """Width of one head."""
     dtype: OperationDType = "bfloat16"
     """Type of queries, keys and values: float32, tf32, bfloat16 or float16."""
     causal: bool = True
@@ -37,8 +30,7 @@ class AttentionSubject(Plain):
     """Seed of the random inputs."""
 
     @model_validator(mode="after")
-    def _check_shape(self) -> Self:
-        check_shared_heads(self.heads, self.kv_heads)
+    def _check_window(self) -> Self:
         if self.window is not None and not self.causal:
             raise ValueError("window: needs causal: true; a window to both sides is not measured")
         return self
@@ -82,9 +74,8 @@ class AttentionJob(Job):
     @property
     def title(self) -> str:
         subject = self.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
         mask = f", window {subject.window}" if subject.window else ", causal" if subject.causal else ""
-        return f"attention of {subject.heads} heads{shared} of {subject.head_dim}{mask}"
+        return f"attention of {subject.text}{mask}"
 
     @property
     def matmul_dtype(self) -> str:
@@ -125,7 +116,7 @@ def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: Length
         batch_size=point.batch_size,
         seq_len=point.seq_len,
         heads=subject.heads,
-        kv_heads=subject.kv_heads or subject.heads,
+        kv_heads=subject.shared_heads,
         head_dim=subject.head_dim,
         causal=subject.causal,
         window=subject.window,

@@ -10,19 +10,19 @@ from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option
 from benchmarker.schema.registry import Metric
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
-from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord, AttentionVariantFacts
+from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
+    ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
-    error_metric,
     median_latency_s,
     tflops_metric,
 )
-from benchmarker.workloads.operation.operation_workload import OperationWorkload
+from benchmarker.workloads.operation.operation_workload import SEED_FLAG, OperationWorkload
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         MATMUL,
         PEAK,
         KEPT,
-        error_metric(is_quality=True),
+        ERROR,
     )
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
+    replaceable_fields = frozenset({"dtype"})
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
 
     def options(self) -> list[Option]:
@@ -82,8 +83,8 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
 
         return field_options(
             self.job,
-            # `--dtype` is the subject's; a sweep has a `--seed` of its own.
-            flags={"variant.dtype": "--variant-dtype", "subject.seed": "--input-seed"},
+            # `--dtype` is the subject's.
+            flags={**SEED_FLAG, "variant.dtype": "--variant-dtype"},
             helps={"subject.causal": "Each position attends to all positions."},
         )
 
@@ -108,24 +109,15 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         }
 
     def record_fields(self, job: AttentionJob) -> dict[str, Any]:
-        variant = job.variant
-        return {
-            "subject": AttentionSubject(**job.subject.model_dump(exclude={"trust_code"})),
-            "variant": AttentionVariantFacts(
-                name=variant.name,
-                variant=variant.variant,
-                dtype=job.dtype,
-                options=variant.model_dump(exclude={"name"}),
-            ),
-        }
+        subject = AttentionSubject(**job.subject.model_dump(exclude={"trust_code"}))
+        return {**super().record_fields(job), "subject": subject}
+
+    def variant_facts(self, job: AttentionJob) -> dict[str, Any]:
+        return {"dtype": job.dtype}
 
     def inputs(self, job: AttentionJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
         source = source_sha256(job.variant.variant)
         return {f"source of {job.variant.variant}": source} if source else {}
-
-    def layer_values(self, record: AttentionRecord) -> dict[str, Any]:
-        # A variant may replace the dtype.
-        return record.subject.model_dump(mode="json", exclude={"dtype"}, exclude_none=True)
 
     def timed(self, name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
         from benchmarker.workloads.attention.attention_reading import timed_attention

@@ -11,20 +11,23 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
-from benchmarker.workloads.attention.attention_reference import inputs_sha256
+from benchmarker.workloads.attention.attention_bench import inputs_sha256
+from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
     ContextParallelFacts,
     ContextParallelSample,
     RankTrace,
 )
-from benchmarker.workloads.context_parallel.shards import refuse_wrong
 from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
 from benchmarker.workloads.context_parallel.splittings import (
     check_devices,
@@ -41,35 +44,32 @@ from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
-    from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind
 
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""
 LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
-VARIABLES = re.compile(r"NCCL_\w+|TORCH_NCCL_\w+|GLOO_\w+")
-PRIVATE = re.compile(r"(FILE|PATH|DIR|HOST|ADDR)")
-"""Parts of names whose values reveal paths or addresses."""
+VARIABLES = re.compile(r"(NCCL|TORCH_NCCL|GLOO)_(?!\w*(FILE|PATH|DIR|HOST|ADDR))\w+")
+"""Variables of NCCL and gloo, without those that reveal paths or addresses."""
 
 
 class RanksStep:
     """Timed repeat of one cell on all ranks. The slowest rank's time is the latency."""
 
-    def __init__(self, call: Callable[..., list[Any]], *, is_backward: bool) -> None:
+    def __init__(self, call: Callable[..., list[Any]], mode: str) -> None:
         self._call = call
-        self._work = "forward_backward" if is_backward else "forward"
+        self._mode = mode
         self._calls: dict[str, int] = {}
 
     def __call__(self) -> ContextParallelSample:
-        answers = self.timed(self._work)
-        latency_s = slowest(answers)
-        is_backward = self._work == "forward_backward"
-        parts_s = split_passes(latency_s, slowest(self.timed("forward"))) if is_backward else {}
+        answers = self.timed(self._mode)
+        latency_s = slowest_s(answers)
+        is_backward = self._mode == "forward_backward"
         events = [answer["event_s"] for answer in answers]
         peaks = [answer["peak_bytes"] for answer in answers]
         return ContextParallelSample(
             latency_s=latency_s,
-            calls=self._calls[self._work],
-            parts_s=parts_s,
+            calls=self._calls[self._mode],
+            parts_s=split_passes(latency_s, slowest_s(self.timed("forward"))) if is_backward else {},
             event_s=None if None in events else max(events),
             ranks_s=tuple(answer["host_s"] for answer in answers),
             rank_peak_bytes=() if None in peaks else tuple(peaks),
@@ -77,15 +77,16 @@ class RanksStep:
 
     def timed(self, work: str, kind: TimedKind = "together") -> list[dict[str, Any]]:
         """Return each rank's times of as many calls in a row as take 20 ms."""
+
+        def times(calls: int, kind: TimedKind) -> list[dict[str, Any]]:
+            return self._call("times", calls=calls, work=work, kind=kind)
+
         if work not in self._calls:
-            self._calls[work] = calls_needed(
-                lambda calls: slowest(self._call("times", calls=calls, work=work, kind="together")) * calls
-            )
-        return self._call("times", calls=self._calls[work], work=work, kind=kind)
+            self._calls[work] = calls_needed(lambda calls: slowest_s(times(calls, "together")) * calls)
+        return times(self._calls[work], kind)
 
 
-def slowest(answers: list[dict[str, Any]]) -> float:
-    """Return the seconds of one call on the slowest rank."""
+def slowest_s(answers: list[dict[str, Any]]) -> float:
     return max(float(answer["host_s"]) for answer in answers)
 
 
@@ -106,19 +107,22 @@ class ContextParallelBench(Bench):
         self._count = 0
 
     def facts(self) -> Mapping[str, Any]:
-        on_cpu = self._device.kind == "cpu"
         devices = tuple(answer["device"] for answer in self._prepared)
-        return {
-            "built": ContextParallelFacts(
-                backend="gloo" if on_cpu else "nccl",
-                collectives=None if on_cpu else _nccl_version(),
-                devices=devices or devices_of(self._device.torch_name, 1),
-                hosts=hosts(),
-                device_names=tuple(answer["device_name"] for answer in self._prepared),
-                peer_access=None if on_cpu or len(devices) < 2 else _peer_access(self._device.torch_name),
-                variables=read_variables(os.environ),
-            )
-        }
+        facts = ContextParallelFacts(
+            backend="gloo",
+            devices=devices or devices_of(self._device.torch_name, 1),
+            hosts=hosts(),
+            device_names=tuple(answer["device_name"] for answer in self._prepared),
+            variables=read_variables(os.environ),
+        )
+        if self._device.kind == "cpu":
+            return {"built": facts}
+        version = torch.cuda.nccl.version()
+        collectives = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+        first = torch.device(self._device.torch_name).index or 0
+        peer_access = bool(torch.cuda.can_device_access_peer(first, first + 1)) if len(devices) > 1 else None
+        nccl = {"backend": "nccl", "collectives": collectives, "peer_access": peer_access}
+        return {"built": facts.model_copy(update=nccl)}
 
     def cell(self, point: ContextParallelPoint) -> ContextParallelCell:
         subject = self._job.subject
@@ -142,14 +146,19 @@ class ContextParallelBench(Bench):
         return {"checked": checked, **{name: self._prepared[0][name] for name in ("input_copies", "sent_bytes")}}
 
     def step(self, point: ContextParallelPoint) -> RanksStep:
-        return RanksStep(self._call, is_backward=point.mode == "forward_backward")
+        return RanksStep(self._call, point.mode)
 
     def measured(self, cell: ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
         """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
-            fields |= self._without_exchange(cell, step)
-            fields["single_s"] = median(slowest(step.timed(cell.mode, "single")) for _ in range(REPEATS))
+            try:
+                alone = [step.timed(cell.mode, "alone") for _ in range(REPEATS)]
+                by_rank = zip(*([answer["host_s"] for answer in answers] for answers in alone), strict=True)
+                fields["alone_s"] = tuple(median(times) for times in by_rank)
+            except UnsupportedError as error:
+                fields["no_alone"] = str(error)
+            fields["single_s"] = median(slowest_s(step.timed(cell.mode, "single")) for _ in range(REPEATS))
         if cell.gpus > 1:
             size = LINK_BYTES[self._device.kind]
             fields |= {"link_bytes": size, "link_bytes_per_s": size / max(self._call("link", message_bytes=size))}
@@ -158,25 +167,13 @@ class ContextParallelBench(Bench):
         traces = tuple(RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"])
         return {**fields, "kernels": kernels, "traces": traces}
 
-    def _without_exchange(self, cell: ContextParallelCell, step: RanksStep) -> dict[str, Any]:
-        try:
-            repeats = [step.timed(cell.mode, "alone") for _ in range(REPEATS)]
-        except UnsupportedError as error:
-            return {"no_alone": str(error)}
-        by_rank = zip(*([answer["host_s"] for answer in answers] for answers in repeats), strict=True)
-        return {"alone_s": tuple(median(times) for times in by_rank)}
-
     def _refuse(self, point: ContextParallelPoint) -> None:
-        """Raise UnsupportedError if the point cannot run here."""
-        job, variant = self._job, self._job.variant
-        name, kernel, subject = variant.variant, variant.kernel, job.subject
-        problem = wrong_shape(name, kernel, subject, point) or unsupported(
-            name, kernel, self._device.kind, subject.dtype
-        )
-        if problem:
+        subject, name, kernel = self._job.subject, self._job.variant.variant, self._job.variant.kernel
+        on_device = unsupported(name, kernel, self._device.kind, subject.dtype)
+        if problem := wrong_shape(name, kernel, subject, point) or on_device:
             raise UnsupportedError(problem)
         try:
-            check_devices(job.device, gpus_of(name, point.ranks))
+            check_devices(self._job.device, gpus_of(name, point.ranks))
         except DeviceError as error:
             raise UnsupportedError(str(error)) from error
 
@@ -188,16 +185,13 @@ class ContextParallelBench(Bench):
         count = 1 if self._splitting.is_alone else point.ranks
         try:
             if self._own is None or self._count != count:
-                self._open(count)
-            own = self._own
-            assert own is not None
+                self._own = self._opened(count)
+            work = partial(getattr(self._own, name), **arguments)
             if self._ranks is None:
-                return [getattr(own, name)(**arguments)]
+                return [work()]
             # Calls of one kind take equally long; a much longer call hangs.
             kind = f"{name} {point} {arguments.get('kind')} {arguments.get('work')} {arguments.get('calls')}"
-            answer, answers = self._ranks.together(
-                {"do": name, "with": arguments}, lambda: getattr(own, name)(**arguments), kind=kind
-            )
+            answer, answers = self._ranks.together({"do": name, "with": arguments}, work, kind=kind)
         except UnsupportedError:
             raise
         except Exception:
@@ -205,31 +199,27 @@ class ContextParallelBench(Bench):
             raise
         return [answer, *answers]
 
-    def _open(self, count: int) -> None:
-        """Start that many ranks."""
-        from benchmarker.workloads.context_parallel.rank_work import RankWork, serve_rank_0
-
+    def _opened(self, count: int) -> RankWork:
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
         devices = devices_of(self._device.torch_name, count)
         self._count = count
-        self._stack.enter_context(_restored_threads())
+        # Ranks on one CPU divide its threads.
+        self._stack.callback(torch.set_num_threads, torch.get_num_threads())
         if count > 1:
             ranks = open_ranks(serve_rank_0, options, devices=devices, device=self._device, stuck=self._save_cell)
             self._ranks = self._stack.enter_context(ranks)
-        self._own = RankWork(0, count, devices[0], **options)
+        return RankWork(0, count, devices[0], **options)
 
     def _save_cell(self, error: RankError) -> None:
         """Save the cell in which this process hangs, before it is ended."""
         assert self._point is not None
-        cell = self.cell(self._point).model_copy(
-            update={"status": "timeout" if error.kind == "timeout" else "crash", "error_kind": error.kind}
-        )
-        record = self._session.record
-        self._session.keep(cells=(*record.cells, cell.model_copy(update={"reason": str(error)})), **self.facts())
+        status = "timeout" if error.kind == "timeout" else "crash"
+        failure = {"status": status, "error_kind": error.kind, "reason": str(error)}
+        cell = self.cell(self._point).model_copy(update=failure)
+        self._session.keep(cells=(*self._session.record.cells, cell), **self.facts())
 
     def close(self) -> None:
-        """End the ranks."""
         self._own = self._ranks = None
         self._stack.close()
 
@@ -243,36 +233,5 @@ def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Ite
         yield bench
 
 
-@contextmanager
-def _restored_threads() -> Iterator[None]:
-    """Restore the number of threads, which ranks on one CPU divide."""
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def read_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of NCCL and gloo, without those that reveal paths or addresses."""
-    return {
-        name: value[:200]
-        for name, value in sorted(variables.items())
-        if VARIABLES.fullmatch(name) and not PRIVATE.search(name)
-    }
-
-
-def _nccl_version() -> str:
-    import torch
-
-    version = torch.cuda.nccl.version()
-    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
-
-
-def _peer_access(first: str) -> bool:
-    import torch
-
-    index = torch.device(first).index or 0
-    return bool(torch.cuda.can_device_access_peer(index, index + 1))
+    return {name: value[:200] for name, value in sorted(variables.items()) if VARIABLES.fullmatch(name)}

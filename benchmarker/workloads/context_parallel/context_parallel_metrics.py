@@ -9,8 +9,8 @@ from benchmarker.schema.registry import Metric
 from benchmarker.workloads.context_parallel.record import ContextParallelCell, RankTrace
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
+    ERROR,
     FORWARD,
-    error_metric,
     fact_metric,
     flops_per_s,
     median_latency_s,
@@ -55,12 +55,10 @@ def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
 
 
 def exposed_s(trace: RankTrace) -> float:
-    """Return the seconds in which only communication ran."""
     return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
 
 
 def imbalance(cell: ContextParallelCell) -> float | None:
-    """Return the slowest rank's time relative to the mean of all, without exchange."""
     return max(cell.alone_s) / mean(cell.alone_s) if cell.alone_s else None
 
 
@@ -72,7 +70,6 @@ def needed_bytes_per_s(cell: ContextParallelCell) -> float | None:
 
 
 def rank_peak(cell: ContextParallelCell) -> float | None:
-    """Return the peak of live tensors on the fullest rank."""
     return max((peak for sample in cell.samples for peak in sample.rank_peak_bytes), default=None)
 
 
@@ -180,7 +177,7 @@ METRICS = (
         scale=1 / MIB,
         combine="max",
     ),
-    error_metric(is_quality=True),
+    ERROR,
     fact_metric(
         "error_ratio",
         "of single's",

@@ -38,7 +38,6 @@ BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is fast
 
 
 def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | NotExplained:
-    """Return the largest measured call that has a trace."""
     call = largest_call(name, records, explains=lambda cell: bool(cell.traces))
     if call is None:
         if all(cell.status != "ok" for record in records for cell in record.cells):
@@ -83,9 +82,9 @@ def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
         yield f"without the exchange the same work takes {percent(1 - exposed)} of the time"
     if (uneven := row.facts.get("imbalance")) is not None:
         yield f"the slowest rank computes {uneven:.2f} times as long as the ranks do on average"
-    needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
-    if needed is not None and link is not None:
-        yield f"each step must send {needed / 1e9:.3g} GB/s to be hidden, and the link gives {link / 1e9:.3g}"
+    needed, link = _link_rates(row)
+    if link:
+        yield f"each step must send {needed} to be hidden, and the link gives {link}"
 
 
 HIDDEN_SHARE = 0.05
@@ -107,7 +106,6 @@ def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """Return all sentences."""
     return [*hiding_remarks(rows), *_ring_bounds(rows), *_disagreements(rows)]
 
 
@@ -124,38 +122,28 @@ def hiding_remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def _hiding_text(series: Sequence[Row]) -> str:
-    """Return from which length on a series hides its communication, and the rate that the link would need below."""
     exposing = [row for row in series if row.facts["exposed"] > HIDDEN_SHARE]
     lengths = [_length(row) for row in series]
+    every = f"at any measured length, from {lengths[0]:,} to {lengths[-1]:,} positions"
     if not exposing:
-        return f"hides its communication {_all_lengths(lengths)} (at most {percent(HIDDEN_SHARE)} exposed)"
+        measured = every if len(lengths) > 1 else f"at {lengths[0]:,} positions"
+        return f"hides its communication {measured} (at most {percent(HIDDEN_SHARE)} exposed)"
     last = exposing[-1]
-    need, exposed = _need_text(last), percent(last.facts["exposed"])
-    if last is series[-1]:
-        if len(exposing) == len(series) > 1:
-            return (
-                f"does not hide its communication {_all_lengths(lengths)}: {exposed} exposed at {lengths[-1]:,}{need}"
-            )
-        return f"does not hide its communication at {lengths[-1]:,} positions: {exposed} exposed{need}"
-    following = lengths[series.index(last) + 1]
-    return (
-        f"hides its communication from between {_length(last):,} and {following:,} positions on; at "
-        f"{_length(last):,}, {exposed} exposed{need}"
-    )
+    exposed = f"{percent(last.facts['exposed'])} exposed"
+    needed, link = _link_rates(last)
+    need = f"; each step would need {needed}, and the link gives {link}" if link else ""
+    if last is not series[-1]:
+        span = f"between {_length(last):,} and {lengths[series.index(last) + 1]:,} positions on"
+        return f"hides its communication from {span}; at {_length(last):,}, {exposed}{need}"
+    if len(exposing) == len(series) > 1:
+        return f"does not hide its communication {every}: {exposed} at {lengths[-1]:,}{need}"
+    return f"does not hide its communication at {lengths[-1]:,} positions: {exposed}{need}"
 
 
-def _all_lengths(lengths: Sequence[int]) -> str:
-    if len(lengths) == 1:
-        return f"at {lengths[0]:,} positions"
-    return f"at any measured length, from {lengths[0]:,} to {lengths[-1]:,} positions"
-
-
-def _need_text(row: Row) -> str:
-    """Return `; each step would need 488 GB/s, and the link gives 296`, or '' without a ring."""
+def _link_rates(row: Row) -> tuple[str, str]:
+    """Return the rate that a ring needs and that of the link: `488 GB/s`, `296`; both '' without a ring."""
     needed, link = row.facts.get("needed_link"), row.facts.get("measured_link")
-    if needed is None or link is None:
-        return ""
-    return f"; each step would need {needed / 1e9:.3g} GB/s, and the link gives {link / 1e9:.3g}"
+    return ("", "") if needed is None or link is None else (f"{needed / 1e9:.3g} GB/s", f"{link / 1e9:.3g}")
 
 
 def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
@@ -176,7 +164,6 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield cells whose exposed communication differs between the trace and leaving out the exchange."""
     for row in rows:
         by_trace, by_difference = row.facts.get("exposed_trace"), row.facts.get("exposed")
         if not row.cell or by_trace is None or by_difference is None:

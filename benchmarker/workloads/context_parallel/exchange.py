@@ -1,8 +1,12 @@
-"""Exchange of tensors between ranks, concurrent with computation, and Ulysses, which consists of two exchanges.
+"""Exchange of tensors between ranks, and the splittings that consist of exchanges: Ulysses, torch's context_parallel.
 
 Ulysses (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509): an all-to-all gives every rank the full sequence for a
 share of the heads, and another one reverses it. None of its four exchanges forward and four backward overlaps with
 computation.
+
+torch's own context_parallel, a prototype in 2.11 and 2.13, replaces scaled_dot_product_attention in its context. Keys
+and values come by one all-gather (its default, not a ring) or by one all-to-all per step; their gradients by an
+all-to-all in both. Its order is the zigzag order of `splittings`, which a split tensor of positions verifies.
 """
 
 from __future__ import annotations
@@ -11,16 +15,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention.attention_variants import Backend, open_sdpa
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import KernelName
-from benchmarker.workloads.context_parallel.splittings import Order
+from benchmarker.workloads.context_parallel.splittings import Order, spans_of
 from benchmarker.workloads.operation.operation_call import Operation
 
 SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
@@ -28,14 +33,11 @@ SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn":
 
 @dataclass(frozen=True)
 class Plan:
-    """One rank's share of one call."""
-
     shape: AttentionShape
     """Shape of the call over all ranks."""
     rank: int
     ranks: int
     device: str
-    """Device of the rank, as torch names it."""
     kernel: KernelName
     order: Order
     is_exchanging: bool = True
@@ -43,7 +45,6 @@ class Plan:
 
 
 def open_single(plan: Plan) -> Operation:
-    """Prepare one GPU's attention over the full sequence."""
     return open_sdpa(SDPA_BACKENDS[plan.kernel])(plan.shape, plan.device)
 
 
@@ -52,7 +53,6 @@ class ExchangeCount:
     """Bytes and waits of this process's exchanges since it started."""
 
     sent_bytes: int = 0
-    """Bytes sent to other ranks."""
     waited_s: float = 0.0
     """Seconds in which the host waited for other ranks. On a GPU the stream waits instead."""
 
@@ -154,3 +154,77 @@ def open_ulysses(plan: Plan) -> Operation:
         return output
 
     return Operation(attend, inner.around)
+
+
+def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operation:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(plan.device.split(":")[0], (plan.ranks,))
+    is_grouped = plan.shape.heads != plan.shape.kv_heads
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # Looked up at every call, since the context replaces the function.
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=is_grouped
+        )
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import set_rotate_method
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        set_rotate_method(rotation)
+        positions = torch.arange(plan.shape.seq_len, device=plan.device)
+        functional, original = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
+        try:
+            with (
+                sdpa_kernel(getattr(SDPBackend, SDPA_BACKENDS[plan.kernel])),
+                context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0]),
+                _rotation(plan),
+            ):
+                refuse_other_order(positions, plan)
+                yield
+        finally:
+            # In 2.11 an exception inside leaves it replaced.
+            functional.scaled_dot_product_attention = original
+
+    return Operation(attend, around)
+
+
+def refuse_other_order(positions: Tensor, plan: Plan) -> None:
+    """Raise WrongResultError if torch assigned other positions to this rank than those of the order."""
+    spans = spans_of(plan.order, plan.rank, plan.ranks, plan.shape.seq_len)
+    expected = torch.cat([torch.arange(first, end) for first, end in spans])
+    if positions.shape != expected.shape or not torch.equal(positions.cpu(), expected):
+        raise WrongResultError("wrong result: torch's context_parallel gives the ranks other positions than zigzag's")
+
+
+@contextmanager
+def _rotation(plan: Plan) -> Iterator[None]:
+    """Without exchange, replace torch's rotation by one that returns its input. Raises UnsupportedError if this torch
+    has no such function."""
+    if plan.is_exchanging:
+        yield
+        return
+    module: Any
+    try:
+        from torch.distributed.tensor.experimental._context_parallel import _attention as module
+    except ImportError:
+        from torch.distributed.tensor.experimental import _attention as module
+    original = getattr(module, "_create_rotater", None)
+    if original is None:
+        raise UnsupportedError("this torch names its rotation differently: the exchange cannot be left out")
+    module._create_rotater = lambda *_, **__: NoRotation()
+    try:
+        yield
+    finally:
+        module._create_rotater = original
+
+
+class NoRotation:
+    def exchange_buffers(self, buffer: Tensor) -> None:
+        self._buffer = buffer.contiguous()
+
+    def next_buffer(self) -> Tensor:
+        return self._buffer

@@ -2,6 +2,10 @@
 
 Rank 0 sends the name of a method (see `distributed.ranks`), which all ranks run at the same time. The other ranks'
 answers are JSON.
+
+The gathered result is compared with float64 as in the workload attention; with the result of one GPU that computed the
+full sequence with the same kernel, over all rows of all tensors, which detects gradients of keys and values that were
+returned to a wrong rank; and, for the order of rows, with the exact result of inputs whose values are their positions.
 """
 
 from __future__ import annotations
@@ -11,38 +15,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
+from benchmarker.core.errors import WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
-from benchmarker.profiling.categories import Category
-from benchmarker.profiling.trace import KindTime, Overlap, overlap_of
-from benchmarker.workloads.attention.attention_reference import input_bytes, make_inputs
+from benchmarker.profiling.trace import overlap_of
+from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, RingExchange, open_single, open_ulysses
-from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, WorkKind
-from benchmarker.workloads.context_parallel.ring import open_ring
-from benchmarker.workloads.context_parallel.shards import (
-    compare_with_references,
-    gather,
-    gather_results,
-    position_coded,
-    shard,
+from benchmarker.workloads.context_parallel.exchange import (
+    COUNT,
+    Plan,
+    RingExchange,
+    open_single,
+    open_torch,
+    open_ulysses,
 )
+from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
+from benchmarker.workloads.context_parallel.ring import open_ring
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
-from benchmarker.workloads.context_parallel.splittings import splitting_of
-from benchmarker.workloads.context_parallel.torch_context_parallel import open_torch
+from benchmarker.workloads.context_parallel.splittings import spans_of, splitting_of
 from benchmarker.workloads.operation.operation_bench import (
     RECORDED_KERNELS,
     CallStep,
-    ReadyCall,
     kernels_of,
     missing_kernel_is_unsupported,
 )
-from benchmarker.workloads.operation.operation_call import Operation, copies_needed, fresh_results, results_of
+from benchmarker.workloads.operation.operation_call import (
+    CallInputs,
+    Operation,
+    Results,
+    copies_needed,
+    fresh_results,
+    relative_error,
+    results_of,
+)
 
 OPENERS: dict[str, Callable[[Plan], Operation]] = {
     "zigzag": open_ring,
@@ -54,8 +66,78 @@ OPENERS: dict[str, Callable[[Plan], Operation]] = {
 }
 """Functions that prepare each of `splittings.VARIANTS`."""
 LINK_REPEATS = 5
+ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
+"""Largest relative error of a mean of positions."""
 TimedKind = Literal["together", "alone", "single"]
 """`alone` is the same work without exchange; `single` is one GPU's over a rank's positions, on all ranks at once."""
+
+
+class RankCall(NamedTuple):
+    plan: Plan
+    operation: Operation
+    copies: list[CallInputs]
+
+
+def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
+    spans = spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
+    return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
+
+
+def shard(inputs: CallInputs, plan: Plan) -> CallInputs:
+    return inputs.mapped(lambda tensor: _shard_of(tensor, plan))
+
+
+def gather(results: Results, plan: Plan) -> Results:
+    """Return tensors with the rows of all ranks in their order on rank 0; {} on the others, which call it too."""
+    full: Results = {}
+    for name, result in results.items():
+        own = result.detach().contiguous()
+        shards = [own]
+        if plan.ranks > 1:
+            shards = [torch.empty_like(own) for _ in range(plan.ranks)] if plan.rank == 0 else []
+            dist.gather(own, shards or None, dst=0)
+        chunks: list[tuple[tuple[int, int], Tensor]] = []
+        for rank, rows in enumerate(shards):
+            spans = spans_of(plan.order, rank, plan.ranks, own.shape[2] * plan.ranks)
+            chunks += zip(spans, rows.chunk(len(spans), dim=2), strict=True)
+        if chunks:
+            full[name] = torch.cat([chunk for _, chunk in sorted(chunks, key=lambda entry: entry[0])], dim=2)
+    return full
+
+
+def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
+    """Return inputs of a rank, in the shapes of others, whose result shows which positions each row attended to.
+
+    Queries and keys are 0, so that all visible positions have equal weight; the value at position j is
+    (j + 1) / length. Row i of causal attention is then the mean of the first i + 1 values, (i + 2) / (2 length).
+    """
+    length, value = plan.shape.seq_len, like.named["v"]
+    codes = torch.arange(1, length + 1, dtype=torch.float64, device=value.device) / length
+    own = _shard_of(codes.reshape(1, 1, length, 1), plan)
+    zeros = {name: torch.zeros_like(like.named[name]) for name in ("q", "k")}
+    return CallInputs({**zeros, "v": own.to(value.dtype).expand(value.shape).contiguous()}, None)
+
+
+def _order_error(output: Tensor) -> float:
+    length = output.shape[2]
+    means = torch.arange(2, length + 2, dtype=torch.float64, device=output.device).reshape(1, 1, length, 1)
+    means /= 2 * length
+    return float(((output.double() - means).abs() / means).max())
+
+
+def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
+    if problem := wrong(checked):
+        raise WrongResultError(problem)
+    for tensor in checked.distances:
+        if tensor.distance > checked.tolerance:
+            raise WrongResultError(
+                f"wrong result: {tensor.tensor} is off by {tensor.distance:.2g} of its size from one GPU's with the "
+                f"same kernel; {checked.tolerance:.0e} is allowed"
+            )
+    if checked.order_error is not None and checked.order_error > ORDER_TOLERANCE[dtype]:
+        raise WrongResultError(
+            f"wrong result: rows attend to wrong positions: a mean is off by {checked.order_error:.2g}"
+        )
 
 
 def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
@@ -65,39 +147,39 @@ def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
 
 
 class RankWork:
-    """One rank's share of the measurement of one variant."""
-
     def __init__(self, rank: int, ranks: int, device: str, *, subject: dict[str, Any], variant: dict[str, Any]) -> None:
         self._rank, self._ranks = rank, ranks
         self._subject = ContextParallelSubject(**subject)
         self._variant = ContextParallelVariant(**variant)
         self._splitting = splitting_of(self._variant.variant)
         self._device = find_device(device)
-        self._plan: Plan | None = None
-        self._ready: ReadyCall | None = None
+        self._call: RankCall | None = None
         self._steps: dict[TimedKind, CallStep] = {}
-        self._is_profiler_warm = False
         if self._device.kind == "cpu":
             # The ranks share the cores of this host.
             torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
 
+    @property
+    def call(self) -> RankCall:
+        assert self._call is not None
+        return self._call
+
     def prepare(self, *, seq_len: int, mode: str, cache_bytes: int | None) -> dict[str, Any]:
         """Make copies of this rank's inputs that together exceed the cache, and run one call."""
-        self._ready = None
+        self._call = None
         self._steps.clear()
         self._device.release()
-        shape = shape_of(self._subject, seq_len, mode)
         name = self._device.torch_name
+        shape = shape_of(self._subject, seq_len, mode)
         plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
         count = copies_needed(input_bytes(self._local(shape)), cache_bytes, kind=self._device.kind)
         copies = [first, *(first.shifted(positions) for positions in range(1, count))]
-        self._plan, ready = plan, ReadyCall(shape, OPENERS[self._variant.variant](plan), copies)
-        self._ready = ready
+        self._call = RankCall(plan, OPENERS[self._variant.variant](plan), copies)
         self._device.release()
         before = COUNT.sent_bytes
         with missing_kernel_is_unsupported():
-            results_of(ready.operation, first)
+            results_of(self.call.operation, first)
         sent_bytes = None if self._splitting.is_torchs else COUNT.sent_bytes - before
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
@@ -105,31 +187,34 @@ class RankWork:
     def correct(self) -> ContextParallelChecked | None:
         """Gather the result of all ranks, and compare it on rank 0. Raises WrongResultError if two calls return the
         same memory, or a number is not finite."""
-        plan, ready = self._prepared()
-        first, operation = ready.copies[0], ready.operation
+        plan, operation, copies = self.call
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
-        gathered = gather_results(fresh_results(operation, first, partial(shard, full, plan)), plan)
-        coded_inputs = position_coded(first, plan)
+        results = gather(fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
         with operation.around():
-            coded = gather(operation.call(*coded_inputs.tensors), plan)
-        checked = None
-        if gathered is not None and coded is not None:
-            single = None if self._splitting.is_alone else open_single(plan)
-            checked = compare_with_references(gathered, coded, full, plan.shape, single)
-        del full, gathered
+            coded = gather({"o": operation.call(*position_coded(copies[0], plan).tensors)}, plan)
+        checked = self._compared(results, full, coded["o"]) if self._rank == 0 else None
+        del full, results
         self._device.release()
         return checked
 
-    def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:
-        """Time that many calls in a row after a barrier. Raises UnsupportedError if the exchange cannot be left out.
+    def _compared(self, results: Results, inputs: CallInputs, coded: Tensor) -> ContextParallelChecked:
+        shape, distances = self.call.plan.shape, []
+        checked = check(results, inputs, shape)
+        if not self._splitting.is_alone:
+            expected = results_of(open_single(self.call.plan), inputs)
+            errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
+            for name, result in results.items():
+                distance = relative_error(result, expected[name])
+                distances.append(TensorDistance(tensor=name, distance=distance, single_error=errors.get(name)))
+        return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=_order_error(coded))
 
-        Args:
-            work: `forward` or `forward_backward`.
-        """
+    def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:
+        """Time that many calls of `forward` or `forward_backward` in a row after a barrier. Raises UnsupportedError if
+        the exchange cannot be left out."""
         if kind not in self._steps:
             operation = self._operation(kind)
             after_barrier = Operation(operation.call, lambda: self._after_barrier(operation))
-            self._steps[kind] = CallStep(after_barrier, self._prepared()[1].copies, self._device)
+            self._steps[kind] = CallStep(after_barrier, self.call.copies, self._device)
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
@@ -138,26 +223,25 @@ class RankWork:
     def profile(self, *, work: str) -> dict[str, Any]:
         """Profile one call for its kernels, and a second call for the overlap of communication and computation: by the
         profiler's trace on a GPU, by the clock around each wait for an exchange on a CPU."""
-        _, ready = self._prepared()
-        step = CallStep(ready.operation, ready.copies, self._device)
-
-        def call() -> object:
-            return getattr(step, work)(ready.copies[0])
-
-        with ready.operation.around():
-            if self._device.kind != "cpu" and not self._is_profiler_warm:
+        _, operation, copies = self.call
+        run = partial(getattr(CallStep(operation, copies, self._device), work), copies[0])
+        trace: RankTrace | None = None
+        with operation.around():
+            if self._device.kind != "cpu":
                 start_profiler_once(self._device)
-                self._is_profiler_warm = True
             self._barrier()
-            kernels = kernels_of(call, self._device)
+            kernels = kernels_of(run, self._device)
             self._barrier()
-            if self._device.kind == "cpu":
-                overlap = _overlap_by_clock(call) if self._ranks > 1 else None
-            else:
+            if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
-                overlap = overlap_of(trace_of(call, self._device), device_index=index)
-        trace = None if overlap is None else _trace_of(overlap).model_dump()
-        return {"kernels": [kernel.model_dump() for kernel in kernels[:RECORDED_KERNELS]], "trace": trace}
+                overlap = overlap_of(trace_of(run, self._device), device_index=index)
+                kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
+                works = tuple(WorkKind(kind=kind, **times._asdict()) for kind, times in kinds)
+                trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
+            elif self._ranks > 1:
+                trace = _trace_by_clock(run)
+        seen = [kernel.model_dump() for kernel in kernels[:RECORDED_KERNELS]]
+        return {"kernels": seen, "trace": trace and trace.model_dump()}
 
     def link(self, *, message_bytes: int) -> float:
         """Return the best seconds of sending that many bytes to the next rank while receiving as many."""
@@ -172,25 +256,17 @@ class RankWork:
             times.append((time.perf_counter_ns() - started_ns) / 1e9)
         return min(times)
 
-    def _prepared(self) -> tuple[Plan, ReadyCall]:
-        assert self._plan is not None
-        assert self._ready is not None
-        return self._plan, self._ready
-
     def _local(self, shape: AttentionShape) -> AttentionShape:
         return shape._replace(seq_len=shape.seq_len // self._ranks)
 
     def _operation(self, kind: TimedKind) -> Operation:
-        plan, ready = self._prepared()
-        if kind == "together":
-            return ready.operation
+        plan = self.call.plan
         if kind == "alone":
             return OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
-        return open_single(replace(plan, shape=self._local(plan.shape)))
+        return self.call.operation if kind == "together" else open_single(replace(plan, shape=self._local(plan.shape)))
 
     @contextmanager
     def _after_barrier(self, operation: Operation) -> Iterator[None]:
-        """Open the operation's context, in which all ranks start at the same moment."""
         with operation.around():
             self._barrier()
             yield
@@ -200,21 +276,13 @@ class RankWork:
             barrier(self._device)
 
 
-def _overlap_by_clock(call: Callable[[], object]) -> Overlap:
-    """Return the overlap of a call on a CPU, which either waits for an exchange or computes."""
+def _trace_by_clock(call: Callable[[], object]) -> RankTrace:
+    """Return the trace of a call on a CPU, which either waits for an exchange or computes."""
     before_s, started_ns = COUNT.waited_s, time.perf_counter_ns()
     call()
     span_s = (time.perf_counter_ns() - started_ns) / 1e9
-    waited_s = COUNT.waited_s - before_s
-    computed_s = span_s - waited_s
-    kinds: dict[Category, KindTime] = {
-        "attention": KindTime(computed_s, computed_s),
-        "communication": KindTime(waited_s, waited_s),
-    }
-    return Overlap(span_s, span_s, kinds)
-
-
-def _trace_of(overlap: Overlap) -> RankTrace:
-    kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-    works = tuple(WorkKind(kind=kind, **kind_time._asdict()) for kind, kind_time in kinds)
-    return RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
+    seconds = {"communication": COUNT.waited_s - before_s}
+    seconds["attention"] = span_s - seconds["communication"]
+    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    kinds = tuple(WorkKind(kind=kind, busy_s=taken_s, alone_s=taken_s) for kind, taken_s in longest_first)
+    return RankTrace(span_s=span_s, busy_s=span_s, kinds=kinds)

@@ -35,8 +35,7 @@ class ContextParallelSample(OperationSample):
     """One timed repeat of all ranks: several calls in a row after a barrier."""
 
     ranks_s: tuple[Seconds, ...] = ()
-    """Seconds of one call on each rank, from the barrier until its device was drained. `latency_s` is the largest, and
-    `event_s` the largest of the device events."""
+    """Seconds of one call on each rank, from the barrier until its device was drained. `latency_s` is the largest."""
     rank_peak_bytes: tuple[Whole, ...] = ()
     """Peak of live tensors on each rank. Empty on CPU."""
 
@@ -88,24 +87,20 @@ class ContextParallelCell(OperationCell):
     warmup: tuple[ContextParallelSample, ...] = ()
     samples: tuple[ContextParallelSample, ...] = ()
     sent_bytes: Count | None = None
-    """Bytes that rank 0 sent to other ranks in one call, as counted. None for torch's own exchanges. `demand` has the
-    value by formula."""
+    """Bytes that rank 0 sent to other ranks in one call, as counted. None for torch's own exchanges."""
     alone_s: tuple[Seconds, ...] = ()
-    """Seconds of one call without the exchange on each rank: the median of a few. Empty if there is no exchange, or if
-    it cannot be left out."""
+    """Seconds of one call without the exchange on each rank: the median of a few. Empty if it cannot be left out."""
     no_alone: str | None = None
     """Reason if the exchange cannot be left out."""
     single_s: Seconds | None = None
     """Seconds of one call over seq_len / ranks positions, on every GPU separately at the same time: median of a few on
     the slowest GPU. None for the single GPU."""
     link_bytes_per_s: Rate | None = None
-    """Rate at which each rank sends to the next while it receives: the slowest rank's best of a few. None for one
-    rank."""
+    """Rate at which each rank sends to the next while it receives: the slowest rank's best of a few."""
     link_bytes: Positive | None = None
     """Size of one message of that measurement."""
     traces: tuple[RankTrace, ...] = ()
-    """One call on each rank: by the profiler on a GPU; by the clock around each wait for an exchange on a CPU. Empty on
-    a CPU for one rank."""
+    """One call on each rank: by the profiler on a GPU; by the clock around each wait for an exchange on a CPU."""
 
 
 class ContextParallelFacts(Plain):

@@ -27,8 +27,8 @@ from benchmarker.workloads.context_parallel.splittings import RingStep, Rows, st
 from benchmarker.workloads.operation.operation_call import Operation
 
 aten = torch.ops.aten
-Gradients = tuple[Tensor, Tensor, Tensor]
-"""Gradients of queries, keys and values."""
+Triple = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values, or their gradients."""
 
 
 class Block(NamedTuple):
@@ -43,71 +43,57 @@ class Block(NamedTuple):
 class BlockKernel(Protocol):
     """Kernel of one block. `is_causal` for a block on the diagonal, with as many queries as keys."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block: ...
+    def forward(self, inputs: Triple, *, is_causal: bool) -> Block: ...
 
-    def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
-    ) -> Gradients:
+    def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
         """Compute the block's share of the gradients from the gradient of the merged output."""
 
 
 class CpuFlash:
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
-        output, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal)
+    def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
+        output, lse = aten._scaled_dot_product_flash_attention_for_cpu(*inputs, 0.0, is_causal)
         return Block(output, lse, ())
 
-    def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
-    ) -> Gradients:
-        gradients: Gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient, query, key, value, merged.output, merged.lse, 0.0, is_causal
-        )
+    def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        gradients: Triple = backward(gradient, *inputs, merged.output, merged.lse, 0.0, is_causal)
         return gradients
 
 
 class Flash:
     """torch's FlashAttention 2; AOTriton's on AMD."""
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
-        output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, is_causal, False
-        )
+    def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
+        forward = aten._scaled_dot_product_flash_attention
+        output, lse, _, _, _, _, seed, offset, _ = forward(*inputs, 0.0, is_causal, False)
         return Block(output, lse, (seed, offset))
 
-    def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
-    ) -> Gradients:
-        tensors = gradient, query, key, value, merged.output, merged.lse
+    def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
+        tensors = gradient, *inputs, merged.output, merged.lse
         # None: cumulative lengths, for packed sequences.
-        lengths = None, None, query.shape[2], key.shape[2]
-        gradients: Gradients = aten._scaled_dot_product_flash_attention_backward(
-            *tensors, *lengths, 0.0, is_causal, *merged.rest
-        )
+        lengths = None, None, inputs[0].shape[2], inputs[1].shape[2]
+        backward = aten._scaled_dot_product_flash_attention_backward
+        gradients: Triple = backward(*tensors, *lengths, 0.0, is_causal, *merged.rest)
         return gradients
 
 
 class Cudnn:
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Block:
-        output, lse, _, _, _, _, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, is_causal, False
-        )
+    def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
+        forward = aten._scaled_dot_product_cudnn_attention
+        output, lse, _, _, _, _, seed, offset, _ = forward(*inputs, None, True, 0.0, is_causal, False)
         # cuDNN returns the log-sum-exp with an additional last dimension of 1.
-        return Block(output, lse.squeeze(-1) if lse.dim() == query.dim() else lse, (seed, offset))
+        return Block(output, lse.squeeze(-1) if lse.dim() == output.dim() else lse, (seed, offset))
 
-    def backward(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, *, is_causal: bool
-    ) -> Gradients:
-        tensors = gradient, query, key, value, merged.output, merged.lse.unsqueeze(-1)
+    def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
+        tensors = gradient, *inputs, merged.output, merged.lse.unsqueeze(-1)
         # None: bias, then cumulative lengths for packed sequences.
-        lengths = None, None, None, query.shape[2], key.shape[2]
-        gradients: Gradients = aten._scaled_dot_product_cudnn_attention_backward(
-            *tensors, *merged.rest, *lengths, 0.0, is_causal
-        )
+        lengths = None, None, None, inputs[0].shape[2], inputs[1].shape[2]
+        backward = aten._scaled_dot_product_cudnn_attention_backward
+        gradients: Triple = backward(*tensors, *merged.rest, *lengths, 0.0, is_causal)
         return gradients
 
 
 def block_kernel(name: KernelName, device: str) -> BlockKernel:
-    """Return the kernel of that name on a device (torch's name)."""
     if device == "cpu":
         return CpuFlash()
     return Cudnn() if name == "cudnn" else Flash()
@@ -151,12 +137,8 @@ class Ring(NamedTuple):
         for number, step in enumerate(self.steps):
             pending = self._pass_on(number, key, value)
             if not step.is_hidden:
-                block = self.kernel.forward(
-                    rows_of(query, step.queries),
-                    rows_of(key, step.keys),
-                    rows_of(value, step.keys),
-                    is_causal=step.is_causal,
-                )
+                inputs = rows_of(query, step.queries), rows_of(key, step.keys), rows_of(value, step.keys)
+                block = self.kernel.forward(inputs, is_causal=step.is_causal)
                 if merged is None:
                     merged = block._replace(lse=block.lse.contiguous())
                 else:
@@ -166,10 +148,10 @@ class Ring(NamedTuple):
         assert merged is not None
         return merged._replace(output=merged.output.to(query.dtype))
 
-    def backward(self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block) -> Gradients:
-        """Return the gradients of this rank's queries, keys and values."""
+    def backward(self, gradient: Tensor, inputs: Triple, merged: Block) -> Triple:
+        query, key, value = inputs
         pending = self._pass_on(0, key, value)
-        own = self._block(gradient, query, key, value, merged, self.steps[0])
+        own = self._block(gradient, inputs, merged, self.steps[0])
         assert own is not None
         query_gradient, key_gradient, value_gradient = own
         travelling: Pending | None = None
@@ -177,7 +159,7 @@ class Ring(NamedTuple):
             assert pending is not None
             key, value = pending.wait()
             pending = self._pass_on(number, key, value)
-            block = self._block(gradient, query, key, value, merged, step)
+            block = self._block(gradient, (query, key, value), merged, step)
             if block is not None:
                 query_gradient = add_rows(query_gradient, block[0], step.queries)
             shares = _kv_gradients(block, step, key, value)
@@ -193,22 +175,19 @@ class Ring(NamedTuple):
         """Start the exchange during a step's block; the last step needs none."""
         return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
 
-    def _block(
-        self, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, merged: Block, step: RingStep
-    ) -> Gradients | None:
-        """Return one block's gradients; None for a hidden block."""
+    def _block(self, gradient: Tensor, inputs: Triple, merged: Block, step: RingStep) -> Triple | None:
         if step.is_hidden:
             return None
         gradient, query, output, lse = (
-            rows_of(tensor, step.queries) for tensor in (gradient, query, merged.output, merged.lse)
+            rows_of(tensor, step.queries) for tensor in (gradient, inputs[0], merged.output, merged.lse)
         )
-        key, value = rows_of(key, step.keys), rows_of(value, step.keys)
+        of_rows = query, rows_of(inputs[1], step.keys), rows_of(inputs[2], step.keys)
         # The kernels read the log-sum-exp as if it were contiguous.
-        of_rows = Block(output, lse.contiguous(), merged.rest)
-        return self.kernel.backward(gradient, query, key, value, of_rows, is_causal=step.is_causal)
+        block = Block(output, lse.contiguous(), merged.rest)
+        return self.kernel.backward(gradient, of_rows, block, is_causal=step.is_causal)
 
 
-def _kv_gradients(block: Gradients | None, step: RingStep, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+def _kv_gradients(block: Triple | None, step: RingStep, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
     if block is not None and step.keys == "all":
         return block[1], block[2]
     full = torch.zeros_like(key), torch.zeros_like(value)
@@ -228,8 +207,8 @@ class RingFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, lse = ctx.saved_tensors
-        return (*ctx.ring.backward(gradients[0], query, key, value, Block(output, lse, ctx.rest)), None)
+        *inputs, output, lse = ctx.saved_tensors
+        return (*ctx.ring.backward(gradients[0], inputs, Block(output, lse, ctx.rest)), None)
 
 
 def open_ring(plan: Plan) -> Operation:

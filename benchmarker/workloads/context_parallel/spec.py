@@ -6,43 +6,29 @@ A rank is one process with one GPU. Each rank holds `seq_len / ranks` positions 
 from __future__ import annotations
 
 from itertools import product
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from benchmarker.schema.base import Plain
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.operation.spec import PassMode, check_shared_heads
+from benchmarker.workloads.operation.spec import AttentionHeads, PassMode
 
 KernelName = Literal["flash", "cudnn"]
 SplitDType = Literal["bfloat16", "float16", "float32"]
 
 
-class ContextParallelSubject(Plain):
+class ContextParallelSubject(AttentionHeads):
     """One layer of causal attention, without its projections."""
 
     heads: Positive = 32
     """Query heads."""
-    kv_heads: Positive | None = None
-    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
-    head_dim: Positive = 128
-    """Width of one head."""
     batch_size: Positive = 1
     """Sequences per call."""
     dtype: SplitDType = "bfloat16"
     """Type of queries, keys and values: bfloat16, float16 or float32."""
     seed: int = 0
     """Seed of the random inputs."""
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        check_shared_heads(self.heads, self.kv_heads)
-        return self
-
-    @property
-    def shared_heads(self) -> int:
-        return self.kv_heads or self.heads
 
 
 class ContextParallelVariant(VariantBase):
@@ -88,10 +74,8 @@ class ContextParallelJob(Job):
 
     @property
     def title(self) -> str:
-        subject = self.subject
-        shared = f" sharing {subject.kv_heads}" if subject.kv_heads not in (None, subject.heads) else ""
         ranks = " and ".join(str(ranks) for ranks in sorted(set(self.grid.ranks)))
-        return f"context parallel attention of {subject.heads} heads{shared} of {subject.head_dim} over {ranks} ranks"
+        return f"context parallel attention of {self.subject.text} over {ranks} ranks"
 
     @property
     def gpus(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from benchmarker.core.errors import DeviceError, SpecError, did_you_mean
-from benchmarker.workloads.attention.attention_flops import demand_of as attention_demand
+from benchmarker.workloads.attention.record import demand_of as attention_demand
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.record import ContextParallelDemand
 from benchmarker.workloads.context_parallel.spec import ContextParallelPoint, ContextParallelSubject, KernelName
@@ -26,8 +26,6 @@ Rows = Literal["all", "early", "late"]
 
 
 class RingStep(NamedTuple):
-    """One step of a ring on one rank: the source of its keys, and the block of scores to compute."""
-
     source: int
     """Rank that the keys and values come from."""
     queries: Rows = "all"
@@ -69,7 +67,6 @@ def most_of_ideal(ranks: int) -> float:
 @dataclass(frozen=True)
 class Splitting:
     order: Order = "contiguous"
-    """Assignment of positions to ranks."""
     is_ring: bool = False
     """True if keys and values go from rank to rank, one step during each block."""
     splits_heads: bool = False
@@ -95,19 +92,16 @@ FLOAT32_BYTES = 4
 
 
 def splitting_of(name: str) -> Splitting:
-    """Return the entry of a name. Raises SpecError."""
     if name not in VARIANTS:
         raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]
 
 
 def gpus_of(name: str, ranks: int) -> int:
-    """Return the GPUs that a variant computes on."""
     return 1 if splitting_of(name).is_alone else ranks
 
 
 def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
-    """Return why a variant cannot split the shape on any device, or ''."""
     splitting, ranks = splitting_of(name), point.ranks
     if splitting.is_alone:
         return ""
@@ -129,7 +123,6 @@ def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, 
 
 
 def unsupported(name: str, kernel: KernelName, kind: Kind, dtype: str) -> str:
-    """Return why a variant cannot run on that kind of device, or ''."""
     if splitting_of(name).is_torchs and kind == "cpu":
         return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
     if kernel == "cudnn" and kind != "cuda":
@@ -146,11 +139,7 @@ def devices_of(first: str, ranks: int) -> tuple[str, ...]:
 
 
 def check_devices(first: str, ranks: int) -> None:
-    """Raise DeviceError if there are fewer GPUs than ranks.
-
-    Args:
-        first: Device of rank 0, as the user names it.
-    """
+    """Raise DeviceError if there are fewer GPUs than ranks, given the device of rank 0 as the user names it."""
     from benchmarker.distributed.rank import is_torchrun
     from benchmarker.hardware.device import CudaDevice, find_device
 
@@ -187,7 +176,6 @@ def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> Contex
 
 
 def _kv_bytes(shape: AttentionShape, ranks: int) -> int:
-    """Return the bytes of one rank's keys and values."""
     return 2 * shape.batch_size * shape.seq_len // ranks * shape.kv_heads * shape.head_dim * shape.element_bytes
 
 

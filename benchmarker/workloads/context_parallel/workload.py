@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.registry import Axis
 from benchmarker.workloads.context_parallel.context_parallel_metrics import METRICS
-from benchmarker.workloads.context_parallel.record import ContextParallelRecord, ContextParallelVariantFacts
+from benchmarker.workloads.context_parallel.record import ContextParallelRecord
 from benchmarker.workloads.context_parallel.spec import (
     ContextParallelExperiment,
     ContextParallelJob,
@@ -59,17 +59,8 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
 
         return open_bench(job, device, session)
 
-    def record_fields(self, job: ContextParallelJob) -> dict[str, Any]:
-        variant = job.variant
-        return {
-            "subject": job.subject,
-            "variant": ContextParallelVariantFacts(
-                name=variant.name,
-                variant=variant.variant,
-                kernel=variant.kernel,
-                options=variant.model_dump(exclude={"name"}),
-            ),
-        }
+    def variant_facts(self, job: ContextParallelJob) -> dict[str, Any]:
+        return {"kernel": job.variant.kernel}
 
     def look_for(self, job: ContextParallelJob) -> str | None:
         check_devices(job.device, job.gpus)
@@ -115,7 +106,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
 
 
 def _exchange_text(record: ContextParallelRecord) -> str | None:
-    """Return `nccl 2.28.9`, `gloo`."""
     return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
 
 

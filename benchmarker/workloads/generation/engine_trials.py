@@ -14,7 +14,6 @@ from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.gguf_file import write_gguf
 from benchmarker.core.errors import BenchmarkerError, DeviceError
-from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import check_supported
@@ -56,12 +55,6 @@ def look(machine: Any, device: Device) -> Iterator[Outcome]:
             yield Outcome(quant, engine, missing or _why_no_engine(engine, machine), is_for_others)
 
 
-def external_lines(device: Device) -> Iterator[str]:
-    """Return a line for each external engine: whether it runs here, or the remedy."""
-    for status in engine_statuses(device.kind):
-        yield status.line
-
-
 @contextmanager
 def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path]]:
     """Return a function from an outcome to the arguments of a run that tries it, and the folder of its records.
@@ -85,7 +78,6 @@ def trial(device: Device) -> Iterator[tuple[Callable[[Outcome], list[str]], Path
 
 
 def dtype_for(quant: str, device: Device) -> DType:
-    """Return the type that suits the device and the quantization."""
     dtype: DType = "bfloat16" if device.kind == "cpu" else "float16"
     dtypes = LOADERS[quant].dtypes
     return dtype if dtype in dtypes else dtypes[0]

@@ -13,6 +13,7 @@ from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar, first_problem
+from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.generation.spec import VariantSpec, name_of
 
 
@@ -38,47 +39,22 @@ def resolve(variant: VariantSpec) -> VariantSpec:
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
-def engine_place(name: str) -> int:
-    """Return an engine's position in the registry; the last position for an unknown name."""
-    names = list(ENGINES)
-    return names.index(name) if name in names else len(names)
-
-
-def runs_here(name: str) -> bool:
-    """Return whether an engine runs a model in this program, so that `benchmarker generate` accepts it."""
-    return name in MODEL_ENGINES
-
-
-def libraries_of(quant: str) -> tuple[str, ...] | None:
-    """Return the pip names of a quantization's libraries; None for an unknown quantization."""
-    return LOADERS[quant].packages if quant in LOADERS else None
-
-
 def engine_options(variant: VariantSpec) -> Options:
-    """Return the engine's options as its own type, with defaults."""
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)
 
 
-def chosen_options(quant: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a recorded quantization's options that differ from the defaults; all for an unknown one."""
-    if quant not in LOADERS:
-        return dict(options)
-    defaults = LOADERS[quant].options().model_dump()
-    return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
+def chosen_options(variant: GenerationVariant) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
+    """Return the recorded options of quantization and engine that differ from the defaults; all for an unknown name."""
+    of_quant = LOADERS[variant.quant].options().model_dump() if variant.quant in LOADERS else {}
+    of_engine = ENGINES[variant.engine].options().model_dump() if variant.engine in ENGINES else {}
+    return _without(of_quant, variant.options), _without(of_engine, variant.engine_options)
 
 
-def chosen_engine_options(engine: str, options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a recorded engine's options that differ from the defaults."""
-    defaults = ENGINES[engine].options().model_dump() if engine in ENGINES else {}
+def _without(defaults: Mapping[str, Scalar], options: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in options.items() if name not in defaults or value != defaults[name]}
 
 
 def form_of(variant: VariantSpec, dtype: DType) -> Form:
-    """Return the variant as an engine opens it.
-
-    Args:
-        dtype: Type of unquantized weights.
-    """
     return Form(
         variant.quant, loader_options(variant), dtype, engine_options(variant), gpus=variant.gpus, split=variant.split
     )

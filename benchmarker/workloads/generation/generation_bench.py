@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from benchmarker.schema.record import Energy, Missing
 from benchmarker.workloads.generation.forms import form_of
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
-from benchmarker.workloads.generation.prompts import check_fits, make_prompt
+from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell, GenerationProfile, GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob, Point
 from benchmarker.workloads.session import Session, refuse_other_commit, tried
@@ -48,13 +49,16 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     """
     if device.kind == "cpu" and job.variant.engine in NEEDS_GPU:
         raise UnsupportedError(NEEDS_GPU[job.variant.engine])
-    lengths = _Lengths(job)
     checkpoint = find_checkpoint(
-        job.model, job.variant, progress=session.terminal, device=device.torch_name, check_config=lengths.check_config
+        job.model,
+        job.variant,
+        progress=session.terminal,
+        device=device.torch_name,
+        check_config=partial(_check_lengths, job),
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
-    texts = lengths.of_texts(checkpoint.config, tokenizer)
+    texts = _text_lengths(job, checkpoint.config, tokenizer)
     if texts:
         # A sweep needs them for the row of a cell that fails.
         session.keep(text_tokens=texts)
@@ -82,12 +86,6 @@ class GenerationBench(SourceBenchmarker):
         plan: Plan | None,
         stack: ExitStack,
     ) -> None:
-        """Wrap an open token source.
-
-        Args:
-            plan: Plan of the quality; None if not requested.
-            stack: Closes the source.
-        """
         super().__init__(source, checkpoint.config, device, tokenizer=tokenizer, chat_template=job.model.chat_template)
         self._job = job
         self._session = session
@@ -107,42 +105,34 @@ class GenerationBench(SourceBenchmarker):
             session.keep(**with_energy(job, session.record, self, session.terminal))
         if job.part is None or job.part.profile:
             session.keep(**step_checked(job, session.record, self, session.terminal))
-        return self._judge() if job.is_judged else {}
-
-    def _judge(self) -> dict[str, Any]:
+        if not job.is_judged:
+            return {}
         subject = Subject(self.source, self._stack.close)
         del self.source
-        return judged(self._job, self._plan, subject, self._tokenizer, self.device, self._session.terminal)
+        return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
 
 
-class _Lengths:
-    """Check of the prompts before any weight is read."""
+def _check_lengths(job: GenerationJob, config: dict[str, Any]) -> None:
+    """Check prompts of a length before any weight is downloaded or made."""
+    for point in job.grid.points():
+        if point.prompt_tokens is not None:
+            _check(job, point, point.prompt_tokens, config)
 
-    def __init__(self, job: GenerationJob) -> None:
-        self._job = job
 
-    def check_config(self, config: dict[str, Any]) -> None:
-        """Check prompts of a length before any weight is downloaded or made."""
-        for point in self._job.grid.points():
-            if point.prompt_tokens is not None:
-                self._check(point, point.prompt_tokens, config)
+def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
+    """Return the lengths of the prompts that are texts; check all prompts."""
+    lengths: dict[str | None, int] = {}
+    for point in job.grid.points():
+        prompt, *_ = make_prompts(
+            point, tokenizer=tokenizer, vocabulary=config["vocab_size"], chat_template=job.model.chat_template
+        )
+        _check(job, point, len(prompt.ids), config)
+        lengths[point.prompt] = len(prompt.ids)
+    return tuple(lengths[text] for text in job.grid.prompts)
 
-    def of_texts(self, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
-        """Return the lengths of the prompts that are texts; check all prompts."""
-        lengths: dict[str | None, int] = {}
-        for point in self._job.grid.points():
-            prompt = make_prompt(
-                point,
-                tokenizer=tokenizer,
-                vocabulary=config["vocab_size"],
-                chat_template=self._job.model.chat_template,
-            )
-            self._check(point, len(prompt.ids), config)
-            lengths[point.prompt] = len(prompt.ids)
-        return tuple(lengths[text] for text in self._job.grid.prompts)
 
-    def _check(self, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
-        check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=self._job.model.id)
+def _check(job: GenerationJob, point: Point, prompt_tokens: int, config: dict[str, Any]) -> None:
+    check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=job.model.id)
 
 
 def _open_source(
@@ -236,7 +226,7 @@ def profiled(
 
 
 def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> GenerationProfile:
-    step = benchmarker.step(point)
+    step, prompts = benchmarker.step(point), benchmarker.prompts(point)
     step()  # warm at this length too: its cache shape may be new
     profile = profile_step(
         step, device=benchmarker.device, trace_path=path.with_suffix(".trace.json.gz"), cuts=lambda: _cuts(step)
@@ -244,10 +234,11 @@ def _profile(point: Point, benchmarker: SourceBenchmarker, path: Path) -> Genera
     return GenerationProfile(
         # The fields and not a dump of them: these are checked values already.
         **dict(profile),
-        prompt_tokens=len(benchmarker.prompt(point).ids),
+        prompt_tokens=len(prompts[0].ids),
         new_tokens=point.new_tokens,
         batch_size=point.batch_size,
         depth=point.depth,
+        distinct_prompts=distinct_count(prompts),
     )
 
 
@@ -259,7 +250,6 @@ def _cuts(step: GenerationStep) -> tuple[Cut, ...]:
 def with_energy(
     job: GenerationJob, record: GenerationRecord, benchmarker: SourceBenchmarker, terminal: Terminal
 ) -> dict[str, Any]:
-    """Return the cells with the energy of the last good one."""
     last = record.last_good
     if last is None:
         return {}

@@ -22,7 +22,6 @@ from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 
 def key_parts(job: GenerationJob) -> dict[str, Any]:
-    """Return everything of model and variant that determines a result."""
     variant = job.variant
     return {
         "model": job.model.model_dump(mode="json"),
@@ -37,7 +36,6 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
 
 
 def record_fields(job: GenerationJob) -> dict[str, Any]:
-    """Return model and variant for the record."""
     variant = job.variant
     return {
         "model": ModelFacts(**job.model.model_dump()),
@@ -54,11 +52,6 @@ def record_fields(job: GenerationJob) -> dict[str, Any]:
 
 
 def inputs(job: GenerationJob, *, judged: bool) -> dict[str, str]:
-    """Return the fingerprint of each file or folder that is read, by description: `calibration text my.txt`.
-
-    Args:
-        judged: Whether to include the text and the baseline of quality.
-    """
     prints = {f"model {job.model.id}": model_fingerprint(job.model.id)}
     calibration = job.variant.options.get("calibration")
     if isinstance(calibration, str):
@@ -85,11 +78,6 @@ def lacking(job: GenerationJob) -> str | None:
 
 
 def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRecord]) -> dict[str, Any] | None:
-    """Return the axes of a cell that is not measured; None for a text prompt of unknown length.
-
-    Args:
-        records: Of the processes so far.
-    """
     tokens, text = point.prompt_tokens, job.grid.text_of(point)
     if text is not None:
         lengths = [record.text_tokens for record in records if record.text_tokens]
@@ -102,6 +90,7 @@ def cell_fields(job: GenerationJob, point: Point, records: Sequence[GenerationRe
         "new_tokens": point.new_tokens,
         "batch_size": point.batch_size,
         "depth": point.depth,
+        "distinct_prompts": point.batch_size if point.has_distinct_prompts else 1,
     }
 
 
@@ -138,32 +127,12 @@ def over(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {**typed, "grid.prompts": ()}
 
 
-def check_split(job: GenerationJob) -> None:
-    """Refuse several GPUs if the quantization, the engine or another option supports only one.
+def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
+    """Refuse options without effect, quality of random weights, and GPUs that cannot share the model.
 
     Raises:
+        SpecError: With the option to leave out.
         UnsupportedError: The engine, or the quantization's library, cannot divide the model like this.
-        SpecError: With the option to leave out.
-    """
-    if job.variant.gpus == 1:
-        return
-    engine = ENGINES[job.variant.engine]
-    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
-        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
-    if job.quality.is_asked and job.variant.split == "tensors":
-        raise SpecError(
-            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
-            "or leave them out"
-        )
-    if job.procedure.energy:
-        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")
-
-
-def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
-    """Refuse options without effect, and quality of random weights.
-
-    Raises:
-        SpecError: With the option to leave out.
     """
     quality = job.quality
     idle = [flag for flag, place in IDLE.items() if typed.get(place) is not None]
@@ -178,3 +147,18 @@ def check_typed(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
+    if job.variant.gpus > 1:
+        _check_split(job)
+
+
+def _check_split(job: GenerationJob) -> None:
+    engine = ENGINES[job.variant.engine]
+    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+        raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
+    if job.quality.is_asked and job.variant.split == "tensors":
+        raise SpecError(
+            "--quality, --tasks: dividing a model changes nothing but rounding; judge the form on one GPU, "
+            "or leave them out"
+        )
+    if job.procedure.energy:
+        raise SpecError("--energy: counts one GPU, and the model is on several; leave it out")

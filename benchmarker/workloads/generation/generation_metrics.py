@@ -77,18 +77,19 @@ def point_words(point: Point) -> str:
     """Return `26 x 100`, `26 x 100, batch 4`, or the beginning of a text prompt."""
     prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
     batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+    batch += ", same prompt" if point.batch_size > 1 and not point.has_distinct_prompts else ""
     depth = f", depth {point.depth}" if point.depth else ""
     return f"{prompt} x {point.new_tokens}{batch}{depth}"
 
 
 def point_arguments(point: Point) -> list[str]:
-    """Return the options that measure this cell alone."""
     if point.prompt_tokens is not None:
         arguments = ["--prompt-tokens", str(point.prompt_tokens)]
     else:
         arguments = ["--prompt", point.prompt or ""]
     arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
-    return arguments + (["--depth", str(point.depth)] if point.depth else [])
+    arguments += ["--depth", str(point.depth)] if point.depth else []
+    return arguments + (["--same-prompt"] if point.batch_size > 1 and not point.has_distinct_prompts else [])
 
 
 def sample_words(cell: GenerationCell, sample: GenerationSample) -> str:

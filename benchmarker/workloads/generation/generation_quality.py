@@ -33,22 +33,14 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
     name = "quality"
 
     def check(self, job: GenerationJob) -> None:
-        """Refuse an unsuitable text or tasks.
-
-        Raises:
-            SpecError: The text does not exist, or is too short.
-            MissingLibraryError: A library for the text or the tasks is not installed.
-        """
+        """Refuse an unsuitable text, and tasks without their library. Raises SpecError or MissingLibraryError."""
         if job.quality.size != "off":
             check_text(job.quality.text)
         if job.quality.tasks:
             require("tasks", "lm_eval")
 
     def form(self, job: GenerationJob) -> str | None:
-        """Return the key of variants that share one measurement; None if nothing is judged.
-
-        Each engine predicts by its own step; answers to questions depend on the weights alone.
-        """
+        # Each engine predicts by its own step; answers to questions depend on the weights alone.
         if not job.quality.is_asked:
             return None
         weights = f"{job.model!r} {job.variant.quant} {loader_options(job.variant)!r} {job.quality!r}"
@@ -57,17 +49,14 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return f"{weights} {job.variant.engine} {engine_options(job.variant)!r}"
 
     def words(self, job: GenerationJob) -> str:
-        """Return `quick, arc_easy`."""
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
-        """Return whether a record has the requested quality and answers."""
         spec = job.quality
         has_quality = spec.size == "off" or _is_of(record.quality, job)
         return has_quality and (not spec.tasks or _answers(record.tasks, spec))
 
     def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
-        """Return the measured fields for the records, or the reason of a failure; earlier results stay."""
         fields: dict[str, Any] = {}
         if judged and judged.quality:
             fields |= {"quality": judged.quality, "no_quality": None}
@@ -83,15 +72,9 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return record.no_quality or record.no_tasks
 
     def lost(self, job: GenerationJob, judged: GenerationRecord | None) -> str:
-        """Return the name of the failed measurement: `quality`, `tasks`, or both."""
-        lost = [
-            what
-            for what, is_asked, result in (
-                ("quality", job.quality.size != "off", judged and judged.quality),
-                ("tasks", bool(job.quality.tasks), judged and judged.tasks),
-            )
-            if is_asked and not result
-        ]
+        has_quality, has_tasks = (judged and judged.quality), (judged and judged.tasks)
+        lost = ["quality"] if job.quality.size != "off" and not has_quality else []
+        lost += ["tasks"] if job.quality.tasks and not has_tasks else []
         return " and ".join(lost or ["quality"])
 
 

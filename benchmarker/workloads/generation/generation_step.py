@@ -18,7 +18,7 @@ from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
 from benchmarker.workloads.generation.demand import Weights
-from benchmarker.workloads.generation.prompts import Prompt, check_fits, make_prompt
+from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
@@ -38,11 +38,6 @@ class GenerationStep:
         new_tokens: int,
         per_gpu_bytes: Callable[[], tuple[int, ...]] = tuple,
     ) -> None:
-        """Wrap a call.
-
-        Args:
-            per_gpu_bytes: See TokenSource.
-        """
         self._generate = generate
         self._new_tokens = new_tokens
         self._per_gpu_bytes = per_gpu_bytes
@@ -66,7 +61,6 @@ class GenerationStep:
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
-        """Return at most 64 tokens of the first sequence."""
         return () if self._tokens is None else self._tokens[0][:64]
 
 
@@ -112,27 +106,31 @@ class SourceBenchmarker(Bench):
             yield self.measure(point, procedure or Procedure(), after_each=after_each)
 
     def prompt(self, point: Point) -> Prompt:
-        """Return the prompt of a cell, checked against the model's length."""
+        """Return the prompt of the first sequence, which is the same in every batch."""
+        return self.prompts(point)[0]
+
+    def prompts(self, point: Point) -> tuple[Prompt, ...]:
+        """Return the prompt of each sequence, checked against the model's length."""
         config = self._config
-        prompt = make_prompt(
+        prompts = make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=config["vocab_size"], chat_template=self._chat_template
         )
         positions = config.get("max_position_embeddings")
-        check_fits(point, len(prompt.ids), positions=positions, model=config.get("model_type", "the model"))
-        return prompt
+        check_fits(point, len(prompts[0].ids), positions=positions, model=config.get("model_type", "the model"))
+        return prompts
 
     def text(self, tokens: int) -> tuple[int, ...]:
         """Return tokens of the text from which prompts of a length are cut."""
         point = Point(tokens, None, new_tokens=1, batch_size=1)
-        return make_prompt(
+        return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
-        ).ids
+        )[0].ids
 
     def step(self, point: Point) -> GenerationStep:
         """Return the callable of one repeat."""
-        prompt = self.prompt(point)
-        ids = [prompt.ids] * point.batch_size
-        context = [prompt.context] * point.batch_size if prompt.context else None
+        prompts = self.prompts(point)
+        ids = [prompt.ids for prompt in prompts]
+        context = [prompt.context for prompt in prompts] if point.depth else None
         return GenerationStep(
             lambda: self.source.generate(ids, point.new_tokens, context=context),
             new_tokens=point.new_tokens,
@@ -153,18 +151,18 @@ class SourceBenchmarker(Bench):
         return cell
 
     def cell(self, point: Point) -> GenerationCell:
-        """Return the cell before it is measured."""
-        prompt = self.prompt(point)
+        prompts = self.prompts(point)
         return GenerationCell(
-            prompt_tokens=len(prompt.ids),
+            prompt_tokens=len(prompts[0].ids),
             new_tokens=point.new_tokens,
             batch_size=point.batch_size,
             depth=point.depth,
             status="ok",
-            inputs_sha256=prompt.sha256,
-            prompt_source=prompt.source,
+            distinct_prompts=distinct_count(prompts),
+            inputs_sha256=inputs_sha256(prompts),
+            prompt_source=prompts[0].source,
             demand=self._weights.demand(
-                prompt_tokens=len(prompt.ids),
+                prompt_tokens=len(prompts[0].ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,
@@ -174,11 +172,9 @@ class SourceBenchmarker(Bench):
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return the engine's facts for the record."""
         return {"engine": self.source.facts()}
 
     def timed(self) -> AbstractContextManager[None]:
-        """Surround the timed repeats; events such as a recompilation raise UnsupportedError."""
         return self.source.timed()
 
     def measured(self, cell: GenerationCell, step: GenerationStep) -> dict[str, Any]:

@@ -93,6 +93,7 @@ def _cell(cell: LoggedCell, *, on_cpu: bool) -> GenerationCell:
         prompt_tokens=cell.prompt_tokens,
         new_tokens=cell.new_tokens,
         batch_size=cell.batch_size,
+        distinct_prompts=cell.batch_size if cell.has_distinct_prompts else 1,
         status="ok" if reason is None else "error" if not cell.samples else "invalid",
         error_kind=None if reason is None else "other" if not cell.samples else "wrong_token_count",
         reason=reason,
@@ -130,7 +131,6 @@ def _engine(name: str) -> str:
 
 
 def _last(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    """Return the last match of a pattern, or its group."""
     for line in reversed(lines):
         match = pattern.search(line)
         if match:

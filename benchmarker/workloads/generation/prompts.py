@@ -1,38 +1,58 @@
 """Prompts of an exact length, with the same token ids for every variant.
 
 A prompt is text if the model has a tokenizer: zeros would draw less power and so raise the clocks. Without a tokenizer
-the ids come from a seeded generator, and the record contains this.
+the ids come from a seeded generator, and the record contains this. The sequences of a batch have different prompts:
+with equal ones all sequences would use the same experts of a MoE layer, and engines could share prefixes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import count, cycle, islice
+from math import gcd
 from typing import Any
 
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
+Window = tuple[int, ...]
+TRIES = 16
+"""Windows that are compared for each different one. A prompt of one token has few."""
+
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt as token ids."""
+    """Prompt of one sequence as token ids."""
 
-    ids: tuple[int, ...]
+    ids: Window
     source: str
     """See `GenerationCell.prompt_source`."""
-    context: tuple[int, ...] = ()
+    context: Window = ()
     """Tokens of the depth, before the prompt."""
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(",".join(map(str, (*self.context, *self.ids))).encode()).hexdigest()
+        return inputs_sha256([self])
 
 
-def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> Prompt:
-    """Return the prompt of one cell, with the tokens of its depth.
+def distinct_count(prompts: Sequence[Prompt]) -> int:
+    """Return the number of different prompts, depth included."""
+    return len(set(prompts))
+
+
+def inputs_sha256(prompts: Sequence[Prompt]) -> str:
+    """Return the hash of a batch; that of one sequence if all are equal."""
+    rows = prompts if distinct_count(prompts) > 1 else prompts[:1]
+    text = ";".join(",".join(map(str, (*prompt.context, *prompt.ids))) for prompt in rows)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_prompts(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_template: bool) -> tuple[Prompt, ...]:
+    """Return the prompt of each sequence of a cell, with the tokens of its depth.
 
     Args:
         tokenizer: The model's own, or None.
@@ -43,25 +63,54 @@ def make_prompt(point: Point, *, tokenizer: Any | None, vocabulary: int, chat_te
         ModelError: There is no tokenizer or template for a text.
         SpecError: The text has no token.
     """
-    context, _ = _exactly(point.depth, tokenizer, vocabulary)
+    window = _random_window(vocabulary) if tokenizer is None else _text_window(tokenizer)
+    source = "random ids (no tokenizer)" if tokenizer is None else "shipped text"
+    numbers = [0] * point.batch_size
+    if point.has_distinct_prompts:
+        numbers = _different(window, point.prompt_tokens or point.depth, point.batch_size)
+    given: Window | None = None
     if point.prompt is not None:
-        return replace(_text_prompt(point.prompt, tokenizer, chat_template), context=context)
-    assert point.prompt_tokens is not None
-    ids, source = _exactly(point.prompt_tokens, tokenizer, vocabulary)
-    return Prompt(ids, source, context)
+        given, source = _text_prompt(point.prompt, tokenizer, chat_template)
+    return tuple(
+        Prompt(given or window(number, point.prompt_tokens or 0), source, window(number, point.depth))
+        for number in numbers
+    )
 
 
-def _exactly(length: int, tokenizer: Any | None, vocabulary: int) -> tuple[tuple[int, ...], str]:
-    if tokenizer is None:
-        generator = random.Random(0)
-        return tuple(generator.randrange(vocabulary) for _ in range(length)), "random ids (no tokenizer)"
+def _random_window(vocabulary: int) -> Callable[[int, int], Window]:
+    def window(number: int, length: int) -> Window:
+        generator = random.Random(number)
+        return tuple(generator.randrange(vocabulary) for _ in range(length))
+
+    return window
+
+
+def _text_window(tokenizer: Any) -> Callable[[int, int], Window]:
+    """Return a function from number and length of a window of the shipped text to its ids. Window 0 starts with the
+    text, and the following ones far from each other."""
     text = (files("benchmarker") / "text" / "prompts.txt").read_text(encoding="utf-8")
-    text_ids = tokenizer.encode(text, add_special_tokens=False)
-    repeats = -(-length // len(text_ids))
-    return tuple((text_ids * repeats)[:length]), "shipped text"
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    # Multiples of a number without a common divisor visit every start once before they return to the first.
+    step = next(number for number in count(int(0.618 * len(ids)) + 1) if gcd(number, len(ids)) == 1)
+
+    def window(number: int, length: int) -> Window:
+        start = number * step % len(ids)
+        repeats = -(-(start + length) // len(ids))
+        return tuple((ids * repeats)[start : start + length])
+
+    return window
 
 
-def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Prompt:
+def _different(window: Callable[[int, int], Window], length: int, wanted: int) -> list[int]:
+    numbers: dict[Window, int] = {}
+    for number in range(TRIES * wanted):
+        numbers.setdefault(window(number, length), number)
+        if len(numbers) == wanted:
+            break
+    return list(islice(cycle(numbers.values()), wanted))
+
+
+def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> tuple[Window, str]:
     if tokenizer is None:
         raise ModelError("a text prompt needs a tokenizer, and this model has none; give --prompt-tokens instead")
     if chat_template:
@@ -73,7 +122,7 @@ def _text_prompt(text: str, tokenizer: Any | None, chat_template: bool) -> Promp
     ids = tuple(tokenizer.encode(text, add_special_tokens=not chat_template))
     if not ids:
         raise SpecError("--prompt: the text comes out as no token at all")
-    return Prompt(ids, "given text in the chat template" if chat_template else "given text")
+    return ids, "given text in the chat template" if chat_template else "given text"
 
 
 def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model: str) -> None:

@@ -51,9 +51,12 @@ class GenerationCell(CellBase):
     """Tokens that were in the KV cache already when the prompt came, put there before the clock started."""
     text: Count | None = None
     """Number of the prompt text, from 0. None for a prompt of a length."""
+    distinct_prompts: Positive = 1
+    """Number of different prompts in the batch, depth included. 1 if all sequences have the same prompt, as in records
+    without this field."""
     inputs_sha256: str | None = None
     """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
-    of a comparison."""
+    of a comparison. Different sequences are separated by semicolons."""
     prompt_source: str | None = None
     """Source of the ids: the shipped text, a given text, or random ids without a tokenizer."""
     warmup: tuple[GenerationSample, ...] = ()
@@ -69,7 +72,8 @@ class GenerationCell(CellBase):
     def note(self) -> str:
         positions = self.depth + self.prompt_tokens + self.new_tokens
         cache_bytes = self.demand.kv_bytes_per_token * self.batch_size * positions if self.demand else 0
-        return f"; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else ""
+        prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
+        return f"{prompts}; its KV cache needs {gib(cache_bytes)}" if cache_bytes >= GIB else prompts
 
 
 class GenerationProfile(Profile):
@@ -80,11 +84,14 @@ class GenerationProfile(Profile):
     batch_size: Positive
     depth: Count | None = None
     """Tokens in the cache before the prompt. None in older records."""
+    distinct_prompts: Positive = 1
+    """Number of different prompts in the batch, as in the cell."""
 
     @property
     def subject(self) -> str:
         batch = f", batch of {self.batch_size}" if self.batch_size > 1 else ""
-        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}"
+        prompts = ", distinct prompts" if self.distinct_prompts > 1 else ""
+        return f"generation, prompt of {self.prompt_tokens}, {self.new_tokens} new tokens{batch}{prompts}"
 
 
 class GenerationVariant(VariantFacts):
@@ -119,7 +126,7 @@ class GenerationRecord(RunRecord):
     load: LoadFacts | None = None
     engine: EngineFacts | None = None
     text_tokens: tuple[Whole, ...] = ()
-    """Lengths of the text prompts in tokens, known before the first cell."""
+    """Lengths of the text prompts in tokens, recorded before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
     step_divergence: StepDivergence | None = None
@@ -177,16 +184,17 @@ class GenerationRecord(RunRecord):
 
     @property
     def family_place(self) -> int:
-        """Position of the engine in the registry."""
-        from benchmarker.workloads.generation.forms import engine_place
+        """Position of the engine in the registry; the last for an unknown name."""
+        from benchmarker.engines.registry import ENGINES
 
-        return engine_place(self.variant.engine)
+        names = [*ENGINES, self.variant.engine]
+        return names.index(self.variant.engine)
 
     @property
     def libraries(self) -> tuple[str, ...] | None:
-        from benchmarker.workloads.generation.forms import libraries_of
+        from benchmarker.quantization.registry import LOADERS
 
-        return libraries_of(self.variant.quant)
+        return LOADERS[self.variant.quant].packages if self.variant.quant in LOADERS else None
 
     @property
     def choices(self) -> dict[str, str | None]:
@@ -201,7 +209,6 @@ class GenerationRecord(RunRecord):
 
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:
-        """Return why the step of the variant computes something else; it is the same step in all processes."""
         checked = newest_check(records)
         return wrong_step_words(checked) if checked and checked.verdict == "wrong" else None
 

@@ -84,6 +84,8 @@ class Point(NamedTuple):
     new_tokens: int
     batch_size: int
     depth: int = 0
+    has_distinct_prompts: bool = False
+    """Whether each sequence of the batch has a different prompt or depth. False for a single sequence."""
 
 
 class Grid(GridBase):
@@ -96,7 +98,9 @@ class Grid(GridBase):
     new_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (50, 100)
     """Tokens to generate: exactly that many, an end-of-text token does not stop it."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1,)
-    """Sequences at once, all with the same prompt."""
+    """Sequences at once. Each has a different prompt of the same length."""
+    same_prompt: bool = False
+    """Give all sequences of a batch the same prompt. Texts of `prompts` are the same in any case."""
     depth: Annotated[tuple[NotNegative, ...], Field(min_length=1)] = (0,)
     """Tokens in the KV cache before the prompt. They are put there before the clock starts."""
 
@@ -112,7 +116,7 @@ class Grid(GridBase):
             (length, None) for length in self.prompt_tokens
         ]
         cells = [
-            Point(length, text, new, batch, depth)
+            Point(length, text, new, batch, depth, has_distinct_prompts=self._is_distinct(batch, depth, text))
             for batch, depth, (length, text), new in product(self.batch_size, self.depth, sources, self.new_tokens)
         ]
         return sorted(
@@ -124,6 +128,14 @@ class Grid(GridBase):
                 point.new_tokens,
             ),
         )
+
+    def _is_distinct(self, batch_size: int, depth: int, text: str | None) -> bool:
+        return batch_size > 1 and not self.same_prompt and (text is None or depth > 0)
+
+    def point_key(self, point: Point) -> dict[str, Any]:
+        """Return the values of a point for a result's key: without `has_distinct_prompts` if it is False, as
+        before there were distinct prompts."""
+        return {name: value for name, value in point._asdict().items() if name != "has_distinct_prompts" or value}
 
     def text_of(self, point: Point) -> int | None:
         """Return the number of a cell's prompt text, from 0; None for a prompt of a length."""
@@ -175,9 +187,9 @@ class GenerationJob(Job):
     @property
     def processes(self) -> int:
         """This process, which measures the device's limits, and that of an external engine."""
-        from benchmarker.workloads.generation.forms import runs_here
+        from benchmarker.engines.registry import MODEL_ENGINES
 
-        return 1 if runs_here(self.variant.engine) else 2
+        return 1 if self.variant.engine in MODEL_ENGINES else 2
 
     def repeat_s(self, point: Point) -> float:
         return point.new_tokens * TOKEN_S

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmarker.measure.clock import GenerationSample
 from benchmarker.schema.options import Option
 from benchmarker.workloads.base import Workload
+from benchmarker.workloads.generation import forms, generation_job
 from benchmarker.workloads.generation import generation_metrics as declared
 from benchmarker.workloads.generation.record import (
-    GenerationCell,
     GenerationRecord,
 )
-from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point, VariantSpec
+from benchmarker.workloads.generation.spec import Experiment, GenerationJob
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
@@ -61,6 +60,18 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     surroundings_noun = "engine"
 
     # Command line and configuration
+
+    overlay = staticmethod(generation_job.over)
+    resolve = staticmethod(forms.resolve)
+    check = staticmethod(generation_job.check)
+    point_text = staticmethod(declared.point_words)
+    point_arguments = staticmethod(declared.point_arguments)
+    key_parts = staticmethod(generation_job.key_parts)
+    record_fields = staticmethod(generation_job.record_fields)
+    inputs = staticmethod(generation_job.inputs)
+    lacking = staticmethod(generation_job.lacking)
+    cell_fields = staticmethod(generation_job.cell_fields)
+    sample_text = staticmethod(declared.sample_words)
 
     def options(self) -> list[Option]:
         from benchmarker.engines.registry import ENGINES
@@ -115,28 +126,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
             ),
         )
 
-    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
-        from benchmarker.workloads.generation.generation_job import over
-
-        return over(typed)
-
-    def resolve(self, variant: VariantSpec) -> VariantSpec:
-        from benchmarker.workloads.generation.forms import resolve
-
-        return resolve(variant)
-
-    def check(self, job: GenerationJob, typed: Mapping[str, Any]) -> None:
-        from benchmarker.workloads.generation.generation_job import check_split, check_typed
-
-        check_typed(job, typed)
-        check_split(job)
-
-    def point_text(self, point: Point) -> str:
-        return declared.point_words(point)
-
-    def point_arguments(self, point: Point) -> list[str]:
-        return declared.point_arguments(point)
-
     # Measuring
 
     def open(self, job: GenerationJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
@@ -144,45 +133,15 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
 
         return open_bench(job, device, session)
 
-    def key_parts(self, job: GenerationJob) -> dict[str, Any]:
-        from benchmarker.workloads.generation.generation_job import key_parts
-
-        return key_parts(job)
-
-    def record_fields(self, job: GenerationJob) -> dict[str, Any]:
-        from benchmarker.workloads.generation.generation_job import record_fields
-
-        return record_fields(job)
-
-    def inputs(self, job: GenerationJob, *, judged: bool) -> dict[str, str]:
-        from benchmarker.workloads.generation.generation_job import inputs
-
-        return inputs(job, judged=judged)
-
     def look_for(self, job: GenerationJob) -> str | None:
         from benchmarker.checkpoints.find import look_for
 
         return look_for(job.model)
 
-    def lacking(self, job: GenerationJob) -> str | None:
-        from benchmarker.workloads.generation.generation_job import lacking
-
-        return lacking(job)
-
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
         from benchmarker.quantization.load import prepare_checkpoint
 
         prepare_checkpoint(job.model, job.variant, device, progress)
-
-    def cell_fields(
-        self, job: GenerationJob, point: Point, records: Sequence[GenerationRecord]
-    ) -> dict[str, Any] | None:
-        from benchmarker.workloads.generation.generation_job import cell_fields
-
-        return cell_fields(job, point, records)
-
-    def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
-        return declared.sample_words(cell, sample)
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging

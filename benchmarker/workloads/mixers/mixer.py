@@ -7,16 +7,16 @@ reads from it (2 more); the delta rule first reads the value stored for the key 
     gated delta rule              6 * head_dim * value_dim
 
 The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
-`workloads/attention/attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
+`workloads/attention/record.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
 Kernels that work on chunks multiply more; the additional products do not count.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from benchmarker.workloads.attention.attention_flops import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
+from benchmarker.workloads.attention.record import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.mixers.record import MixerName, MixersDemand
 from benchmarker.workloads.mixers.spec import MixerShape
@@ -29,34 +29,25 @@ GATE_BYTES = 4
 """Bytes of one log decay, which is float32 in every type."""
 
 
-@dataclass(frozen=True)
-class Mixer:
+class Mixer(NamedTuple):
     """Interaction of tokens. S is the state of one head, [head_dim, value_dim]; a is a decay, b a strength."""
 
     name: MixerName
-    recurrence: str
-    """Update of one token."""
     state_products: int | None
     """Multiplications per token in units of the state's size. None for softmax, which has no state of fixed size."""
-    is_gated: bool = False
-    """True if each token has a decay and a strength as inputs."""
-    is_delta: bool = False
-    """True if the value stored for the key is first subtracted from the state."""
-    has_unit_keys: bool = False
-    """True if queries and keys are scaled to length 1."""
+    is_gated_delta: bool = False
+    """True if each token has a decay and a strength as inputs, queries and keys are scaled to length 1, and the value
+    stored for the key is first subtracted from the state."""
 
 
-SOFTMAX = Mixer("softmax", "o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far", None)
-LINEAR = Mixer("linear", "S += k v^T; o = S^T q / sqrt(head_dim)", 2)
-RETENTION = Mixer("retention", "S = a S + k v^T, a = 1 - 2^(-5 - head); o = S^T q / sqrt(head_dim)", 2)
-GATED_DELTA = Mixer(
-    "gdn",
-    "S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim), keys and queries of length 1",
-    3,
-    is_gated=True,
-    is_delta=True,
-    has_unit_keys=True,
-)
+SOFTMAX = Mixer("softmax", None)
+"""o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far."""
+LINEAR = Mixer("linear", 2)
+"""S += k v^T; o = S^T q / sqrt(head_dim)."""
+RETENTION = Mixer("retention", 2)
+"""S = a S + k v^T, a = 1 - 2^(-5 - head); o = S^T q / sqrt(head_dim)."""
+GATED_DELTA = Mixer("gdn", 3, is_gated_delta=True)
+"""S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +72,7 @@ class MixerImplementation(Implementation):
         return self.mixer is SOFTMAX
 
     def wrong_shape(self, shape: MixerShape) -> str | None:
-        reason = super().wrong_shape(shape)
-        if reason:
+        if reason := super().wrong_shape(shape):
             return reason
         if shape.value_dim != shape.head_dim and not self.wide_values:
             return f"takes values as wide as keys, not {shape.value_dim} beside {shape.head_dim}"
@@ -113,29 +103,24 @@ def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
     if mixer.state_products is None:
         forward = 2 * rows * allowed_pairs(softmax_shape(shape)) * (shape.head_dim + shape.value_dim)
         backward = round(BACKWARD_FLOPS * forward)
+        state_floats = shape.heads * (shape.head_dim + shape.value_dim) * shape.seq_len
     else:
         forward = 2 * mixer.state_products * rows * shape.seq_len * shape.head_dim * shape.value_dim
         backward = 2 * forward
+        state_floats = shape.heads * shape.head_dim * shape.value_dim
     return MixersDemand(
         forward_flops=forward,
         flops=forward + backward * shape.is_backward,
         bytes=_bytes(mixer, shape),
-        state_floats=_state_floats(mixer, shape),
+        state_floats=state_floats,
     )
-
-
-def _state_floats(mixer: Mixer, shape: MixerShape) -> int:
-    """Return the numbers that a decode step after the last token would read."""
-    if mixer.state_products is None:
-        return shape.heads * (shape.head_dim + shape.value_dim) * shape.seq_len
-    return shape.heads * shape.head_dim * shape.value_dim
 
 
 def _bytes(mixer: Mixer, shape: MixerShape) -> int:
     """Forward: read inputs, write output. Backward: read inputs and the output's gradient, write gradients; softmax
     also reads its output again and the log-sum-exp of each row."""
     rows = shape.tokens * shape.heads
-    gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated else 0
+    gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated_delta else 0
     inputs = rows * (2 * shape.head_dim + shape.value_dim) * shape.element_bytes + gates
     output = rows * shape.value_dim * shape.element_bytes
     if not shape.is_backward:

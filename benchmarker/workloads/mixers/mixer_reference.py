@@ -13,12 +13,14 @@ attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmarker.workloads.attention.attention_reference import check as check_attention
-from benchmarker.workloads.mixers.chunked import EPSILON, chunked, head_decay
-from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, softmax_shape
+from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_bench import by_formula
+from benchmarker.workloads.attention.attention_bench import check as check_attention
+from benchmarker.workloads.mixers.mixer import LINEAR, Layout, Mixer, MixerImplementation, softmax_shape
+from benchmarker.workloads.mixers.mixer_variants import EPSILON, chunked, head_decay
 from benchmarker.workloads.mixers.record import MixersTensorError
 from benchmarker.workloads.mixers.spec import MixerShape
 from benchmarker.workloads.operation.operation_call import (
@@ -29,7 +31,6 @@ from benchmarker.workloads.operation.operation_call import (
     hash_inputs,
     relative_error,
 )
-from benchmarker.workloads.operation.record import TensorName
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +48,7 @@ COMPARED_HEADS = 2
 
 def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
     numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
-    gate = 4 + shape.element_bytes if mixer.is_gated else 0
+    gate = 4 + shape.element_bytes if mixer.is_gated_delta else 0
     return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
 
 
@@ -59,7 +60,7 @@ def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layo
     query, key, value, gate, strength, *gradients = _random(shape, device, seed)
     named = {"q": scaled(query, mixer, shape), "k": scaled(key, mixer, shape), "v": value}
     named = {name: tensor.to(dtype) for name, tensor in named.items()}
-    if mixer.is_gated:
+    if mixer.is_gated_delta:
         named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
     if layout == "heads first":
         named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
@@ -78,13 +79,12 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
     """Return queries or keys as the mixer takes them: of length 1, or after the feature map."""
     from torch.nn.functional import elu, normalize
 
-    if mixer.has_unit_keys:
+    if mixer.is_gated_delta:
         return normalize(tensor.float(), dim=-1)
     return elu(tensor) + 1 if mixer is LINEAR and shape.feature_map == "elu" else tensor
 
 
 def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
-    """Return query, key, value, gate, strength, and the output's gradient if there is a backward pass; length first."""
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -94,32 +94,27 @@ def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
     return [torch.randn(size, generator=generator, device=device) for size in sizes]
 
 
-def tolerance_of(tensor: TensorName, dtype: str) -> float:
-    return TOLERANCES[dtype] * (GATE_FACTOR if tensor in ("dg", "dbeta") else 1.0)
-
-
-def errors_of(
-    results: Results, mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout
+def checked_errors(
+    results: Results, implementation: MixerImplementation, inputs: CallInputs, shape: MixerShape, suffix: str = ""
 ) -> tuple[MixersTensorError, ...]:
-    """Return the error of each result.
-
-    Args:
-        results: `o`, and with a backward pass the gradients; full tensors in the layout.
-
-    Raises:
-        WrongResultError: A result holds a number that is not finite.
-    """
+    """Return the error of the output and of the gradients. Raises WrongResultError, with a suffix, if one is above its
+    tolerance or holds a number that is not finite."""
     check_finite(results)
-    if mixer.state_products is None and shape.value_dim == shape.head_dim:
+    if implementation.is_softmax and shape.value_dim == shape.head_dim:
         checked = check_attention(results, inputs, softmax_shape(shape))
         errors = {tensor.tensor: tensor.error for tensor in checked.tensors}
     else:
-        expected = reference(mixer, inputs, shape, layout)
+        layout = implementation.layout
+        expected = reference(implementation.mixer, inputs, shape, layout)
         errors = {name: relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()}
-    return tuple(
-        MixersTensorError(tensor=name, error=error, tolerance=tolerance_of(name, shape.dtype))
-        for name, error in errors.items()
-    )
+    tensors = []
+    for name, error in errors.items():
+        tolerance = TOLERANCES[shape.dtype] * (GATE_FACTOR if name in ("dg", "dbeta") else 1.0)
+        if error > tolerance:
+            problem = f"{name} is off by {error:.2g} of its size from float64; {tolerance:.0e} is allowed"
+            raise WrongResultError(f"wrong result{suffix}: {problem}")
+        tensors.append(MixersTensorError(tensor=name, error=error, tolerance=tolerance))
+    return tuple(tensors)
 
 
 def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
@@ -152,21 +147,19 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *,
     """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
     import torch
 
-    if mixer.state_products is None:
-        return _softmax(leaves["q"], leaves["k"], leaves["v"])
     length = leaves["q"].shape[1]
+    if mixer.state_products is None:
+        allowed = torch.ones(length, length, dtype=torch.bool, device=leaves["q"].device).tril()
+        return by_formula(leaves["q"], leaves["k"], leaves["v"], allowed)
     log_decay = leaves.get("g", None if decay is None else decay[:, None].expand(-1, length))
-    arguments = [leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")]
-
-    def compute(function: Callable[..., Tensor], tensors: list[Tensor | None]) -> Tensor:
-        return function(*tensors, is_delta=mixer.is_delta, is_normalized=is_normalized)
-
+    tensors = leaves["q"], leaves["k"], leaves["v"], log_decay, leaves.get("beta")
+    options = {"is_delta": mixer.is_gated_delta, "is_normalized": is_normalized}
     if length <= RECURRENCE_LENGTH:
-        return compute(recurrence, arguments)
-    output = compute(chunked, arguments)
+        return recurrence(*tensors, **options)
+    output = chunked(*tensors, **options)
     with torch.no_grad():
-        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in arguments]
-        distance = relative_error(output[:, :RECURRENCE_LENGTH], compute(recurrence, start))
+        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
+        distance = relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, **options))
     assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
     return output
 
@@ -202,12 +195,3 @@ def recurrence(
             output = output / ((q * key_sum).sum(-1, keepdim=True) + EPSILON)
         outputs.append(output)
     return torch.stack(outputs, dim=1)
-
-
-def _softmax(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    import torch
-
-    scores: Tensor = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
-    later: Tensor = torch.ones_like(scores[0], dtype=torch.bool).triu(1)
-    output: Tensor = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
-    return output

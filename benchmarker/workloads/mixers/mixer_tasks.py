@@ -11,7 +11,8 @@ For one seed, every mixer sees the same sequences in the same order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers.mixer import MixerImplementation
 from benchmarker.workloads.mixers.mixer_variants import refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.small_model import make_model
+from benchmarker.workloads.mixers.small_model import SmallModel
 from benchmarker.workloads.mixers.spec import (
     MixersSubject,
     MixersTasks,
@@ -57,13 +58,10 @@ class Batch(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One task in one size."""
-
     task: TaskName
     size: int
 
     def length(self) -> int:
-        """Return the positions of a sequence."""
         return {"mqar": 8 * self.size, "copy": 2 * self.size, "bytes": self.size}[self.task]
 
     def vocabulary(self, tasks: MixersTasks) -> int:
@@ -104,7 +102,6 @@ def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) ->
 
 
 def _copy_batch(count: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
-    """Return tokens, a separator, and the tokens without the last; labels start at the separator."""
     first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, count), generator=generator)
     tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
     return Batch(tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1))
@@ -124,7 +121,7 @@ def train(
     tasks, name = subject.tasks, device.torch_name
     shape = shape_of(subject, _training_point(subject, setting))
     vocabulary = setting.vocabulary(tasks)
-    model = make_model(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
+    model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
     generator = torch.Generator().manual_seed(seed)
 
     def loss() -> Tensor:
@@ -139,16 +136,17 @@ def train(
         step()
     total = right = 0
     nats = 0.0
+    held_out = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
     with torch.no_grad(), autocast(name, shape.dtype):
-        for tokens, labels in _held_out_batches(setting, tasks, seed):
+        for _ in range(HELD_OUT_BATCHES):
+            tokens, labels = make_batch(setting, tasks, held_out, held_out=True)
             logits, expected = model(tokens.to(name)).float().flatten(0, 1), labels.to(name).flatten()
             is_labelled = expected != IGNORED
             total += int(is_labelled.sum())
             right += int((logits.argmax(-1) == expected)[is_labelled].sum())
             nats += float(functional.cross_entropy(logits, expected, reduction="sum"))
     return TaskScore(
-        task=setting.task,
-        size=setting.size,
+        **setting._asdict(),
         seed=seed,
         steps=steps,
         asked=total,
@@ -163,29 +161,22 @@ def _training_point(subject: MixersSubject, setting: Setting) -> LengthPoint:
     return LengthPoint(setting.length(), subject.tasks.batch_size, "training_step")
 
 
-def _held_out_batches(setting: Setting, tasks: MixersTasks, seed: int) -> Iterator[Batch]:
-    generator = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
-    for _ in range(HELD_OUT_BATCHES):
-        yield make_batch(setting, tasks, generator, held_out=True)
-
-
 def scores(
     implementation: MixerImplementation, subject: MixersSubject, device: Device, report: Callable[[str], object]
 ) -> dict[str, Any]:
     """Train on every task in every size, once per seed; return fields of the record."""
     results: list[TaskScore] = []
-    for setting in settings_of(subject.tasks):
-        for seed in range(subject.tasks.seeds):
-            try:
-                shape = shape_of(subject, _training_point(subject, setting))
-                implementation.check_available(shape, device.kind)
-                with refused_compiler_is_unsupported():
-                    score = train(implementation, subject, setting, subject.seed + seed, device)
-            except UnsupportedError as error:
-                return {"tasks": tuple(results), "no_tasks": Missing(error_kind=error.kind, reason=str(error))}
+    missing: Missing | None = None
+    try:
+        for setting, seed in product(settings_of(subject.tasks), range(subject.tasks.seeds)):
+            implementation.check_available(shape_of(subject, _training_point(subject, setting)), device.kind)
+            with refused_compiler_is_unsupported():
+                score = train(implementation, subject, setting, subject.seed + seed, device)
             results.append(score)
             report(
                 f"  {setting.task} {setting.size}, seed {seed}: {score.right:,} of {score.asked:,} correct, "
                 f"{score.bits:.3f} bits per token"
             )
-    return {"tasks": tuple(results), "no_tasks": None}
+    except UnsupportedError as error:
+        missing = Missing(error_kind=error.kind, reason=str(error))
+    return {"tasks": tuple(results), "no_tasks": missing}

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
-from benchmarker.workloads.attention.attention_reference import rows_of
-from benchmarker.workloads.mixers.mixer import demand_of, least_bytes
+from benchmarker.workloads.attention.attention_bench import rows_of
+from benchmarker.workloads.mixers.mixer import MixerImplementation, demand_of, least_bytes
 from benchmarker.workloads.mixers.mixer_reference import (
     COMPARED_HEADS,
     TOLERANCES,
-    errors_of,
+    checked_errors,
     input_bytes,
     inputs_sha256,
     make_inputs,
@@ -29,16 +29,13 @@ from benchmarker.workloads.mixers.mixer_variants import implementation_of, refus
 from benchmarker.workloads.mixers.record import (
     MixersCell,
     MixersChecked,
-    MixersDemand,
     MixersFacts,
-    MixersTensorError,
 )
 from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, training_demand
 from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.operation_call import (
     CallInputs,
-    Results,
     copies_needed,
     fresh_results,
     relative_error,
@@ -61,7 +58,7 @@ CHUNK_ENDS = (63, 64, 65, 127)
 """Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks."""
 
 
-class MixersBench(OperationBench):
+class MixersBench(OperationBench[MixerImplementation]):
     def __init__(
         self,
         subject: MixersSubject,
@@ -69,25 +66,18 @@ class MixersBench(OperationBench):
         device: Device,
         *,
         cache_bytes: int | None = None,
-        is_judged: bool = False,
-        report: Callable[[str], object] = lambda line: None,
+        report: Callable[[str], object] | None = None,
     ) -> None:
-        """Open a variant.
-
-        Args:
-            is_judged: Train models on the subject's tasks after timing.
-            report: Called with a line of progress for each training.
-        """
-        self._mixer_implementation = implementation_of(variant)
-        super().__init__(self._mixer_implementation, device, cache_bytes=cache_bytes)
-        self._mixer = self._mixer_implementation.mixer
+        """Open a variant. With `report`, models are trained on the subject's tasks after timing, each with a line of
+        progress."""
+        super().__init__(implementation_of(variant), device, cache_bytes=cache_bytes)
+        self._mixer = self.implementation.mixer
         self._subject = subject
-        self._is_judged = is_judged
         self._report = report
         self._chunk_end_errors: dict[bool, float] = {}
 
     def facts(self) -> Mapping[str, Any]:
-        packages = ("torch",) if self.implementation.missing_module() else self._mixer_implementation.packages
+        packages = ("torch",) if self.implementation.missing_module() else self.implementation.packages
         return {"built": MixersFacts(versions={name: version(name) for name in packages})}
 
     def shape(self, point: LengthPoint) -> MixerShape:
@@ -95,25 +85,20 @@ class MixersBench(OperationBench):
 
     def cell(self, point: LengthPoint) -> MixersCell:
         self._ready = None
-        shape, is_training = self.shape(point), point.mode == TRAINING
+        mixer, subject, shape, is_training = self._mixer, self._subject, self.shape(point), point.mode == TRAINING
         return MixersCell(
             status="ok",
             **point._asdict(),
-            demand=self._demand(point),
-            block=block_facts(self._mixer, self._subject, point.seq_len) if is_training else None,
-            least_bytes=least_bytes(self._mixer, shape, writes_scores=self._mixer_implementation.writes_scores),
-            free_bytes=free_bytes(self.device),
-            inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=self._subject.seed),
+            demand=training_demand(mixer, subject, point) if is_training else demand_of(mixer, shape),
+            block=block_facts(mixer, subject, point.seq_len) if is_training else None,
+            least_bytes=least_bytes(mixer, shape, writes_scores=self.implementation.writes_scores),
+            free_bytes=_free_bytes(self.device),
+            inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=subject.seed),
         )
 
-    def _demand(self, point: LengthPoint) -> MixersDemand:
-        if point.mode != TRAINING:
-            return demand_of(self._mixer, self.shape(point))
-        return training_demand(self._mixer, self._subject, point)
-
     def _inputs(self, shape: MixerShape, seed: int) -> CallInputs:
-        layout = self._mixer_implementation.layout
-        return make_inputs(self._mixer, shape, self.device.torch_name, seed=seed, layout=layout)
+        device, layout = self.device.torch_name, self.implementation.layout
+        return make_inputs(self._mixer, shape, device, seed=seed, layout=layout)
 
     def copies(self, point: LengthPoint) -> list[CallInputs]:
         shape = self.shape(point)
@@ -132,27 +117,27 @@ class MixersBench(OperationBench):
         if point.mode != TRAINING:
             return super().step(point)
         self._ready = None
-        return ModelStep(self._mixer_implementation, self._subject, point, self.device)
+        return ModelStep(self.implementation, self._subject, point, self.device)
 
     def measured(self, cell: MixersCell, step: Any) -> Mapping[str, Any]:
         return {"passes": step.passes()} if cell.mode == TRAINING else {}
 
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
-        if not self._is_judged:
+        if self._report is None:
             return {}
         from benchmarker.workloads.mixers.mixer_tasks import scores
 
         self._ready = None
-        return scores(self._mixer_implementation, self._subject, self.device, self._report)
+        return scores(self.implementation, self._subject, self.device, self._report)
 
     def checked(self, ready: ReadyCall) -> MixersChecked:
         first, shape, seed = ready.copies[0], ready.shape, self._subject.seed + len(ready.copies)
         results = fresh_results(ready.operation, first, lambda: self._inputs(shape, seed))
-        errors = self._checked_errors(results, first, shape)
+        errors = checked_errors(results, self.implementation, first, shape)
         output = results["o"]
         del results
         causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
-        is_softmax = self._mixer_implementation.is_softmax
+        is_softmax = self.implementation.is_softmax
         return MixersChecked(
             against="float64",
             error=max(tensor.error for tensor in errors),
@@ -165,26 +150,13 @@ class MixersBench(OperationBench):
             lengths_error=None if is_softmax else self._chunk_end_error(shape),
         )
 
-    def _checked_errors(
-        self, results: Results, inputs: CallInputs, shape: MixerShape, length: str = ""
-    ) -> tuple[MixersTensorError, ...]:
-        """Return the errors of the results; raise WrongResultError if one is above its tolerance."""
-        errors = errors_of(results, self._mixer, inputs, shape, self._mixer_implementation.layout)
-        for tensor in errors:
-            if tensor.error > tensor.tolerance:
-                raise WrongResultError(
-                    f"wrong result{length}: {tensor.tensor} is off by {tensor.error:.2g} of its size from float64; "
-                    f"{tensor.tolerance:.0e} is allowed"
-                )
-        return errors
-
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
         """Return the relative change of the outputs before the middle when all later inputs change. Raises
         WrongResultError if it is larger than rounding."""
         import torch
 
         shape, first = ready.shape, ready.copies[0]
-        middle, axis = shape.seq_len // 2, 2 if self._mixer_implementation.layout == "heads first" else 1
+        middle, axis = shape.seq_len // 2, 2 if self.implementation.layout == "heads first" else 1
         if not middle:
             return 0.0
         with torch.no_grad():
@@ -199,33 +171,27 @@ class MixersBench(OperationBench):
         return error
 
     def _chunk_end_error(self, shape: MixerShape) -> float:
-        """Return the largest error of an output at the lengths around the end of a chunk, computed once per mode."""
+        """Return the largest error of an output around the end of a chunk, computed once per mode."""
         if shape.is_backward not in self._chunk_end_errors:
-            largest = 0.0
+            errors = []
             for length in CHUNK_ENDS:
                 short = shape._replace(seq_len=length, batch_size=1)
                 inputs = self._inputs(short, self._subject.seed)
                 results = results_of(self.implementation.open(short, self.device.torch_name), inputs)
-                errors = self._checked_errors(results, inputs, short, f" at {length} positions")
-                largest = max(largest, errors[0].error)
-            self._chunk_end_errors[shape.is_backward] = largest
+                suffix = f" at {length} positions"
+                errors.append(checked_errors(results, self.implementation, inputs, short, suffix)[0].error)
+            self._chunk_end_errors[shape.is_backward] = max(errors)
         return self._chunk_end_errors[shape.is_backward]
 
 
 @contextmanager
 def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
+    report = session.terminal.line if job.is_judged else None
     with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
-        yield MixersBench(
-            job.subject,
-            job.variant.variant,
-            device,
-            cache_bytes=cache_bytes,
-            is_judged=job.is_judged,
-            report=session.terminal.line,
-        )
+        yield MixersBench(job.subject, job.variant.variant, device, cache_bytes=cache_bytes, report=report)
 
 
-def free_bytes(device: Device) -> int:
+def _free_bytes(device: Device) -> int:
     if device.kind == "cpu":
         import psutil
 

@@ -4,10 +4,15 @@
 
 A training step is not explained, since the kernels of its record are those of its mixer alone; nor is a call on a CPU,
 since the operators of a mixer cannot be identified.
+
+Accuracies of tasks pool the tokens of all seeds, with Wilson's interval (Wilson, J. Am. Stat. Assoc. 22, 1927).
+Trainings with different seeds differ by more than that interval, so each seed's accuracy is shown too, and bits per
+token are compared pair by pair: the seeds of two mixers share their data and its order.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.rows import CellKey, Row, cell_of
-from benchmarker.core.formatting import decimal, gib, percent
-from benchmarker.core.stats import Ratio, paired_ratio
-from benchmarker.core.tables import plain_line
+from benchmarker.core.formatting import MISSING, decimal, gib, percent
+from benchmarker.core.stats import Estimate, Ratio, estimate, paired_ratio, verdicts
+from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained
 from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
-from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.operation_reading import (
     kernels_note,
     largest_call,
@@ -41,8 +45,6 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class MixersRow(Row):
-    """One variant in one cell."""
-
     misfit: MixersCell | None = None
     """The cell if it ran out of memory."""
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
@@ -116,14 +118,13 @@ class Slope(NamedTuple):
 
 
 def remarks(rows: Sequence[MixersRow]) -> list[str]:
-    """Return the crossings of each mixer and mode, then memory, then the cells that did not fit."""
     return [*crossing_remarks(rows), *_mixer_shares(rows), *_slopes(rows), *_misfits(rows)]
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
     """Return the lengths at which each mixer crosses the best softmax, and those of its kernels if they differ."""
     lines = []
-    for series in length_series([row.cell for row in rows if row.cell and row.latency], mode_text=mode_text):
+    for series in length_series([row.cell for row in rows if row.cell and row.latency]):
         members = [row for row in rows if row.cell in series.keys and row.latency]
         by_kernels = _softmax_ratios(members, lambda row: row.kernels_by_round)
         for variant, points in _softmax_ratios(members, lambda row: row.latency_by_round).items():
@@ -137,11 +138,7 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
 def _softmax_ratios(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
 ) -> dict[str, list[SoftmaxRatio]]:
-    """Return the ratios of each mixer to the fastest softmax of the same length, shortest length first.
-
-    Args:
-        seconds_of: Returns a row's time by round; empty if unknown.
-    """
+    """Return the ratios of each mixer's times by round to those of the fastest softmax, shortest length first."""
     by_length: dict[int, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and seconds_of(row):
@@ -166,46 +163,39 @@ def _ratios(points: Sequence[SoftmaxRatio]) -> Ratios:
 
 
 def crossing_text(variant: str, points: Sequence[SoftmaxRatio]) -> str | None:
-    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths."""
+    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths.
+
+    Args:
+        points: Shortest length first.
+    """
     if len(points) < 2:
         return None
-    ordered = sorted(points, key=lambda point: point.seq_len)
-    spans = crossings(_ratios(ordered))
-    best = {point.seq_len: point.best for point in ordered}
-    if spans:
+    best = {point.seq_len: point.best for point in points}
+    if spans := crossings(_ratios(points)):
         return "; ".join(
             f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "
             f"positions on ({best[span.before]} at {span.before:,})"
             for span in spans
         )
-    shortest, longest = ordered[0], ordered[-1]
+    shortest, longest = points[0], points[-1]
     lengths = f"from {shortest.seq_len:,} to {longest.seq_len:,} positions"
-    names = " and ".join(dict.fromkeys(best.values()))
-    ends = f"{_times(shortest.ratio)} at {shortest.seq_len:,}, {_times(longest.ratio)} at {longest.seq_len:,}"
-    is_faster = always_faster(_ratios(ordered))
+    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best.values()))})"
+    ends = ", ".join(f"{decimal(end.ratio.value, digits=3)}x at {end.seq_len:,}" for end in (shortest, longest))
+    is_faster = always_faster(_ratios(points))
     if is_faster is None:
-        return f"{variant} relative to the best softmax ({names}): {ends}; no crossing is decided, {lengths}"
-    verdict = verdict_text(is_faster=is_faster)
-    return f"{variant} is {verdict} than the best softmax ({names}) at all measured lengths, {lengths}: {ends}"
+        return f"{variant} relative to {softmax}: {ends}; no crossing is decided, {lengths}"
+    return f"{variant} is {verdict_text(is_faster=is_faster)} than {softmax} at all measured lengths, {lengths}: {ends}"
 
 
 def kernels_text(points: Sequence[SoftmaxRatio]) -> str:
-    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided.
-
-    Args:
-        points: Ratios of the kernels' times, without the host that launches them.
-    """
+    """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided, from the ratios of
+    the kernels' times without the host that launches them."""
     start = "; its kernels alone are"
-    spans = crossings(_ratios(points))
-    if spans:
+    if spans := crossings(_ratios(points)):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
         return f"{start} {', '.join(texts)}"
     is_faster = always_faster(_ratios(points))
     return "" if is_faster is None else f"{start} {verdict_text(is_faster=is_faster)} at all measured lengths"
-
-
-def _times(ratio: Ratio) -> str:
-    return f"{decimal(ratio.value, digits=3)}x"
 
 
 def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
@@ -243,7 +233,7 @@ def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
 
     if len({tokens for tokens, _ in sizes}) < SLOPE_LENGTHS:
         return None
-    tokens, measured = (numpy.array(values, dtype=float) for values in zip(*sizes, strict=True))
+    tokens, measured = numpy.array(sizes, dtype=float).T
     per_token, fixed = numpy.polyfit(tokens, measured, 1)
     worst = float(numpy.max(numpy.abs(fixed + per_token * tokens - measured) / measured))
     return Slope(float(fixed), float(per_token), worst)
@@ -257,3 +247,111 @@ def _misfits(rows: Sequence[MixersRow]) -> Iterator[str]:
                 bound = " at least" if cell.least_bytes > cell.free_bytes else " for inputs, output and scores alone"
                 text += f": it needs {gib(cell.least_bytes)}{bound}, and {gib(cell.free_bytes)} were free"
             yield f"{text}."
+
+
+NORMAL_95 = 1.959964
+"""97.5 % quantile of the normal distribution."""
+BITS_VERDICTS = {"faster": "fewer bits", "slower": "more bits"}
+
+
+class Learned(NamedTuple):
+    variant: str
+    scores: tuple[TaskScore, ...]
+    verdict: str | None
+    """Verdict on its bits per token relative to the baseline's."""
+
+    @property
+    def is_text(self) -> bool:
+        """True for text, whose result is not an accuracy."""
+        return self.scores[0].task == "bytes"
+
+    @property
+    def accuracy(self) -> tuple[float, float, float]:
+        """Share of correct tokens, with the ends of Wilson's interval."""
+        return wilson(sum(score.right for score in self.scores), sum(score.asked for score in self.scores))
+
+    @property
+    def luck(self) -> str:
+        """Suffix of chance if guessing is as accurate, or better."""
+        _, low, high = self.accuracy
+        chance = self.scores[0].chance
+        return "" if chance < low else ", below chance" if high < chance else ", at chance"
+
+    @property
+    def bits(self) -> Estimate:
+        return estimate([score.bits for score in self.scores])
+
+
+def wilson(right: int, total: int) -> tuple[float, float, float]:
+    """Return a share with its 95 % interval, which stays within 0 and 1 and holds for small numbers."""
+    share, square = right / total, NORMAL_95**2
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = NORMAL_95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
+    return share, max(0.0, middle - half), min(1.0, middle + half)
+
+
+def learned(rows: Sequence[MixersRow]) -> list[Learned]:
+    """Return all variants, task by task. The rows are of one cell, so that each variant is there once."""
+    by_task: dict[tuple[str, int], dict[str, list[TaskScore]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for score in row.tasks:
+            by_task[score.task, score.size][row.variant].append(score)
+    baseline = next((row.variant for row in rows if row.is_baseline), None)
+    return [entry for by_variant in by_task.values() for entry in _with_verdicts(by_variant, baseline)]
+
+
+def _with_verdicts(by_variant: dict[str, list[TaskScore]], baseline: str | None) -> list[Learned]:
+    bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
+    texts: dict[str, str] = {}
+    if baseline in bits:
+        others = [name for name in bits if name != baseline]
+        ratios = [paired_ratio(bits[baseline], bits[name]) for name in others]
+        for name, verdict in zip(others, verdicts(ratios), strict=True):
+            texts[name] = BITS_VERDICTS.get(verdict, verdict)
+        texts[baseline] = "baseline"
+    return [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
+
+
+def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
+    entries = learned(rows)
+    return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
+
+
+def _accuracy(entry: Learned) -> str:
+    share, low, high = (percent(value, places=1).removesuffix(" %") for value in entry.accuracy)
+    return MISSING if entry.is_text else f"{share} [{low}, {high}]"
+
+
+def _by_seed(entry: Learned) -> str:
+    return MISSING if entry.is_text else " ".join(f"{100 * score.right / score.asked:.0f}" for score in entry.scores)
+
+
+def _chance(entry: Learned) -> str:
+    return MISSING if entry.is_text else f"{100 * entry.scores[0].chance:.1f}{entry.luck}"
+
+
+def _bits(entry: Learned) -> str:
+    bits = entry.bits
+    if bits.low is None or bits.high is None:
+        return decimal(bits.value)
+    return f"{decimal(bits.value)} [{decimal(bits.low)}, {decimal(bits.high)}]"
+
+
+COLUMNS: Sequence[Column[Learned]] = (
+    Column("task", lambda entry: entry.scores[0].task, "left"),
+    Column("size", lambda entry: str(entry.scores[0].size)),
+    Column("variant", lambda entry: plain_line(entry.variant), "left"),
+    Column("right %", _accuracy),
+    Column("by seed", _by_seed),
+    Column("chance %", _chance),
+    Column("bits a token", _bits),
+    Column("bits against the baseline", lambda entry: entry.verdict or MISSING),
+    Column("parameters M", lambda entry: f"{entry.scores[0].parameters / 1e6:.3f}"),
+    Column("steps", lambda entry: str(entry.scores[0].steps)),
+)
+NOTE = (
+    "Each model was trained on the task from fresh weights, with the same steps and data for every mixer, and judged "
+    "on held-out data. Right: all seeds together with Wilson's 95 % interval; chance is guessing among the values of "
+    "the sequence (mqar) or among all tokens (copy). Bits per token: for text, bits per byte; the verdict pairs the "
+    "seeds, and is as strict as the verdict on times."
+)

@@ -50,8 +50,7 @@ class TaskScore(Plain):
     right: Count
     """Tokens that were predicted correctly."""
     chance: Spent
-    """Share that guessing predicts correctly: among the values of the sequence for mqar, among all tokens for copy. 0
-    for text, which has no such baseline."""
+    """Share that guessing predicts correctly: among the values of the sequence for mqar, among all tokens for copy."""
     bits: Spent
     """Mean bits per token; for text, bits per byte."""
     parameters: Positive
@@ -71,8 +70,7 @@ class MixersChecked(OperationChecked):
     causal_error: Spent
     """Relative change of the outputs before the middle when all later inputs change."""
     lengths: tuple[Positive, ...] = ()
-    """Lengths around the end of a chunk at which output and gradients were compared too, once per process. Empty for
-    softmax, which has no chunks."""
+    """Lengths around the end of a chunk at which output and gradients were compared too, once per process."""
     lengths_error: Spent | None = None
     """Largest error of an output at those lengths."""
 

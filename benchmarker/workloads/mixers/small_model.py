@@ -39,7 +39,7 @@ def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
     value_dim = subject.value_dim or subject.head_dim
     inner = subject.heads * (2 * subject.head_dim + value_dim)
     hidden = subject.block.hidden
-    gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated else 0
+    gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated_delta else 0
     convolution = CONVOLUTION * inner if subject.block.short_conv else 0
     return hidden * inner + subject.heads * value_dim * hidden + gates + convolution
 
@@ -106,7 +106,7 @@ class MixerLayer(nn.Module):
         inner = sum(self._widths)
         self.inward = nn.Linear(subject.block.hidden, inner, bias=False)
         self.outward = nn.Linear(self._widths[2], subject.block.hidden, bias=False)
-        if self._mixer.is_gated:
+        if self._mixer.is_gated_delta:
             self.gates = nn.Linear(subject.block.hidden, 2 * shape.heads)
         self.convolution = (
             nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False) if subject.block.short_conv else None
@@ -121,7 +121,7 @@ class MixerLayer(nn.Module):
             tensor.unflatten(-1, (self._shape.heads, -1)) for tensor in projected.split(self._widths, dim=-1)
         )
         arguments = [scaled(query, self._mixer, self._shape), scaled(key, self._mixer, self._shape), value]
-        if self._mixer.is_gated:
+        if self._mixer.is_gated_delta:
             decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
             arguments += [functional.logsigmoid(decay + GATE_OFFSET), strength.sigmoid()]
         dtype = getattr(torch, self._shape.dtype)
@@ -140,34 +140,39 @@ class MixerLayer(nn.Module):
 
 
 class SmallModel(nn.Module):
-    """Language model: tokens [batch, length] to logits [batch, length, vocabulary]."""
+    """Language model: tokens [batch, length] to logits [batch, length, vocabulary]. One seed gives the same weights on
+    every device."""
 
     def __init__(
         self,
         implementation: MixerImplementation,
         subject: MixersSubject,
         shape: MixerShape,
-        vocabulary: int,
         device: str,
+        *,
+        vocabulary: int,
+        seed: int,
     ) -> None:
         super().__init__()
-        block = subject.block
-        width = mlp_width(implementation.mixer, subject)
-        self.tokens = nn.Embedding(vocabulary, block.hidden)
-        self.positions = nn.Embedding(shape.seq_len, block.hidden)
-        self.mixers = nn.ModuleList(MixerLayer(implementation, subject, shape, device) for _ in range(block.layers))
+        torch.manual_seed(seed)
+        hidden, width = subject.block.hidden, mlp_width(implementation.mixer, subject)
+        layers = range(subject.block.layers)
+        self.tokens = nn.Embedding(vocabulary, hidden)
+        self.positions = nn.Embedding(shape.seq_len, hidden)
+        self.mixers = nn.ModuleList(MixerLayer(implementation, subject, shape, device) for _ in layers)
         self.feeds = nn.ModuleList(
             nn.Sequential(
-                nn.RMSNorm(block.hidden),
-                nn.Linear(block.hidden, width, bias=False),
+                nn.RMSNorm(hidden),
+                nn.Linear(hidden, width, bias=False),
                 nn.GELU(),
-                nn.Linear(width, block.hidden, bias=False),
+                nn.Linear(width, hidden, bias=False),
             )
-            for _ in range(block.layers)
+            for _ in layers
         )
-        self.norms = nn.ModuleList(nn.RMSNorm(block.hidden) for _ in range(block.layers))
-        self.last = nn.RMSNorm(block.hidden)
-        self.head = nn.Linear(block.hidden, vocabulary, bias=False)
+        self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in layers)
+        self.last = nn.RMSNorm(hidden)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        self.to(device)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
@@ -178,20 +183,6 @@ class SmallModel(nn.Module):
         return logits
 
 
-def make_model(
-    implementation: MixerImplementation,
-    subject: MixersSubject,
-    shape: MixerShape,
-    device: str,
-    *,
-    vocabulary: int,
-    seed: int,
-) -> SmallModel:
-    """Return a model with fresh weights, the same for one seed on every device."""
-    torch.manual_seed(seed)
-    return SmallModel(implementation, subject, shape, vocabulary, device).to(device)
-
-
 class ModelStep:
     """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
 
@@ -199,7 +190,7 @@ class ModelStep:
         self, implementation: MixerImplementation, subject: MixersSubject, point: LengthPoint, device: Device
     ) -> None:
         name, vocabulary, shape = device.torch_name, subject.block.vocabulary, shape_of(subject, point)
-        model = make_model(implementation, subject, shape, name, vocabulary=vocabulary, seed=subject.seed)
+        model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=subject.seed)
         size = point.batch_size, point.seq_len + 1
         tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(subject.seed)).to(name)
 
@@ -219,8 +210,8 @@ class ModelStep:
         memory = self._step.memory()
         if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
             return PassMemory()
+        forward_bytes = memory.forward_peak_bytes - memory.before_bytes
+        backward_bytes = memory.backward_peak_bytes - memory.before_bytes
         return PassMemory(
-            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
-            kept_bytes=memory.kept_bytes,
-            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
+            forward_peak_bytes=forward_bytes, kept_bytes=memory.kept_bytes, backward_peak_bytes=backward_bytes
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
@@ -11,18 +12,19 @@ from benchmarker.schema.options import Option
 from benchmarker.schema.record import Missing
 from benchmarker.schema.registry import Metric
 from benchmarker.workloads.mixers.mixer_variants import implementation_of
-from benchmarker.workloads.mixers.record import MixersRecord, MixersVariantFacts
+from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
 from benchmarker.workloads.operation.operation_metrics import (
     BACKWARD,
+    ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
-    error_metric,
+    fact_metric,
     tflops_metric,
 )
-from benchmarker.workloads.operation.operation_workload import OperationWorkload
+from benchmarker.workloads.operation.operation_workload import SEED_FLAG, OperationWorkload
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
@@ -50,26 +52,22 @@ METRICS = (
     ),
     PEAK,
     KEPT,
-    Metric(
-        name="state",
-        heading="state kfloat",
-        unit="",
+    fact_metric(
+        "state",
+        "state kfloat",
+        lambda cell: cell.demand.state_floats if cell.demand else None,
+        "numbers that one sequence carries through the layer: heads * head_dim * value_dim; for softmax, heads * "
+        "(head_dim + value_dim) per position",
         scale=1e-3,
-        better="lower",
-        formula="numbers that one sequence carries through the layer: heads * head_dim * value_dim; for softmax, "
-        "heads * (head_dim + value_dim) per position",
-        of_cell=lambda record, cell: cell.demand.state_floats if cell.demand else None,
     ),
-    Metric(
-        name="parameters",
-        heading="parameters M",
-        unit="",
+    fact_metric(
+        "parameters",
+        "parameters M",
+        lambda cell: cell.block.parameters if cell.block else None,
+        "parameters of the model whose training step is timed, embeddings and head included",
         scale=1e-6,
-        better="lower",
-        formula="parameters of the model whose training step is timed, embeddings and head included",
-        of_cell=lambda record, cell: cell.block.parameters if cell.block else None,
     ),
-    error_metric(is_quality=False),
+    replace(ERROR, is_quality=False),
 )
 
 
@@ -94,8 +92,7 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return field_options(
             self.job,
             flags={
-                # A sweep has a `--seed` of its own.
-                "subject.seed": "--input-seed",
+                **SEED_FLAG,
                 "subject.block.vocabulary": "--model-vocabulary",
                 "subject.tasks.names": "--tasks",
                 "subject.tasks.batch_size": "--task-batch-size",
@@ -128,18 +125,9 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
 
         return open_bench(job, device, session)
 
-    def record_fields(self, job: MixersJob) -> dict[str, Any]:
+    def variant_facts(self, job: MixersJob) -> dict[str, Any]:
         implementation = implementation_of(job.variant.variant)
-        return {
-            "subject": job.subject,
-            "variant": MixersVariantFacts(
-                name=job.variant.name,
-                options=job.variant.model_dump(exclude={"name"}),
-                variant=job.variant.variant,
-                mixer=implementation.mixer.name,
-                implementation=implementation.source,
-            ),
-        }
+        return {"mixer": implementation.mixer.name, "implementation": implementation.source}
 
     def judging(self) -> Judging[MixersJob, MixersRecord]:
         return MixersJudging()
@@ -155,7 +143,7 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return timed_mixer(name, records)
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.tasks_reading import task_sheets
+        from benchmarker.workloads.mixers.mixers_reading import task_sheets
 
         return task_sheets(rows)
 

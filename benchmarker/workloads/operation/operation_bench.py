@@ -18,9 +18,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step, calls_needed
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
 MatmulPrecision = Literal["ieee", "tf32"]
 Work = Callable[[CallInputs], object]
+ImplementationT = TypeVar("ImplementationT", bound=Implementation)
 RECORDED_KERNELS = 20
 """Kernels that a record keeps."""
 NO_BACKEND = (
@@ -76,12 +76,11 @@ def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, 
         if event.device_type == device_type and (not on_cpu or _FORWARD_ATTENTION.search(event.name)):
             calls[event.name] += 1
             total_us[event.name] += event.time_range.elapsed_us()
-    names = sorted(calls, key=lambda name: -total_us[name])
-    return tuple(SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in names)
+    kernels = (SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in calls)
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
 
 
 def _profiler(*, on_cpu: bool) -> Any:
-    """Return a profiler. On a CPU the older one: the newer one imports torch's compiler, a third of a short run."""
     if on_cpu:
         from torch.autograd.profiler import profile as host_profile
 
@@ -108,14 +107,13 @@ def missing_kernel_is_unsupported() -> Iterator[None]:
 
 
 class CallTimes(NamedTuple):
+    """Mean seconds of one call, by the host's clock and by device events, which a CPU does not have."""
+
     host_s: float
     event_s: float | None
-    """None on CPU, which has no device events."""
 
 
 class CallStep:
-    """Timed repeat of one cell."""
-
     def __init__(self, operation: Operation, copies: Sequence[CallInputs], device: Device) -> None:
         self._operation = operation
         self._device = device
@@ -130,7 +128,6 @@ class CallStep:
         return OperationSample(latency_s=times.host_s, calls=self._calls[work], parts_s=parts_s, event_s=times.event_s)
 
     def forward(self, inputs: CallInputs) -> object:
-        """Run one forward pass. It keeps the tensors of the backward pass if the inputs require a gradient."""
         return self._operation.call(*inputs.tensors)
 
     def forward_backward(self, inputs: CallInputs) -> object:
@@ -143,7 +140,6 @@ class CallStep:
         return self.forward_backward if self._is_backward else self.forward
 
     def times(self, work: Work, calls: int) -> CallTimes:
-        """Run that many calls in a row and read both clocks."""
         with self._operation.around():
             self._device.synchronize()
             started_ns = time.perf_counter_ns()
@@ -173,12 +169,10 @@ class CallStep:
 
 def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
     """Return the seconds of each pass; empty if noise makes the forward pass seem the longer one."""
-    backward_s = both_s - forward_s
-    return {"forward": forward_s, "backward": backward_s} if backward_s > 0 else {}
+    return {"forward": forward_s, "backward": both_s - forward_s} if both_s > forward_s else {}
 
 
 def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -> PassMemory:
-    """Run one call, and read the allocator's peaks after each pass."""
     import torch
 
     if device.kind == "cpu":
@@ -201,10 +195,7 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
 
 @contextmanager
 def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
-    """Set the precision of a type while the context is open, and yield the precision that torch reports.
-
-    Yields None for 16-bit types, which the setting does not concern.
-    """
+    """Set the precision of float32 products for a type, and yield the one that torch reports; None for 16-bit types."""
     import torch
 
     if dtype not in ("float32", "tf32"):
@@ -220,19 +211,14 @@ def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
         torch.set_float32_matmul_precision(before)
 
 
-@dataclass(frozen=True)
-class ReadyCall:
-    """Operation and inputs of one cell."""
-
+class ReadyCall(NamedTuple):
     shape: Any
     operation: Operation
     copies: list[CallInputs]
 
 
-class OperationBench(Bench, ABC):
-    """Measures one implementation over a grid of lengths."""
-
-    def __init__(self, implementation: Implementation, device: Device, *, cache_bytes: int | None = None) -> None:
+class OperationBench(Bench, ABC, Generic[ImplementationT]):
+    def __init__(self, implementation: ImplementationT, device: Device, *, cache_bytes: int | None = None) -> None:
         self.implementation = implementation
         self.device = device
         self.cache_bytes = cache_bytes
@@ -240,12 +226,10 @@ class OperationBench(Bench, ABC):
         self._ready: ReadyCall | None = None
 
     @abstractmethod
-    def shape(self, point: LengthPoint) -> Any:
-        """Return the shape of a cell's call."""
+    def shape(self, point: LengthPoint) -> Any: ...
 
     @abstractmethod
-    def copies(self, point: LengthPoint) -> list[CallInputs]:
-        """Make the copies of a cell's inputs."""
+    def copies(self, point: LengthPoint) -> list[CallInputs]: ...
 
     @abstractmethod
     def checked(self, ready: ReadyCall) -> OperationChecked:
@@ -265,7 +249,6 @@ class OperationBench(Bench, ABC):
         return {**fields, "passes": passes, "input_copies": len(ready.copies)}
 
     def prove(self, point: LengthPoint) -> tuple[ReadyCall, dict[str, Any]]:
-        """Return the prepared call with its kernels and errors, which are fields of the cell."""
         ready = self._ready = self.prepare(point)
         step, first = CallStep(ready.operation, ready.copies, self.device), ready.copies[0]
         with missing_kernel_is_unsupported(), self.library_refusals():
@@ -293,11 +276,8 @@ class OperationBench(Bench, ABC):
 
 @contextmanager
 def measured_limits(session: Session, dtype: str) -> Iterator[tuple[int | None, MatmulPrecision | None]]:
-    """Have the device's limits measured with the products' precision of a type, which stays set in the context.
-
-    Yields:
-        Bytes of the device's cache, None if unmeasured, and the precision that torch reports.
-    """
+    """Have the device's limits measured with the products' precision of a type, which stays set in the context. Yield
+    the bytes of the device's cache, None if unmeasured, and the precision that torch reports."""
     with matmul_precision(dtype) as precision:
         session.ready()
         limits = session.record.limits

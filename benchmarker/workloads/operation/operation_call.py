@@ -40,8 +40,6 @@ Results = dict[TensorName, "Tensor"]
 
 @dataclass(frozen=True)
 class Operation:
-    """Implementation prepared for one shape on one device."""
-
     call: Callable[..., Tensor]
     """Takes queries, keys, values and gates; returns the output."""
     around: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -57,18 +55,14 @@ class Implementation:
     supported; an empty pattern matches any kernel."""
     dtypes: tuple[str, ...] = ("float32", "tf32", "bfloat16", "float16")
     modules: tuple[str, ...] = ()
-    """Modules that must be importable."""
     remedy: str = ""
-    """Instructions to install them."""
 
     def wrong_shape(self, shape: Any) -> str | None:
-        """Return why no device supports the shape, or None."""
         if shape.dtype not in self.dtypes:
             return f"takes {' and '.join(self.dtypes)}, not {shape.dtype}"
         return None
 
     def unsupported(self, shape: Any, kind: Kind) -> str | None:
-        """Return why the implementation cannot run on that kind of device, or None."""
         if kind not in self.kernels:
             return f"not on {KIND_NAMES[kind]}; it runs on {' and '.join(KIND_NAMES[name] for name in self.kernels)}"
         if kind == "cpu" and shape.dtype == "tf32":
@@ -76,13 +70,10 @@ class Implementation:
         return self.wrong_shape(shape)
 
     def check_available(self, shape: Any, kind: Kind) -> None:
-        """Raise UnsupportedError if the implementation cannot run or its library is not installed."""
-        reason = self.unsupported(shape, kind)
-        missing = self.missing_module()
-        if reason is None and missing:
-            reason = f"needs {missing}, which is not installed: {self.remedy}"
-        if reason:
+        if reason := self.unsupported(shape, kind):
             raise UnsupportedError(reason)
+        if missing := self.missing_module():
+            raise UnsupportedError(f"needs {missing}, which is not installed: {self.remedy}")
 
     def missing_module(self) -> str | None:
         return next((module for module in self.modules if not _is_installed(module)), None)
@@ -101,8 +92,6 @@ def _is_installed(module: str) -> bool:
 
 @dataclass(frozen=True)
 class CallInputs:
-    """One copy of the inputs of a call."""
-
     named: dict[str, Tensor]
     """q, k, v, and for a gated mixer g and beta, in the order of the arguments."""
     gradient: Tensor | None
@@ -112,16 +101,18 @@ class CallInputs:
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.named.values())
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> CallInputs:
+        """Return the results for each tensor, as leaves that require a gradient if the tensors do."""
+        named = {
+            name: function(tensor.detach()).requires_grad_(tensor.requires_grad) for name, tensor in self.named.items()
+        }
+        return CallInputs(named, None if self.gradient is None else function(self.gradient))
+
     def shifted(self, positions: int) -> CallInputs:
         """Return a copy with every tensor rolled: as random as new numbers, and made much faster."""
-        named = {
-            name: tensor.detach().roll(positions).requires_grad_(tensor.requires_grad)
-            for name, tensor in self.named.items()
-        }
-        return CallInputs(named, None if self.gradient is None else self.gradient.roll(positions))
+        return self.mapped(lambda tensor: tensor.roll(positions))
 
     def overwrite(self, source: CallInputs) -> None:
-        """Copy the numbers of another copy into this copy's memory."""
         import torch
 
         with torch.no_grad():
@@ -138,7 +129,6 @@ def copies_needed(copy_bytes: int, cache_bytes: int | None, *, kind: str) -> int
 
 
 def hash_inputs(header: tuple[object, ...], tensors: Iterable[Tensor]) -> str:
-    """Return the SHA-256 of the header and of the first numbers of each tensor."""
     digest = hashlib.sha256(repr(header).encode())
     for tensor in tensors:
         digest.update(tensor.flatten()[:HASHED_NUMBERS].cpu().numpy().tobytes())
@@ -170,7 +160,6 @@ def relative_error(result: Tensor, expected: Tensor) -> float:
 
 
 def check_finite(results: Results) -> None:
-    """Raise WrongResultError if a result holds NaN or infinity."""
     for name, result in results.items():
         if not bool(result.isfinite().all()):
             raise WrongResultError(f"wrong result: {name} holds a number that is not finite")

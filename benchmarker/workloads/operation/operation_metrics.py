@@ -22,7 +22,6 @@ LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"bat
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
-    """Return the FLOPs of the formula divided by the seconds of one call."""
     return cell.demand.flops / latency_s if cell.demand else None
 
 
@@ -56,7 +55,6 @@ def fact_metric(
     combine: Literal["median", "max"] = "median",
     is_quality: bool = False,
 ) -> Metric:
-    """Return a metric that is a fact of a cell."""
     return Metric(
         name=name,
         heading=heading,
@@ -118,14 +116,12 @@ KEPT = fact_metric(
 )
 
 
-def error_metric(*, is_quality: bool) -> Metric:
-    """Return the metric of the largest error relative to float64. The first table shows it if `is_quality`."""
-    return fact_metric(
-        "error",
-        "error ppm",
-        lambda cell: cell.checked.error if cell.checked else None,
-        "largest distance of a result from float64, by Frobenius norms, relative to its size",
-        scale=1e6,
-        combine="max",
-        is_quality=is_quality,
-    )
+ERROR = fact_metric(
+    "error",
+    "error ppm",
+    lambda cell: cell.checked.error if cell.checked else None,
+    "largest distance of a result from float64, by Frobenius norms, relative to its size",
+    scale=1e6,
+    combine="max",
+    is_quality=True,
+)

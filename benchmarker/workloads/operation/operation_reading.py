@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
@@ -15,6 +14,7 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
+from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3
@@ -25,10 +25,7 @@ CALL_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class LargestCall:
-    """Call of the largest cell that was measured."""
-
+class LargestCall(NamedTuple):
     record: Any
     cell: Any
     key: CellKey
@@ -47,7 +44,6 @@ class LargestCall:
 def largest_call(
     name: str, records: Sequence[RunRecord], *, explains: Callable[[Any], bool] = lambda cell: True
 ) -> LargestCall | None:
-    """Return the call of the largest measured cell that can be explained."""
     measured = [
         (key, record, cell)
         for record in records
@@ -107,8 +103,7 @@ def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
     return [f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"] if kernels else []
 
 
-@dataclass(frozen=True)
-class LengthSeries:
+class LengthSeries(NamedTuple):
     """Cells of several lengths with one batch size, or with one number of tokens."""
 
     label: str
@@ -116,26 +111,17 @@ class LengthSeries:
     has_one_batch_size: bool
 
 
-def length_series(keys: Sequence[CellKey], *, mode_text: Callable[[str], str]) -> list[LengthSeries]:
+def length_series(keys: Sequence[CellKey]) -> list[LengthSeries]:
     """Return the series of two lengths or more, by mode. A series of one number of tokens must add a cell."""
     series: list[LengthSeries] = []
     for mode in sorted({key["mode"] for key in keys}):
-        by_batch: dict[int, list[CellKey]] = defaultdict(list)
-        by_tokens: dict[int, list[CellKey]] = defaultdict(list)
+        members: dict[tuple[str, bool], list[CellKey]] = defaultdict(list)
         for key in sorted({key for key in keys if key["mode"] == mode}):
-            by_batch[key["batch_size"]].append(key)
-            by_tokens[key["batch_size"] * key["seq_len"]].append(key)
-        label = mode_text(mode)
-        of_batches = [
-            LengthSeries(f"{label}, batch of {size}", tuple(members), has_one_batch_size=True)
-            for size, members in by_batch.items()
-            if len(members) > 1
-        ]
-        covered = {key for line in of_batches for key in line.keys}
-        series += of_batches
-        series += [
-            LengthSeries(f"{label}, {tokens:,} tokens", tuple(members), has_one_batch_size=False)
-            for tokens, members in by_tokens.items()
-            if len(members) > 1 and not covered.issuperset(members)
-        ]
+            members[f"batch of {key['batch_size']}", True].append(key)
+            members[f"{key['batch_size'] * key['seq_len']:,} tokens", False].append(key)
+        covered: set[CellKey] = set()
+        for (size, is_batch), of_size in sorted(members.items(), key=lambda entry: not entry[0][1]):
+            if len(of_size) > 1 and (is_batch or not covered.issuperset(of_size)):
+                series.append(LengthSeries(f"{mode_text(mode)}, {size}", tuple(of_size), is_batch))
+                covered.update(of_size if is_batch else ())
     return series

@@ -13,18 +13,21 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
 
-class OperationWorkload(Workload[JobT, RecordT, RowT]):
-    """One call of one operation on sequences."""
+SEED_FLAG = {"subject.seed": "--input-seed"}
+"""A sweep has a `--seed` of its own."""
 
+
+class OperationWorkload(Workload[JobT, RecordT, RowT]):
     unit = "call"
     must_be_equal = ("layer",)
     subject_fields = ("subject",)
+    replaceable_fields: frozenset[str] = frozenset()
+    """Fields of the subject that a variant may replace."""
 
     def options(self) -> list[Option]:
         from benchmarker.schema.options import field_options
 
-        # A sweep has a `--seed` of its own.
-        return field_options(self.job, flags={"subject.seed": "--input-seed"})
+        return field_options(self.job, flags=SEED_FLAG)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """Let a batch size replace a config's tokens, and tokens its batch size."""
@@ -33,7 +36,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return {**typed, "grid.tokens": []} if typed.get("grid.batch_size") else dict(typed)
 
     def registered(self, name: str) -> object:
-        """Return the registry's entry of a variant. Raises SpecError."""
         raise NotImplementedError
 
     def resolve(self, variant: Any) -> Any:
@@ -49,13 +51,19 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         if job.procedure.energy:
             raise SpecError(f"--energy: is not counted for {self.name}; leave it out")
 
+    def record_fields(self, job: JobT) -> dict[str, Any]:
+        variant: Any = job.variant
+        facts: Any = self.record.model_fields["variant"].annotation
+        shared = {"name": variant.name, "variant": variant.variant, "options": variant.model_dump(exclude={"name"})}
+        return {"subject": job.subject, "variant": facts(**shared, **self.variant_facts(job))}
+
+    def variant_facts(self, job: JobT) -> dict[str, Any]:
+        raise NotImplementedError
+
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text}
 
     def layer_text(self, record: Any) -> str:
         """Return the layer's shape, which must be equal in all records of a comparison."""
-        return ", ".join(f"{name} {value}" for name, value in self.layer_values(record).items())
-
-    def layer_values(self, record: Any) -> dict[str, Any]:
-        values: dict[str, Any] = record.subject.model_dump(mode="json", exclude_none=True)
-        return values
+        values = record.subject.model_dump(mode="json", exclude=self.replaceable_fields, exclude_none=True)
+        return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from benchmarker.schema.base import Plain
 from benchmarker.schema.job import GridBase, Positive
 
 OperationDType = Literal["float32", "tf32", "bfloat16", "float16"]
@@ -48,7 +49,28 @@ class LengthGrid(GridBase):
         return sorted({LengthPoint(*size, mode) for size, mode in product(sizes, self.mode)})
 
 
-def check_shared_heads(heads: int, kv_heads: int | None) -> None:
-    """Raise ValueError unless each KV head serves the same number of query heads."""
-    if kv_heads is not None and heads % kv_heads:
-        raise ValueError(f"kv_heads: {heads} heads cannot share {kv_heads} evenly; give a divisor")
+class AttentionHeads(Plain):
+    """Heads of one attention layer."""
+
+    heads: Positive = 16
+    """Query heads."""
+    kv_heads: Positive | None = None
+    """Key and value heads; each serves heads / kv_heads query heads. Default: as many as heads."""
+    head_dim: Positive = 128
+    """Width of one head."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.heads % self.shared_heads:
+            raise ValueError(f"kv_heads: {self.heads} heads cannot share {self.kv_heads} evenly; give a divisor")
+        return self
+
+    @property
+    def shared_heads(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def text(self) -> str:
+        """Return `16 heads sharing 4 of 128`."""
+        shared = f" sharing {self.kv_heads}" if self.kv_heads not in (None, self.heads) else ""
+        return f"{self.heads} heads{shared} of {self.head_dim}"

@@ -10,7 +10,7 @@ import torch
 
 from benchmarker.core.errors import SpecError, UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.attention.attention_reference import (
+from benchmarker.workloads.attention.attention_bench import (
     check,
     input_bytes,
     inputs_sha256,

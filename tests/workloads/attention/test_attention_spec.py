@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.base import first_problem
-from benchmarker.workloads.attention.attention_flops import allowed_pairs, demand_of, scores_passes
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of
+from benchmarker.workloads.attention.record import allowed_pairs, demand_of, scores_passes
 from benchmarker.workloads.attention.spec import (
     AttentionGrid,
     AttentionSubject,
@@ -117,10 +117,10 @@ def test_bytes_count_shared_heads_once():
 
 
 def test_scores_move_six_times_without_a_mask_and_eight_with_it_and_more_with_the_gradients():
-    assert scores_passes(shape(causal=False)) == 6
-    assert scores_passes(shape()) == 8
-    assert scores_passes(shape(causal=False, mode="forward_backward")) == 6 + 9
-    assert scores_passes(shape(mode="forward_backward")) == 8 + 11
+    assert scores_passes(is_causal=False, is_backward=False) == 6
+    assert scores_passes(is_causal=True, is_backward=False) == 8
+    assert scores_passes(is_causal=False, is_backward=True) == 6 + 9
+    assert scores_passes(is_causal=True, is_backward=True) == 8 + 11
 
 
 def test_a_variant_of_its_own_type_is_named_after_it():

@@ -8,7 +8,6 @@ from benchmarker.workloads.attention.attention_reading import (
     crossing_texts,
     exponents_text,
     growth,
-    local_exponents,
 )
 
 
@@ -18,7 +17,6 @@ def ratio(value, low=None, high=None):
 
 def test_the_exponent_of_a_doubling_is_its_binary_logarithm():
     times = [(2048, 4.0), (1024, 1.0), (4096, 8.0)]
-    assert local_exponents(times) == pytest.approx([2.0, 1.0])
     assert exponents_text(times) == "S^2.00 from 1,024 to 2,048, S^1.00 from 2,048 to 4,096"
 
 

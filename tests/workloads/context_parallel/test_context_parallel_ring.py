@@ -77,7 +77,7 @@ def by_ranks(order, ranks, query, key, value, gradient):
         ring = Ring(CpuFlash(), steps_of(order, rank, ranks), following)
         parts = [tensor[:, :, own] for tensor in (query, key, value)]
         block = ring.forward(*parts)
-        gradients = ring.backward(gradient[:, :, own], *parts, block)
+        gradients = ring.backward(gradient[:, :, own], parts, block)
         for target, part in zip(whole, (block.output, *gradients), strict=True):
             target[:, :, own] = part
 

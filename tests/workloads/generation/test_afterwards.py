@@ -22,6 +22,7 @@ from benchmarker.schema.record import Missing, Profile
 from benchmarker.workloads.generation import generation_bench as afterwards
 from benchmarker.workloads.generation.generation_bench import kernels_counted, profiled, with_energy
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker
+from benchmarker.workloads.generation.prompts import Prompt
 from benchmarker.workloads.generation.spec import GenerationJob, Grid
 from tests.engines.test_engines_graph import Rerun
 from tests.fakes import FakeDevice
@@ -110,7 +111,7 @@ def refusing(error: Exception) -> ModelBenchmarker:
             device=FakeDevice(),
             source=SimpleNamespace(kernels_per_token=refuse, is_elsewhere=False),
             step=lambda point: refuse,
-            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+            prompts=lambda point: (Prompt((1,) * 26, "test"),),
         ),
     )
 
@@ -163,7 +164,7 @@ def test_a_profile_leaves_no_reason_why_there_is_none(monkeypatch: pytest.Monkey
             device=FakeDevice(),
             source=SimpleNamespace(is_elsewhere=False),
             step=lambda point: lambda: None,
-            prompt=lambda point: SimpleNamespace(ids=(1,) * 26),
+            prompts=lambda point: (Prompt((1,) * 26, "test"),),
         ),
     )
     assert STEPS["profile"](subject) == {

@@ -19,8 +19,9 @@ from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
 from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
 from benchmarker.workloads.mixers.mixer_variants import VARIANTS
+from benchmarker.workloads.mixers.mixers_reading import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.small_model import block_facts, make_model, parameters_of, training_demand
+from benchmarker.workloads.mixers.small_model import SmallModel, block_facts, parameters_of, training_demand
 from benchmarker.workloads.mixers.spec import (
     MixersBlock,
     MixersSubject,
@@ -29,7 +30,6 @@ from benchmarker.workloads.mixers.spec import (
     shape_of,
     shipped_bytes,
 )
-from benchmarker.workloads.mixers.tasks_reading import Learned, learned, wilson
 from benchmarker.workloads.operation.spec import LengthPoint
 from tests.jobs import read_job
 
@@ -44,7 +44,7 @@ def subject(**block):
 
 def model_of(variant, **block):
     spec = subject(**block)
-    return make_model(VARIANTS[variant], spec, shape_of(spec, POINT), "cpu", vocabulary=64, seed=0)
+    return SmallModel(VARIANTS[variant], spec, shape_of(spec, POINT), "cpu", vocabulary=64, seed=0)
 
 
 @pytest.mark.parametrize("variant", ["softmax-sdpa", "linear-torch", "retention-torch", "gdn-torch"])

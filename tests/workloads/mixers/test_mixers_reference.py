@@ -7,10 +7,9 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.mixers.chunked import chunked, head_decay, open_chunked
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, RETENTION, MixerImplementation
 from benchmarker.workloads.mixers.mixer_reference import recurrence
-from benchmarker.workloads.mixers.mixer_variants import VARIANTS
+from benchmarker.workloads.mixers.mixer_variants import VARIANTS, chunked, head_decay, open_chunked
 from benchmarker.workloads.mixers.mixers_bench import MixersBench
 from benchmarker.workloads.mixers.spec import MixersSubject
 from benchmarker.workloads.operation.operation_call import Operation, relative_error
@@ -104,7 +103,7 @@ def planted(monkeypatch, mixer, call):
     """Register a mixer whose implementation is `call` around the right one."""
 
     def open_wrong(shape, where):
-        right = open_chunked(mixer)(shape, where).call
+        right = open_chunked(mixer, shape, where).call
         return Operation(lambda *tensors: call(right, *tensors))
 
     monkeypatch.setitem(

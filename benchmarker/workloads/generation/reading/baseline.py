@@ -14,6 +14,7 @@ from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import SILENT_KL, Quality
 from benchmarker.workloads.generation.demand import floor_s
 from benchmarker.workloads.generation.reading.generation_rows import (
+    DISTINCT,
     GenerationKey,
     GenerationRow,
     first_difference,
@@ -22,11 +23,10 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 
 def keys(record: GenerationRecord) -> list[CellKey]:
-    """Return the keys of a record's cells in their order."""
-    counts: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    counts: dict[tuple[int, ...], int] = defaultdict(int)
     cell_keys: list[CellKey] = []
     for cell in record.cells:
-        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth
+        shape = cell.batch_size, cell.prompt_tokens, cell.new_tokens, cell.depth, cell.distinct_prompts > 1
         # Older records lack the number of the text: their cells are numbered in their order.
         pairs = (
             ("batch_size", cell.batch_size),
@@ -34,6 +34,7 @@ def keys(record: GenerationRecord) -> list[CellKey]:
             ("new_tokens", cell.new_tokens),
             ("text", counts[shape] if cell.text is None else cell.text),
             ("depth", cell.depth),
+            *([DISTINCT] if cell.distinct_prompts > 1 else []),
         )
         cell_keys.append(GenerationKey(pairs, record.workload))
         counts[shape] += 1
@@ -43,32 +44,35 @@ def keys(record: GenerationRecord) -> list[CellKey]:
 def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
     """Return the rows with values that follow from the baseline's row.
 
-    These are the common beginning of their texts, the first difference, and the best possible speed-up. Qualities that
-    do not compare with the baseline's are removed.
+    Perplexities and divergences that do not compare with the baseline's are removed. If the baseline was not judged,
+    the first judged row is the standard.
     """
-    texts = {row.cell: row.first_tokens for row in rows if row.variant == baseline}
-    shared = [tokens_in_common(row.first_tokens, texts.get(row.cell, ())) for row in rows]
-    texts_judged = next((row.quality for row in rows if row.variant == baseline and row.quality), None)
-    beside = [
-        replace(
-            row,
-            tokens_in_common=count,
-            first_difference=None if row.variant == baseline else first_difference(row.quality, texts_judged),
-        )
-        for row, count in zip(rows, shared, strict=True)
-    ]
-    return comparable(with_best(beside, baseline))
-
-
-def comparable(rows: Sequence[GenerationRow]) -> tuple[GenerationRow, ...]:
-    """Return the rows without perplexities and divergences that do not compare with the baseline's.
-
-    If the baseline was not judged, the first judged row is the standard. No table or budget then compares results of
-    different texts or methods.
-    """
+    bases = {row.cell: row for row in rows if row.variant == baseline}
     judged = [row for row in rows if row.quality]
+    base_quality = next((row.quality for row in judged if row.variant == baseline), None)
     standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
-    return tuple(_without_incomparable(row, standard) for row in rows)
+    beside = (_beside(row, bases[row.cell], rows, base_quality) for row in rows)
+    return tuple(_without_incomparable(row, standard) for row in beside)
+
+
+def _beside(
+    row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow], base_quality: Quality | None
+) -> GenerationRow:
+    """Return the row with its texts compared with the baseline's and those of `generate`, and its best speed-up."""
+    eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
+    texts = replace(
+        row,
+        tokens_in_common=tokens_in_common(row.first_tokens, base.first_tokens),
+        first_difference=None if row is base else first_difference(row.quality, base_quality),
+        same_tokens=None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens),
+    )
+    if row.step_demand is None or base.step_demand is None or base.limits is None or row is base:
+        return texts
+    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
+    best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
+    peer = peer_of(row, base, rows)
+    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
+    return replace(texts, best_ratio=best, share_of_best_ratio=reached)
 
 
 def _without_incomparable(row: GenerationRow, standard: Quality | None) -> GenerationRow:
@@ -120,26 +124,6 @@ LIMITABLE: Mapping[str, Limitable] = {
         _QUALITY,
     ),
 }
-
-
-def with_best(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[GenerationRow, ...]:
-    """Return each row with its best possible speed-up, the share of it that was reached, and the tokens in common with
-    `generate`."""
-    bases = {row.cell: row for row in rows if row.variant == baseline}
-    return tuple(_with_best(row, bases[row.cell], rows) for row in rows)
-
-
-def _with_best(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow:
-    eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
-    same = None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens)
-    row = replace(row, same_tokens=same)
-    if row.step_demand is None or base.step_demand is None or base.limits is None or row.variant == base.variant:
-        return row
-    # Both on the same limits: two measurements of one bandwidth are no difference between variants.
-    best = floor_s(base.step_demand, base.limits) / floor_s(row.step_demand, base.limits)
-    peer = peer_of(row, base, rows)
-    reached = peer.tpot.value / row.tpot.value / best if peer and peer.tpot and row.tpot else None
-    return replace(row, best_ratio=best, share_of_best_ratio=reached)
 
 
 def peer_of(row: GenerationRow, base: GenerationRow, rows: Sequence[GenerationRow]) -> GenerationRow | None:

@@ -22,7 +22,7 @@ from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import plain_line
 from benchmarker.workloads.generation.reading.baseline import peer_of
-from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
+from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, over_batches
 
 TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
     "the whole request": lambda row: row.latency,
@@ -43,7 +43,6 @@ class SpeedUp:
 
     @property
     def is_open(self) -> bool:
-        """Whether the interval contains 1."""
         return self.spread is not None and abs(math.log(self.value)) <= self.spread
 
     def __str__(self) -> str:
@@ -66,7 +65,7 @@ class Crossover:
 def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     """Return sentences for each quantization: on batches for request and decode, and on prompts for prefill."""
     lines = []
-    for (variant, peer, cell), per_batch in _series(rows, baseline, "batch_size").items():
+    for (variant, peer, cell), per_batch in _series(over_batches(rows), baseline, "batch_size").items():
         for what, time in TIMES.items():
             if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
                 lines.append(f"{words} ({_shape(cell)}).")
@@ -75,7 +74,7 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
         if max(per_prompt) >= PREFILL_TOKENS and (
             words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))
         ):
-            lines.append(f"{words} (batch {cell.batch_size}).")
+            lines.append(f"{words} (batch {cell.batch_size}{_prompt_words(cell)}).")
     return list(dict.fromkeys(lines))
 
 
@@ -211,4 +210,8 @@ def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], in
 
 def _shape(cell: CellKey) -> str:
     depth = f", depth {cell.depth}" if cell.depth else ""
-    return f"prompt {cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}"
+    return f"prompt {cell.prompt_tokens}, {cell.new_tokens} new tokens{depth}{_prompt_words(cell)}"
+
+
+def _prompt_words(cell: CellKey) -> str:
+    return ", distinct prompts" if cell.has_distinct_prompts else ""

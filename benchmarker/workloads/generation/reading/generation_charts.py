@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline
@@ -11,6 +12,7 @@ from benchmarker.report.charts.speed import cells_chart, draw_against, front_not
 from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
 from benchmarker.report.charts.style import Chart, Series, series_of
 from benchmarker.schema.record import RunRecord
+from benchmarker.workloads.generation.reading.generation_rows import over_batches
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -24,13 +26,32 @@ def charts_of(results: Comparison) -> list[Chart]:
     cell = headline(rows)
     chosen = [row for row in rows if row.cell == cell]
     looks = series_of({row.variant: row.family for row in rows})
+    decoding = partial(
+        curve_chart,
+        cell=cell,
+        looks=looks,
+        value_of=lambda row: row.decode_tokens_per_s,
+        vertical="decoded tokens per second",
+    )
     charts = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
         waterfall_chart(results.explained),
-        depth_chart(rows, cell, looks),
-        batch_chart(rows, cell, looks),
+        decoding(
+            rows,
+            axis="depth",
+            title="Decoding with a long context",
+            horizontal="tokens in the KV cache before the prompt",
+        ),
+        decoding(
+            over_batches(rows),
+            axis="batch_size",
+            title="Decoding many sequences at once",
+            horizontal="sequences at once (batch size)",
+            is_logarithmic=True,
+            name="batch",
+        ),
         cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
         _kernels_chart(members),
         rounds_chart(members, cell, looks),
@@ -40,11 +61,6 @@ def charts_of(results: Comparison) -> list[Chart]:
 
 
 def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Chart | None:
-    """Return speed over divergence from the baseline.
-
-    Args:
-        rows: Of the headline's cell.
-    """
     able = [row for row in rows if row.pace and (row.is_baseline or row.kl_divergence is not None)]
     if all(row.kl_divergence is None for row in able):
         return None
@@ -58,41 +74,14 @@ def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Ch
     )
 
 
-def depth_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Return decode rates over depth; None for one depth."""
-    return curve_chart(
-        rows,
-        cell,
-        looks,
-        axis="depth",
-        title="Decoding with a long context",
-        horizontal="tokens in the KV cache before the prompt",
-        value_of=lambda row: row.decode_tokens_per_s,
-        vertical="decoded tokens per second",
-    )
-
-
-def batch_chart(rows: Sequence[GenerationRow], cell: CellKey | None, looks: dict[str, Series]) -> Chart | None:
-    """Return decode rates over batch size; None for one batch size."""
-    return curve_chart(
-        rows,
-        cell,
-        looks,
-        axis="batch_size",
-        title="Decoding many sequences at once",
-        horizontal="sequences at once (batch size)",
-        value_of=lambda row: row.decode_tokens_per_s,
-        vertical="decoded tokens per second",
-        is_logarithmic=True,
-        name="batch",
-    )
-
-
 def _kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
     profiles = {name: cast("GenerationProfile", profile_of(records)) for name, records in members.items()}
     profiles = {name: profile for name, profile in profiles.items() if profile}
-    shapes = {(profile.prompt_tokens, profile.new_tokens, profile.batch_size) for profile in profiles.values()}
-    where = "".join(f": prompt {prompt}, {new} new tokens" for prompt, new, _ in shapes) if len(shapes) == 1 else ""
+    shapes = {
+        (profile.prompt_tokens, profile.new_tokens, profile.batch_size, profile.distinct_prompts)
+        for profile in profiles.values()
+    }
+    where = "".join(f": prompt {prompt}, {new} new tokens" for prompt, new, *_ in shapes) if len(shapes) == 1 else ""
     return kernels_chart(
         members,
         per="ms per generated token",

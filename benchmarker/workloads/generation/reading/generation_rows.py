@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from benchmarker.comparison.results import make_row
@@ -13,9 +13,8 @@ from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code, plain_line
-from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
-from benchmarker.schema.record import Energy, EnergyWindow, Moment
+from benchmarker.schema.record import EnergyWindow, Moment
 from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import (
     GenerationCell,
@@ -29,8 +28,16 @@ OWN_KERNELS = f"benchmarker's own kernels, which {code('benchmarker generate')} 
 Good = Sequence[tuple[GenerationRecord, GenerationCell]]
 
 
+DISTINCT = ("prompts", "distinct")
+"""Axis of a key whose batch has distinct prompts. Other keys lack it, as those of older records."""
+
+
 class GenerationKey(CellKey):
     """Shape of a generation. Prompt texts may be equally long: the second of a shape has `text` 1."""
+
+    @property
+    def has_distinct_prompts(self) -> bool:
+        return DISTINCT in self.pairs
 
     @property
     def words(self) -> str:
@@ -40,20 +47,22 @@ class GenerationKey(CellKey):
         words = [text.format(values[name]) for name, text in shape.items() if name in values]
         words += [f"depth {values['depth']}"] if values.get("depth") else []
         words += [f"text {values['text'] + 1}"] if values.get("text") else []
+        words += ["distinct prompts"] if self.has_distinct_prompts else []
         return ", ".join(words)
 
     @property
     def short_words(self) -> str:
-        """Cell beside a chart: `26 + 100`, with depth and batch."""
         batch = f" × {self.batch_size}" if self.batch_size > 1 else ""
         text = f" text {self.text + 1}" if self.text else ""
+        text += " distinct prompts" if self.has_distinct_prompts else ""
         depth = f"{self.depth} + " if self.depth else ""
         return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
 
     @property
     def place(self) -> str:
         depth = f", depth {self.depth}" if self.depth else ""
-        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}"
+        prompts = ", distinct prompts" if self.has_distinct_prompts else ""
+        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}{prompts}"
 
     @property
     def inputs_words(self) -> str:
@@ -64,9 +73,9 @@ class GenerationKey(CellKey):
         return float(self.batch_size * (self.depth + self.prompt_tokens + self.new_tokens))
 
     @property
-    def context(self) -> tuple[int, int, int]:
+    def context(self) -> tuple[int, int, int, bool]:
         """Axes that a decode step depends on."""
-        return self.batch_size, self.prompt_tokens, self.depth
+        return self.batch_size, self.prompt_tokens, self.depth, self.has_distinct_prompts
 
 
 ROUNDING_GAP = 0.05
@@ -88,7 +97,6 @@ class FirstDifference:
 
     @property
     def verdict(self) -> str:
-        """Explanation of the difference."""
         if self.token is None:
             return "the same"
         if self.gap is None:
@@ -223,18 +231,25 @@ class GenerationRow(Row):
 
     @property
     def decode_tokens_per_s(self) -> float | None:
-        """Decode rate of all sequences, tokens per second."""
         return self.cell.batch_size / self.tpot.value if self.cell and self.tpot else None
 
     @property
     def step_demand(self) -> GenerationDemand | None:
-        """Least work of a decode step."""
         return cast("GenerationDemand | None", self.demand)
 
     @property
     def tokens_compared(self) -> int:
         """Number of tokens that `tokens_in_common` compares."""
         return len(self.first_tokens)
+
+
+def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
+    """Return the rows, those of one sequence a second time as the smallest batch of distinct prompts if there are such
+    batches."""
+    if not any(row.cell and row.cell.has_distinct_prompts for row in rows):
+        return list(rows)
+    single = [(row, row.cell) for row in rows if row.cell and row.cell.batch_size == 1]
+    return [*rows, *(replace(row, cell=replace(cell, pairs=(*cell.pairs, DISTINCT))) for row, cell in single)]
 
 
 def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:
@@ -246,36 +261,29 @@ def generation_cell(record: GenerationRecord, key: CellKey | None) -> Generation
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
-    """Return the fields of a row beyond those of every workload.
-
-    Args:
-        good: Records and cells that measured the cell.
-    """
     loads = [record.load for record in records if record.load]
-    setups = [record.engine.setup_s for record in records if record.engine and record.engine.setup_s is not None]
+    engines = [record.engine for record in records if record.engine]
+    setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
+    kernels = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
     return {
         "model": records[0].model.id,
         "weight_bytes": max((load.weight_bytes for load in loads), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
         "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
         "weights": records[0].stored_as,
-        "load_s": _median_load(loads),
-        "setup_s": statistics.median(setups) if setups else None,
-        "setup_cold_s": _setup(records, "cold"),
-        "setup_warm_s": _setup(records, "warm"),
-        "kernels_per_token": _kernels(good),
+        "load_s": _median([load.load_s for load in loads]),
+        "setup_s": _median([setup_s for _, setup_s in setups]),
+        "setup_cold_s": _median([setup_s for cache, setup_s in setups if cache == "cold"]),
+        "setup_warm_s": _median([setup_s for cache, setup_s in setups if cache == "warm"]),
+        "kernels_per_token": _median(kernels),
         "dummy_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
         "step_divergence": newest_check(records),
         "energy": energy_use(good),
-        "mark": OWN_KERNELS if any(_has_own_kernels(record) for record in records) else "",
+        "mark": OWN_KERNELS if any(use.origin == "benchmarker" for e in engines for use in e.kernels_used) else "",
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),
     }
-
-
-def _has_own_kernels(record: GenerationRecord) -> bool:
-    return bool(record.engine and any(use.origin == "benchmarker" for use in record.engine.kernels_used))
 
 
 def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
@@ -291,17 +299,6 @@ def _judged(records: Sequence[GenerationRecord]) -> dict[str, Any]:
         "top1_agreement": quality.against.same_top,
         "quality": quality,
     }
-
-
-def _setup(records: Sequence[GenerationRecord], cache: str) -> float | None:
-    facts = [record.engine for record in records if record.engine and record.engine.setup_cache == cache]
-    times = [engine.setup_s for engine in facts if engine.setup_s is not None]
-    return statistics.median(times) if times else None
-
-
-def _kernels(good: Good) -> float | None:
-    counts = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
-    return statistics.median(counts) if counts else None
 
 
 def _kernels_of(record: GenerationRecord, cell: GenerationCell) -> float | None:
@@ -330,10 +327,6 @@ def _limits(good: Good) -> dict[str, Any]:
     }
 
 
-def _median_load(loads: Sequence[LoadFacts]) -> float | None:
-    return statistics.median(load.load_s for load in loads) if loads else None
-
-
 @dataclass(frozen=True)
 class EnergyUse:
     """Energy of one row over all processes, in joules of the whole board."""
@@ -348,48 +341,44 @@ class EnergyUse:
     """Joules of one prompt's prefill, idle power included."""
 
 
-def energy_use(cells: Sequence[tuple[GenerationRecord, GenerationCell]]) -> EnergyUse | None:
+def energy_use(good: Good) -> EnergyUse | None:
     """Return the energy of one row; None if no process counted it."""
-    counted = [(record, cell, cell.energy) for record, cell in cells if cell.energy]
-    if not counted:
-        return None
     by_round: dict[Moment, list[float]] = defaultdict(list)
-    for record, cell, energy in counted:
-        by_round[record.moment].append(_generation_j(energy.generation) / _tokens(cell))
-    windows = [_generation_j([window]) / _tokens(cell) for _, cell, energy in counted for window in energy.generation]
+    windows: list[float] = []
+    net: list[float] = []
+    decode: list[float] = []
+    prefill: list[float] = []
+    for record, cell, energy in ((record, cell, cell.energy) for record, cell in good if cell.energy):
+        tokens = cell.new_tokens * cell.batch_size
+        whole_j, seconds = _per_generation(energy.generation)
+        by_round[record.moment].append(whole_j / tokens)
+        windows += [window.energy_j / window.generations / tokens for window in energy.generation]
+        if energy.idle_power_w:
+            net.append((whole_j - energy.idle_power_w * seconds) / tokens)
+        if energy.prefill:
+            prefill_j, _ = _per_generation(energy.prefill)
+            prefill.append(prefill_j / cell.batch_size)
+            decode += [(whole_j - prefill_j) / (tokens - cell.batch_size)] if cell.new_tokens > 1 else []
+    if not by_round:
+        return None
     return EnergyUse(
         per_token=estimate([geometric_mean(by_round[number]) for number in sorted(by_round)], windows),
-        net_per_token_j=_mean([_net_j(energy) / _tokens(cell) for _, cell, energy in counted if energy.idle_power_w]),
-        decode_per_token_j=_mean([_decode_j(cell, energy) for _, cell, energy in counted if _has_both(cell, energy)]),
-        prefill_j=_mean(
-            [_generation_j(energy.prefill) / cell.batch_size for _, cell, energy in counted if energy.prefill]
-        ),
+        net_per_token_j=_mean(net),
+        decode_per_token_j=_mean(decode),
+        prefill_j=_mean(prefill),
     )
 
 
-def _tokens(cell: GenerationCell) -> int:
-    return cell.new_tokens * cell.batch_size
-
-
-def _generation_j(windows: Sequence[EnergyWindow]) -> float:
-    return sum(window.energy_j for window in windows) / sum(window.generations for window in windows)
-
-
-def _net_j(energy: Energy) -> float:
-    seconds = sum(window.seconds for window in energy.generation) / sum(
-        window.generations for window in energy.generation
-    )
-    return _generation_j(energy.generation) - (energy.idle_power_w or 0.0) * seconds
-
-
-def _has_both(cell: GenerationCell, energy: Energy) -> bool:
-    return bool(energy.prefill) and cell.new_tokens > 1
-
-
-def _decode_j(cell: GenerationCell, energy: Energy) -> float:
-    more = _generation_j(energy.generation) - _generation_j(energy.prefill)
-    return more / ((cell.new_tokens - 1) * cell.batch_size)
+def _per_generation(windows: Sequence[EnergyWindow]) -> tuple[float, float]:
+    """Return energy, J, and time, s."""
+    generations = sum(window.generations for window in windows)
+    energy_j = sum(window.energy_j for window in windows)
+    return energy_j / generations, sum(window.seconds for window in windows) / generations
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -9,13 +9,14 @@ from dataclasses import replace
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
+from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
-from benchmarker.workloads.generation.forms import chosen_engine_options, chosen_options, runs_here
+from benchmarker.workloads.generation.forms import chosen_options
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -37,7 +38,16 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
         varying["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         varying["text"] = lambda key: key.text + 1
-    return [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+    columns = [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+    if len({key.has_distinct_prompts for key in keys if key.batch_size > 1}) > 1:
+        columns.append(Column("prompts", _prompts, "left"))
+    return columns
+
+
+def _prompts(row: InCell) -> str:
+    if row.cell is None or row.cell.batch_size == 1:
+        return MISSING
+    return "distinct" if row.cell.has_distinct_prompts else "same"
 
 
 def _cell_text(value_of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
@@ -49,7 +59,6 @@ def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of latency, TTFT, TPOT, tok/s and further metrics. The first has the status of failed rows."""
     # tok/s is the latency turned over, so that one of the two spreads is enough.
     latency = Column[GenerationRow](
         "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
@@ -107,12 +116,10 @@ def _divergence_text(row: GenerationRow) -> str:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the column of the time to first token."""
     return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the column of the divergence from the baseline."""
     return [replace(column, heading="KL", help="KL divergence, nats a token") for column in _divergence(rows)]
 
 
@@ -130,7 +137,6 @@ def quality_words(row: GenerationRow) -> str:
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
-    """Return the columns of the whole board's energy, with its spread."""
     if not any(row.energy for row in rows):
         return []
     return [
@@ -153,7 +159,6 @@ def every_cell(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
-    """Return the lines above the tables."""
     models = each(records, lambda record: record.model.id)
     revisions = each(records, lambda record: (record.model.revision or "")[:12])
     types = each(records, lambda record: record.model.dtype)
@@ -166,12 +171,10 @@ def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:
 
 
 def variant_line(record: GenerationRecord) -> str:
-    """Return `variant: int8, engine eager`."""
     return f"variant: {plain_line(record.variant.name)}, engine {plain_line(record.variant.engine)}"
 
 
 def load_words(record: GenerationRecord) -> tuple[str, ...]:
-    """Return the result of loading in one line."""
     load = record.load
     if load is None:
         return ()
@@ -196,8 +199,8 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     cell = headline(rows)
     if cell is None:
         return []
-    shape = cell.without("batch_size", "depth")
-    return [row for row in rows if row.cell and row.cell.without("batch_size", "depth") == shape]
+    free = ("batch_size", "depth", "prompts")
+    return [row for row in rows if row.cell and row.cell.without(*free) == cell.without(*free)]
 
 
 DTYPE = "float16"
@@ -213,15 +216,16 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     Empty for an external engine, for several GPUs and for an imported record.
     """
     first = records[0]
-    if not runs_here(first.variant.engine) or first.variant.gpus > 1 or first.imported:
+    if first.variant.engine not in MODEL_ENGINES or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []
     words += ["--dtype", first.model.dtype] if first.model.dtype != DTYPE else []
     words += ["--quant", first.variant.quant]
-    words += _pairs("--option", chosen_options(first.variant.quant, first.variant.options))
+    options, engine_options = chosen_options(first.variant)
+    words += _pairs("--option", options)
     words += ["--engine", first.variant.engine]
-    words += _pairs("--engine-option", chosen_engine_options(first.variant.engine, first.variant.engine_options))
+    words += _pairs("--engine-option", engine_options)
     text = TEXTS.get(first.model.id, QUESTION)
     return plain_line(f'benchmarker generate {shlex.join(words)} "{text}"'.replace("`", ""), longest=500)
 

@@ -28,7 +28,7 @@ COMPILED = ("compile", "native")
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
-    """Return the table of the rows with known limits; None if there are none."""
+    """Return the table of the rows with limits; None without such rows."""
     members = [row for row in rows if row.floor_s is not None]
     return Sheet(LIMITS_TITLE, _limit_columns(members), members, (_limit_caption(rows),)) if members else None
 

@@ -33,7 +33,12 @@ from benchmarker.workloads.generation.reading.generation_advice import ADVICE, c
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
 from benchmarker.workloads.generation.reading.generation_rows import generation_cell as cell_of
 from benchmarker.workloads.generation.reading.generation_rows import generation_row as make_row
-from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
+from benchmarker.workloads.generation.record import (
+    GenerationCell,
+    GenerationDemand,
+    GenerationProfile,
+    GenerationRecord,
+)
 
 FEWEST_BITS = 5.5
 """Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at four billion parameters.
@@ -87,7 +92,7 @@ def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: 
 def _from_profile(
     name: str, record: GenerationRecord, profile: GenerationProfile, records: Sequence[GenerationRecord]
 ) -> Timed | NotExplained:
-    row = _row(name, records, prompt_tokens=profile.prompt_tokens, batch_size=profile.batch_size, depth=profile.depth)
+    row = _row(name, records, profile)
     if row is None or row.cell is None:
         return NotExplained(name, "the cell that was profiled was not measured")
     phase = decode_phase(profile)
@@ -126,7 +131,7 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
             f"its log's table has no line `Self {table.device or 'CPU'} time total`, and no percentages to work it out "
             "from: how much time the table leaves out is not known",
         )
-    row = _row(name, [record], prompt_tokens=last.prompt_tokens, batch_size=last.batch_size)
+    row = _row(name, [record], last)
     assert row is not None
     assert row.latency is not None
     notes = [
@@ -151,20 +156,19 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
 
 
 def decode_phase(profile: GenerationProfile) -> Phase:
-    """Return decoding; the whole generation if the profile has no sections."""
     tokens = profile.new_tokens - 1
     decode = section_phase(profile, "decode", units=tokens) if tokens else None
     return replace(decode, is_decode=True) if decode else phase_of(profile, units=profile.new_tokens)
 
 
-def _row(
-    name: str, records: Sequence[GenerationRecord], *, prompt_tokens: int, batch_size: int, depth: int | None = None
-) -> Row | None:
+def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile | GenerationCell) -> Row | None:
+    """Return the row with most new tokens of this shape; of any depth if that is unknown."""
+    shape = like.prompt_tokens, like.batch_size, like.distinct_prompts > 1
     keys: list[CellKey] = [
         key
         for record in records
         for key in keys_of(record)
-        if (key.prompt_tokens, key.batch_size) == (prompt_tokens, batch_size) and depth in (None, key.depth)
+        if (key.prompt_tokens, key.batch_size, key.has_distinct_prompts) == shape and like.depth in (None, key.depth)
     ]
     longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
     rows = (make_row(name, key, records) for key in longest_first)
@@ -180,7 +184,6 @@ def _token_s(row: Row, phase: Phase, profiled_tokens: int) -> float | None:
 
 
 def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> str | None:
-    """Return a sentence on prefill; None if the profile has no sections."""
     phase = section_phase(profile, "prefill")
     if phase is None or row.ttft is None:
         return None
@@ -190,10 +193,8 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     demand, limits = cell.demand if cell else None, record.limits
     floor = None
     if demand and limits:
-        computing_s, reading_s = (
-            demand.prefill_flops / limits.matmul_flops_per_s,
-            demand.weight_bytes / limits.bytes_per_s,
-        )
+        computing_s = demand.prefill_flops / limits.matmul_flops_per_s
+        reading_s = demand.weight_bytes / limits.bytes_per_s
         floor = Floor(max(computing_s, reading_s), "flops" if computing_s > reading_s else "bytes")
     fall = waterfall(phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
     shares = shares_of(fall, floor)

@@ -1,0 +1,210 @@
+"""The prompts of a batch: different by default, equal with --same-prompt, and told apart when records are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from benchmarker.comparison.results import results_of_records
+from benchmarker.engines.base import TokenSource
+from benchmarker.engines.decoders.compile import compile_decoder
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.execution.jobs import result_key
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.logs.log_runs import find_runs
+from benchmarker.schema.job import Procedure
+from benchmarker.workloads.generation.generation_job import cell_fields
+from benchmarker.workloads.generation.generation_metrics import point_arguments, point_words
+from benchmarker.workloads.generation.generation_step import SourceBenchmarker
+from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256, make_prompts
+from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.spec import Grid, Point
+from benchmarker.workloads.generation.workload import WORKLOAD
+from tests.cli.test_cli import typed
+from tests.engines.test_engines import model
+from tests.engines.test_engines_graph import Rerun
+from tests.engines.test_engines_subprocess import CHECKPOINT, Echo, opened
+from tests.jobs import job_with
+from tests.records import cell, environment, record, save
+
+__all__ = ["model"]
+
+QUICK = Procedure(warmup=1, warmup_limit=1, runs=1)
+
+
+class Words:
+    """A tokenizer with one token per word."""
+
+    chat_template = None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        del add_special_tokens
+        return [int(hashlib.sha256(word.encode()).hexdigest()[:8], 16) for word in text.split()]
+
+
+def prompts_of(point: Point, tokenizer: Any | None = None) -> tuple[Prompt, ...]:
+    return make_prompts(point, tokenizer=tokenizer, vocabulary=128, chat_template=False)
+
+
+def point_of(**axes: Any) -> Point:
+    grid = {"prompt_tokens": (7,), "new_tokens": (5,), **axes}
+    (point,) = Grid(**grid).points()
+    return point
+
+
+@pytest.mark.parametrize("tokenizer", [None, Words()])
+@pytest.mark.parametrize("tokens", [1, 7, 5000])
+def test_sequences_have_different_prompts_and_depths_of_exactly_the_same_length(
+    tokenizer: Any | None, tokens: int
+) -> None:
+    prompts = prompts_of(point_of(prompt_tokens=(tokens,), batch_size=(32,), depth=(40,)), tokenizer)
+    assert len({prompt.ids for prompt in prompts}) == len({prompt.context for prompt in prompts}) == 32
+    assert {(len(prompt.ids), len(prompt.context)) for prompt in prompts} == {(tokens, 40)}
+
+
+@pytest.mark.parametrize("tokenizer", [None, Words()])
+def test_the_first_sequence_has_the_prompt_and_the_hash_of_a_batch_of_one(tokenizer: Any | None) -> None:
+    single, several = (prompts_of(point_of(batch_size=(size,), depth=(9,)), tokenizer) for size in (1, 4))
+    same = prompts_of(point_of(batch_size=(4,), depth=(9,), same_prompt=True), tokenizer)
+    assert several[0] == single[0]
+    assert same == single * 4
+    assert inputs_sha256(same) == inputs_sha256(single) == single[0].sha256 != inputs_sha256(several)
+
+
+def test_a_batch_of_one_has_the_token_ids_from_before_there_were_distinct_prompts() -> None:
+    (prompt,), generator = prompts_of(point_of()), random.Random(0)
+    ids = [generator.randrange(128) for _ in range(7)]
+    assert prompt.ids == tuple(ids)
+    assert prompt.sha256 == hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
+    (text,) = prompts_of(point_of(prompt_tokens=(3,)), Words())
+    assert text.ids == tuple(Words().encode("A measurement is", add_special_tokens=False))
+
+
+def test_a_given_text_is_the_prompt_of_all_sequences() -> None:
+    prompts = prompts_of(Grid(prompts=("Why is it so?",), new_tokens=(5,), batch_size=(3,)).points()[0], Words())
+    assert (len(prompts), distinct_count(prompts), prompts[0].source) == (3, 1, "given text")
+
+
+def test_fewer_different_prompts_than_sequences_are_counted_as_they_are() -> None:
+    point = point_of(prompt_tokens=(1,), batch_size=(40,))
+    prompts = make_prompts(point, tokenizer=None, vocabulary=8, chat_template=False)
+    assert (len(prompts), distinct_count(prompts)) == (40, 8)
+
+
+def test_keys_differ_for_a_batch_and_are_equal_for_one_sequence() -> None:
+    def key(**axes: Any) -> str:
+        grid = Grid(prompt_tokens=(7,), new_tokens=(5,), **axes)
+        return result_key(job_with(grid=grid), grid.points()[0], environment())
+
+    assert key() == key(same_prompt=True)
+    assert key(batch_size=(4,)) != key(batch_size=(4,), same_prompt=True)
+    old = {"prompt_tokens": 7, "prompt": None, "new_tokens": 5, "batch_size": 4, "depth": 0}
+    assert Grid().point_key(point_of(batch_size=(4,), same_prompt=True)) == old
+
+
+def measured(source: TokenSource, config: dict[str, Any], **axes: Any) -> tuple[GenerationCell, list[Any]]:
+    """Return the cell and the prompts that the engine got."""
+    asked: list[Any] = []
+    generate = source.generate
+
+    def keep(prompt_ids: Any, new_tokens: int, *, context: Any = None) -> Any:
+        asked.append(prompt_ids)
+        return generate(prompt_ids, new_tokens, context=context)
+
+    source.generate = keep  # type: ignore[method-assign]
+    grid = Grid(prompt_tokens=(7,), new_tokens=(5,), **axes)
+    (measured_cell,) = SourceBenchmarker(source, config, CpuDevice()).run(grid, QUICK)
+    source.generate = generate  # type: ignore[method-assign]
+    return measured_cell, asked[-1]
+
+
+ENGINES: dict[str, Callable[[PreTrainedModel], TokenSource]] = {
+    "eager": lambda model: EagerDecoder(model, CpuDevice()),
+    "cuda_graph": lambda model: cuda_graph_decoder(model, CpuDevice(), capture=Rerun()),
+    "compile": lambda model: compile_decoder(model, CpuDevice()),
+}
+
+
+@pytest.mark.parametrize("engine", ["eager", "cuda_graph", pytest.param("compile", marks=pytest.mark.slow)])
+def test_every_sequence_of_a_batch_gets_the_tokens_of_a_run_with_its_prompt_alone(
+    model: PreTrainedModel, engine: str
+) -> None:
+    source, alone = ENGINES[engine](model), EagerDecoder(model, CpuDevice())
+    made, prompts = measured(source, model.config.to_dict(), batch_size=(4,), depth=(40,))
+    contexts = [prompt.context for prompt in prompts_of(point_of(batch_size=(4,), depth=(40,)))]
+    assert (made.status, made.distinct_prompts, len(set(prompts))) == ("ok", 4, 4)
+    tokens = source.generate(prompts, 5, context=contexts).tokens
+    for row, (prompt, context) in enumerate(zip(prompts, contexts, strict=True)):
+        assert alone.generate([prompt], 5, context=[context]).tokens == (tokens[row],)
+    same, prompts = measured(source, model.config.to_dict(), batch_size=(4,), same_prompt=True)
+    assert (same.status, same.distinct_prompts, len(set(prompts))) == ("ok", 1, 1)
+
+
+def test_an_engine_in_a_process_of_its_own_gets_every_prompt(tmp_path: Path) -> None:
+    with opened(Echo(tmp_path)) as source:
+        made, prompts = measured(source, CHECKPOINT.config, batch_size=(4,))
+        assert source.generate(prompts, 7).tokens == tuple(prompts)
+        same, prompts = measured(source, CHECKPOINT.config, batch_size=(4,), same_prompt=True)
+    assert (made.distinct_prompts, same.distinct_prompts, len(set(prompts))) == (4, 1, 1)
+
+
+def test_a_plan_and_a_command_name_the_same_prompt() -> None:
+    distinct, same = (point_of(batch_size=(4,), same_prompt=value) for value in (False, True))
+    assert (point_words(distinct), point_words(same)) == ("7 x 5, batch 4", "7 x 5, batch 4, same prompt")
+    assert point_arguments(same) == [*point_arguments(distinct), "--same-prompt"]
+    assert "--same-prompt" not in point_arguments(point_of(same_prompt=True))
+
+
+def test_a_cell_that_was_not_measured_has_the_key_of_one_that_was() -> None:
+    grid = Grid(prompt_tokens=(7,), new_tokens=(5,), batch_size=(4,))
+    fields = cell_fields(job_with(grid=grid), grid.points()[0], ())
+    assert fields is not None
+    assert fields["distinct_prompts"] == 4
+
+
+def test_both_kinds_are_cells_of_their_own_and_single_sequences_are_pooled() -> None:
+    def cells(distinct: bool) -> list[GenerationCell]:
+        return [cell([2.0], batch_size=size, distinct_prompts=size if distinct else 1) for size in (1, 4)]
+
+    records = [record("fp16", *cells(distinct)) for distinct in (True, False)]
+    results = results_of_records(records, baseline="fp16")
+    assert [(row.cell.words, row.processes) for row in results.rows if row.cell] == [
+        ("prompt 26, 50 new tokens, batch 1", 2),
+        ("prompt 26, 50 new tokens, batch 4", 1),
+        ("prompt 26, 50 new tokens, batch 4, distinct prompts", 1),
+    ]
+
+
+def test_a_comparison_of_both_kinds_names_the_prompts_in_every_table(tmp_path: Path) -> None:
+    def cells(speed: float, distinct: bool) -> list[GenerationCell]:
+        return [cell([speed], batch_size=size, distinct_prompts=size if distinct else 1) for size in (1, 4, 8)]
+
+    save(tmp_path / "both", *(record("fp16", *cells(2.0, kind), run_id=str(kind)) for kind in (True, False)))
+    code, text = typed("compare", tmp_path / "both", "--all", "--format", "markdown")
+    assert code == 0
+    assert "batch 8, distinct prompts" in text
+    assert "| same " in text
+    assert "| distinct " in text
+    save(tmp_path / "one", *(record("fp16", *cells(2.0, True)), record("int8", *cells(1.0, True))))
+    code, text = typed("compare", tmp_path / "one", "--all", "--format", "markdown")
+    assert (code, "| same " in text, "| distinct " in text) == (0, False, False)
+    assert "int8 wins against fp16 in decode at every batch, from batch 1 (2.00x) to batch 8 (2.00x)" in text
+    assert "(prompt 26, 50 new tokens, distinct prompts)" in text
+    code, rows = typed("compare", tmp_path / "both", "--format", "json")
+    prompts = {(row["batch_size"], row.get("prompts")) for row in json.loads(rows)}
+    assert prompts == {(1, None), (4, None), (8, None), (4, "distinct"), (8, "distinct")}
+
+
+def test_a_log_of_a_run_keeps_the_kind_of_its_prompts() -> None:
+    for count in (1, 4):
+        heading = WORKLOAD.cell_text(cell(batch_size=4, distinct_prompts=count))
+        (logged,) = find_runs([heading])[0].cells
+        assert (logged.batch_size, logged.has_distinct_prompts) == (4, count > 1)
