@@ -69,7 +69,9 @@ def with_spread(measured: Estimate | None, *, scale: float = 1.0) -> str:
     if measured.deviation is None:
         return f"{value:.{_places(value)}f}"
     deviation = measured.deviation * scale
-    places = _places_of_deviation(value, deviation)
+    places = _places(value)
+    needed = _places(deviation, digits=1) if deviation else places
+    places = min(max(places, needed), places + 2)
     return f"{value:.{places}f} ± {deviation:.{places}f}"
 
 
@@ -120,9 +122,3 @@ def _places(value: float, *, digits: int = DIGITS) -> int:
     if value == 0:
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
-
-
-def _places_of_deviation(value: float, deviation: float) -> int:
-    places = _places(value)
-    needed = _places(deviation, digits=1) if deviation else places
-    return min(max(places, needed), places + 2)

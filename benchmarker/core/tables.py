@@ -235,18 +235,19 @@ def _broken(text: RichText, width: int) -> list[RichText]:
 def _show_sheet(console: Console, sheet: Sheet, width: int) -> None:
     if sheet.title:
         _print(console, RichText(clean(sheet.title), style="bold"))
-    columns = [_fitted(column, sheet.rows) for column in sheet.columns]
+    columns = [
+        _Fitted(
+            tuple(rich_text(cell(text)) for text in (column.heading, *map(column.text, sheet.rows))),
+            column.align == "left",
+        )
+        for column in sheet.columns
+    ]
     for index, part in enumerate(_parts(columns, width)):
         if index:
             console.print()
         _show_part(console, part, [sheet.is_bold(row) for row in sheet.rows], width)
     if sheet.notes:
         _show_text(console, " ".join(sheet.notes), width)
-
-
-def _fitted(column: Any, rows: Sequence[Any]) -> _Fitted:
-    texts = (column.heading, *(column.text(row) for row in rows))
-    return _Fitted(tuple(rich_text(cell(text)) for text in texts), column.align == "left")
 
 
 def _show_part(console: Console, part: Sequence[_Fitted], is_bold: Sequence[bool], width: int) -> None:

@@ -110,6 +110,7 @@ def environment(device: Device) -> Environment:
     """Return the current environment, quickly and without a context on the device."""
     import torch
 
+    versions = {name: version for name in PACKAGES if (version := installed_version(name))}
     return Environment(
         device=_device_facts(device),
         cpu=cpu_name(),
@@ -119,7 +120,7 @@ def environment(device: Device) -> Environment:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         # The version in torch itself names its build, as in 2.11.0+cu130; the wheel's does not.
-        packages=_packages() | {"torch": torch.__version__},
+        packages=versions | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
         governor=governor(),
         commit=commit_of(Path(__file__).parent),
@@ -159,10 +160,6 @@ def _git(checkout: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return process.stdout.strip()
-
-
-def _packages() -> dict[str, str]:
-    return {name: version for name in PACKAGES if (version := installed_version(name))}
 
 
 def _device_facts(device: Device) -> DeviceFacts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarker.core.errors import BenchmarkerError, ResultsError, SpecError
 from benchmarker.core.tables import code
 from benchmarker.logs.log_import import import_log
-from benchmarker.logs.log_text import read_log
+from benchmarker.logs.log_runs import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.printed_reader import read_tables

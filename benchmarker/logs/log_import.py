@@ -20,8 +20,7 @@ from typing import Literal
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import slug
 from benchmarker.core.tables import lines_of
-from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs
-from benchmarker.logs.log_text import read_log
+from benchmarker.logs.log_runs import QUANTS, Evidence, LoggedRun, find_runs, read_log
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 from benchmarker.schema.record import RunRecord

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, seconds, significant
 from benchmarker.core.tables import Column, lines_of
-from benchmarker.logs.log_text import read_log
+from benchmarker.logs.log_runs import read_log
 from benchmarker.logs.tool_formats import (
     FORMATS,
     Format,

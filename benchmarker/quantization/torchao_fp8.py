@@ -15,25 +15,21 @@ CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
-    _check_device(target.device)
-    if target.dtype != "bfloat16":
-        # torch's product with row scales returns bfloat16 only.
-        raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
-
-
-def _check_device(device: str) -> None:
     import torch
 
-    if device == "cpu":
+    if target.device == "cpu":
         raise DeviceError("fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here")
-    name = torch.cuda.get_device_name(device)
+    name = torch.cuda.get_device_name(target.device)
     if torch.version.hip is not None:
         raise DeviceError(f"fp8: was written for NVIDIA GPUs; this is {name}. int8-dynamic runs here")
-    major, minor = torch.cuda.get_device_capability(device)
+    major, minor = torch.cuda.get_device_capability(target.device)
     if (major, minor) < CAPABILITY:
         raise DeviceError(
             f"fp8: needs compute capability 8.9; this is {name} ({major}.{minor}). int8-dynamic runs here"
         )
+    if target.dtype != "bfloat16":
+        # torch's product with row scales returns bfloat16 only.
+        raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001

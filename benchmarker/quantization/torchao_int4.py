@@ -28,23 +28,19 @@ class Int4Options(FormOptions):
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with the kernel."""
-    _check_device(target.device)
-    if target.dtype != "bfloat16":
-        raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
-
-
-def _check_device(device: str) -> None:
     import torch
 
-    if device == "cpu":
+    if target.device == "cpu":
         raise DeviceError("int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too")
-    name = torch.cuda.get_device_name(device)
+    name = torch.cuda.get_device_name(target.device)
     if torch.version.hip is not None:
         raise DeviceError(f"int4: torchao's kernel needs an NVIDIA GPU; this is {name}. bnb4 and gptq run here too")
-    major, minor = torch.cuda.get_device_capability(device)
+    major, minor = torch.cuda.get_device_capability(target.device)
     if (major, minor) < CAPABILITY:
         needed = ".".join(map(str, CAPABILITY))
         raise DeviceError(f"int4: torchao's kernel needs compute capability {needed}; this is {name} ({major}.{minor})")
+    if target.dtype != "bfloat16":
+        raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 
 def load(checkpoint: Checkpoint, options: Int4Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001

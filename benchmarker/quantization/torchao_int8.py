@@ -25,19 +25,15 @@ class Int8Options(FormOptions):
 def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8WeightOnlyConfig, PerGroup, PerRow
 
-    _check_groups(checkpoint, options)
-    granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
-    how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how)
-
-
-def _check_groups(checkpoint: Checkpoint, options: Int8Options) -> None:
     hidden = checkpoint.config.get("hidden_size")
     if options.group_size and isinstance(hidden, int) and hidden % options.group_size:
         raise SpecError(
             f"int8: options.group_size={options.group_size} does not divide the model's hidden size of {hidden}; "
             "choose one that does, or leave it out for one scale per row"
         )
+    granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
+    how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(

@@ -74,7 +74,12 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_record(text: bytes, path: Path) -> RunRecord:
     data = parse_json(text, path)
-    kind = _class_of(data, path)
+    name = data.get("workload")
+    if not isinstance(name, str):
+        raise ResultsError(f"{path}: workload: it names none; it was edited")
+    if name not in WORKLOADS:
+        raise ResultsError(f"{path}: workload: this benchmarker has no '{name}'{did_you_mean(name, WORKLOADS)}")
+    kind = workload_of(name).record
     try:
         return kind.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -98,15 +103,6 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
     if version < SCHEMA_VERSION:
         raise ResultsError(f"{path}: schema {version} is not read any more; run the command again")
     return dict(data)
-
-
-def _class_of(data: dict[str, Any], path: Path) -> type[RunRecord]:
-    name = data.get("workload")
-    if not isinstance(name, str):
-        raise ResultsError(f"{path}: workload: it names none; it was edited")
-    if name not in WORKLOADS:
-        raise ResultsError(f"{path}: workload: this benchmarker has no '{name}'{did_you_mean(name, WORKLOADS)}")
-    return workload_of(name).record
 
 
 RUN_ORDER = "order.jsonl"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,13 +183,10 @@ def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
         drawn.savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper, metadata={"Software": None})
 
 
-@contextmanager
-def _drawing(ink: Ink, *, salt: str) -> Iterator[None]:
+def _drawing(ink: Ink, *, salt: str) -> AbstractContextManager[None]:
     colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), ink.text)
     colours |= dict.fromkeys(("grid.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink.faint)
-    settings: Any = {**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt}
-    with matplotlib.rc_context(settings):
-        yield
+    return matplotlib.rc_context({**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt})
 
 
 def _for_page(svg: str, name: str) -> str:

@@ -18,7 +18,7 @@ from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name, quality_line
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.generation_job import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
 from benchmarker.workloads.session import Judging

@@ -14,7 +14,7 @@ attention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.attention_bench import by_formula
@@ -125,7 +125,7 @@ def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
 
 
 def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout) -> Results:
-    """Return output and gradients of two heads in float64, [2, length, ..]."""
+    """Return output and gradients of two heads, [2, length, ..]."""
     import torch
 
     leaves = {
@@ -158,7 +158,7 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], decay: Tensor | None, *,
         return recurrence(*tensors, **options)
     output = chunked(*tensors, **options)
     with torch.no_grad():
-        start = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
+        start: list[Any] = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
         distance = relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, **options))
     assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
     return output
