@@ -238,9 +238,11 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return keys(record)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
-        from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions
+        from benchmarker.workloads.generation.reading.baseline import model_names
 
-        names, revisions = model_names(records), model_revisions(records)
+        names = model_names(records)
+        # The first record of a model has precedence.
+        revisions = {record.model.id: record.model.revision for record in reversed(records) if record.load}
 
         def revision(record: GenerationRecord) -> str | None:
             name = names.get(record.model.id, record.model.id)
