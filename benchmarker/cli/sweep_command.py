@@ -142,7 +142,7 @@ def sweep_config(
     """
     from benchmarker.core.errors import ResultsError
     from benchmarker.report.compare import brief, compare
-    from benchmarker.sweep.interrupt import SweepTimeoutError
+    from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
     from benchmarker.sweep.workers import Tools

@@ -15,8 +15,7 @@ from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, wh
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Flag, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
-from benchmarker.sweep.child import Child, Phase
-from benchmarker.sweep.interrupt import INTERRUPTIONS
+from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id

@@ -1,7 +1,11 @@
-"""Run one child process to its end: start it, watch its record, and enforce the time limits.
+"""Run one child process to its end: start it, watch its record, enforce the time limits, and interrupt it.
 
 The worker must not disturb the measurement. It sleeps in a wait, checks the child's record twice a second, and reads
-the child's output in a thread that blocks. A log keeps the beginning, with the settings, and the end, with the error.
+the child's output in a thread that blocks.
+
+Ctrl-C or `--timeout` ends `Loop.run` in the main thread. The pool requests a stop, so that each worker's wait for its
+child raises StoppedError. The child receives SIGINT and saves its finished cells; another Ctrl-C, or five seconds, send
+a stronger signal. The finished cells are compared before the command ends.
 """
 
 from __future__ import annotations
@@ -25,12 +29,13 @@ from benchmarker.execution.jobs import job_path
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
-from benchmarker.sweep import interrupt
 from benchmarker.sweep.fork_server import ChildProcess
-from benchmarker.sweep.interrupt import INTERRUPTIONS, Stop, StoppedError, signal_group
 from benchmarker.sweep.sweep_state import Equipment, Sweep
 
 TICK_S = 0.5
+STOP_TICK_S = 0.05
+GRACE_S = 5.0
+"""Time between one signal and the next, stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 8
@@ -46,6 +51,53 @@ KILL_COUNTERS = (
 
 Phase = Literal["load", "cell", "end"]
 PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "the work after the cells"}
+
+
+class StoppedError(Exception):
+    """The sweep is being stopped, by Ctrl-C or because its time is up."""
+
+
+class SweepTimeoutError(Exception):
+    """The time for the entire sweep is up."""
+
+
+INTERRUPTIONS = (KeyboardInterrupt, StoppedError)
+"""Ends of a wait for a child. Ray interrupts the thread that waits."""
+
+
+class Stop:
+    """Requests to end the children of some workers. Each further request sends the next stronger signal."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def request(self, workers: Sequence[threading.Thread] = ()) -> None:
+        """Request the end, and wait for the workers' threads; Ctrl-C meanwhile is a further request."""
+        self.requests += 1
+        for worker in workers:
+            while worker.is_alive():
+                try:
+                    worker.join(2 * STOP_TICK_S)
+                except KeyboardInterrupt:
+                    self.requests += 1
+
+    def end(self, process: ChildProcess, *signals: signal.Signals) -> None:
+        for number in signals:
+            signal_group(process, number)
+            requests, until_s = self.requests, time.monotonic() + GRACE_S
+            while time.monotonic() < until_s and self.requests == requests:
+                # Ray and a second Ctrl-C interrupt this thread itself.
+                with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                    process.wait(STOP_TICK_S)
+                    return
+        # A process that is stuck in the driver cannot be killed before the driver returns.
+        process.wait()
+
+
+def signal_group(process: ChildProcess, number: signal.Signals) -> None:
+    """Send a signal to a child and its own children. In a session of its own, it does not receive the terminal's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 @dataclass(frozen=True)
@@ -95,7 +147,7 @@ class Log:
     def finish(self) -> None:
         """Wait for the end of the stream, but not long, as a grandchild may hold it open; then close the file."""
         if self._thread and self._stream:
-            self._thread.join(interrupt.GRACE_S)
+            self._thread.join(GRACE_S)
             if not self._thread.is_alive():
                 self._stream.close()
         left_out = max(0, self._size - HEAD_BYTES)

@@ -19,9 +19,8 @@ from benchmarker.core.formatting import approximate_duration, plural, slug
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
+from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.folder import ReusableCells, find_reusable, locked, open_folder, write_sweep_file
-from benchmarker.sweep.interrupt import SweepTimeoutError
-from benchmarker.sweep.interval_rule import more_rounds
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
@@ -31,6 +30,7 @@ from benchmarker.sweep.sweep_plan import (
     Task,
     local_numbers,
     missing_tasks,
+    more_rounds,
     plan_lines,
     without_given_up,
 )

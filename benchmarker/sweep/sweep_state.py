@@ -26,12 +26,12 @@ from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase, status_words
 from benchmarker.schema.registry import workload_of
-from benchmarker.sweep.interrupt import Stop
 
 if TYPE_CHECKING:
     from benchmarker.hardware.monitor import HostGauge, Monitor
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import Environment, RunRecord
+    from benchmarker.sweep.child import Stop
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault

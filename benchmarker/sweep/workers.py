@@ -27,8 +27,8 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempt import measure_round
+from benchmarker.sweep.child import Stop, StoppedError
 from benchmarker.sweep.fork_server import Starter, shared_modules
-from benchmarker.sweep.interrupt import Stop, StoppedError
 from benchmarker.sweep.judge_quality import Judgement, judge
 from benchmarker.sweep.prepare_host import PREPARE_HOST, prepare_host
 from benchmarker.sweep.request import SweepRequest

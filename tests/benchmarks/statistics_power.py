@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarker.core.stats import Ratio, paired_ratio, verdicts
-from benchmarker.sweep.interval_rule import NARROW
+from benchmarker.sweep.sweep_plan import NARROW
 
 SWEEPS, FIRST, MOST = 1000, 5, 10
 Noise = Callable[[np.random.Generator], np.ndarray]

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from benchmarker.core.errors import ResultsError, SpecError
-from benchmarker.sweep import child, interrupt
+from benchmarker.sweep import child
 from benchmarker.sweep.folder import LOCK
 from tests.faults.stage import Stage, killed_at_write
 
@@ -27,7 +27,7 @@ OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]
 
 @pytest.fixture(autouse=True)
 def _short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupt, "GRACE_S", 0.3)
+    monkeypatch.setattr(child, "GRACE_S", 0.3)
     monkeypatch.setattr(child, "TICK_S", 0.05)
 
 
