@@ -13,7 +13,7 @@ from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, Flag, status_words
+from benchmarker.schema.record import CellBase, Flag, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
@@ -42,10 +42,9 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
+    # Repetitions of each cell after a fault, and because it was invalid.
     tries: Counter[int] = Counter()
-    """Repetitions of each cell after a fault."""
     reruns: Counter[int] = Counter()
-    """Repetitions of each cell because it was invalid."""
     progress, pending = sweep.progress, task.cells
     while pending:
         is_last = any(reruns[position] >= RERUNS for position in pending)
@@ -67,10 +66,9 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         }
         if decision.is_final:
             lost |= decision.failed
-        for position in again:
-            if cells[position].error_kind == "disturbed":
-                equipment.print_line(f"  {cells[position].reason}; measured again")
         for position, cell in cells.items():
+            if position in again and cell.error_kind == "disturbed":
+                equipment.print_line(f"  {cell.reason}; measured again")
             progress.live_table.add(task.variant, position, cell)
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
@@ -93,10 +91,9 @@ class Attempt(Child):
         super().__init__(sweep, equipment, task.variant, path, cells)
         self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
         self._host: HostGauge | None = None
-        self._pid = 0
-        self._shown = 0
-        self._started = datetime.now(UTC)
-        self._since = time.monotonic()
+        self._pid = self._shown = 0
+        self._started, self._since = datetime.now(UTC), time.monotonic()
+        self._place: dict[str, Any] = {"round": task.round, "sweep": sweep.started_at, "place": equipment.name}
 
     @property
     def finished(self) -> tuple[CellBase, ...]:
@@ -105,13 +102,8 @@ class Attempt(Child):
     def measure(self) -> Fault | None:
         """Run the child; return the reason if it ended before its work was complete."""
         device, started = self.equipment.environment.device, time.time()
-        part = Part(
-            record=self.path,
-            cells=self.cells,
-            only="timing",
-            profile=self.progress.claim_profile(self.variant),
-            **self._place_in_sweep(),
-        )
+        profile = self.progress.claim_profile(self.variant)
+        part = Part(record=self.path, cells=self.cells, only="timing", profile=profile, **self._place)
         try:
             end = self.run(part, round_number=self.round)
         except INTERRUPTIONS:
@@ -119,9 +111,7 @@ class Attempt(Child):
                 # The child had no time to mark it.
                 status = "interrupted" if self.record.status == "running" else self.record.status
                 cells = tuple(map(self._with_conditions, self.record.cells))
-                after = self.record.model_copy(update={"cells": cells, "status": status})
-                if after != self.record:
-                    write_record(after, self.path)
+                self._save(self.record.model_copy(update={"cells": cells, "status": status}))
             raise
         line = OrderLine(
             round=self.round,
@@ -167,9 +157,7 @@ class Attempt(Child):
     def failures(self, lost: Mapping[int, Fault], *, after_cells: Fault | None) -> list[Failure]:
         """Print and return the failures: a single one for the variant if all of its cells failed in the same way.
 
-        Args:
-            lost: Cells that are not tried again in this round.
-            after_cells: Failure after all cells were measured, as in the profile.
+        `lost` are cells that are not tried again in this round; `after_cells` came after all cells, as in the profile.
         """
         points = self.sweep.points(self.variant)
         entries: list[tuple[Any, Fault]] = [(points[position], fault) for position, fault in lost.items()]
@@ -186,13 +174,10 @@ class Attempt(Child):
             failures.append(Failure(name, fault, log=self.log.path, tail=self.log.last_lines, alone=alone))
         return failures
 
-    def _place_in_sweep(self) -> dict[str, Any]:
-        return {"round": self.round, "sweep": self.sweep.started_at, "place": self.equipment.name}
-
     def _complete(self, decision: Decision, fault: Fault | None) -> None:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
         blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
-        before = self.record or blank.model_copy(update=self._place_in_sweep())
+        before = self.record or blank.model_copy(update=self._place)
         cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]
@@ -207,10 +192,13 @@ class Attempt(Child):
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         after = before.model_copy(update=changes)
-        if self.record is None or after != before:
-            write_record(after, self.path)
-        self.record = after
+        self._save(after)
         self.progress.records.append(after)
+
+    def _save(self, record: RunRecord) -> None:
+        if record != self.record:
+            write_record(record, self.path)
+        self.record = record
 
     def begin(self, pid: int) -> None:
         self._pid = pid

@@ -213,11 +213,10 @@ class Child:
     def limit_s(self, phase: Phase) -> float:
         raise NotImplementedError
 
-    def begin(self, pid: int) -> None:
-        """Called with the number of the new process."""
+    def begin(self, pid: int) -> None: ...
 
     def show(self, lines: list[str]) -> None:
-        """Called at most a few times a second with new lines of output, after the record has been read."""
+        """Print new lines of output; called at most a few times a second, after the record has been read."""
         raise NotImplementedError
 
     def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
@@ -230,9 +229,8 @@ class Child:
         reading, writing = os.pipe()
         stream = os.fdopen(reading, "rb", buffering=0)
         try:
-            job = job_path(self.sweep.folder, self.variant)
-            words = ("--job", str(job), "--part", part.model_dump_json(), *self.sweep.display)
-            command = [*self.sweep.run, *words]
+            job = str(job_path(self.sweep.folder, self.variant))
+            command = [*self.sweep.run, "--job", job, "--part", part.model_dump_json(), *self.sweep.display]
             process = self.equipment.starter.start(command, writing, round_number=round_number)
         except BaseException:
             stream.close()
@@ -299,7 +297,6 @@ def out_of_memory_kills() -> int | None:
     """
     for path in KILL_COUNTERS:
         with contextlib.suppress(OSError):
-            match = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
-            if match:
+            if match := re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE):
                 return int(match.group(1))
     return None

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.record import Missing, RunRecord, status_words
+from benchmarker.schema.record import Missing, status_words
 from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
-from benchmarker.workloads.session import Judging
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,6 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
     equipment.print_line(f"[{judging.name}] {', '.join(judgement.variants)}")
-    judged, fault = _run(sweep, judging, equipment, variant)
-    missing = Missing(error_kind=fault.kind, reason=fault.reason) if fault else None
-    changes = judging.changes(sweep.jobs[variant], judged, missing)
-    for path in (sweep.folder / name for name in judgement.records):
-        write_record(read_record(path).model_copy(update=changes), path)
-
-
-def _run(
-    sweep: Sweep, judging: Judging[Any, Any], equipment: Equipment, variant: str
-) -> tuple[RunRecord | None, Fault | None]:
     # The next sweep in the folder removes a file of this name that is left over.
     path = sweep.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
     child = JudgingChild(sweep, equipment, variant, path, ())
@@ -86,16 +74,21 @@ def _run(
         end = child.run(Part(record=path, sweep=sweep.started_at, only="quality"), round_number=None)
     finally:
         path.unlink(missing_ok=True)
-    tail = child.log.last_lines
-    fault = fault_of(end, child.record, problem=None, last_line=tail[-1] if tail else None)
-    if child.record and (missing := judging.missing(child.record)):
+    tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
+    fault = fault_of(end, judged, problem=None, last_line=tail[-1] if tail else None)
+    missing = judging.missing(judged) if judged else None
+    if missing:
         fault = Fault(missing.error_kind, missing.reason)
+    elif fault:
+        missing = Missing(error_kind=fault.kind, reason=fault.reason)
     if fault:
-        name = f"{variant}, {judging.lost(sweep.jobs[variant], child.record)}"
+        name = f"{variant}, {judging.lost(job, judged)}"
         equipment.print_line(f"  {name}: {status_words(fault.status)}: {fault.reason}")
         failure = Failure(name, fault, log=child.log.path, tail=tail, alone=sweep.alone(variant))
         sweep.progress.failures.append(failure)
-    return child.record, fault
+    changes = judging.changes(job, judged, missing)
+    for path in (sweep.folder / name for name in judgement.records):
+        write_record(read_record(path).model_copy(update=changes), path)
 
 
 class JudgingChild(Child):
