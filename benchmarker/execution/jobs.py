@@ -55,16 +55,12 @@ def make_job(
     reproduce: str = "",
     experiment: ExperimentBase | None = None,
 ) -> Job:
-    """Make and check a job; raises SpecError.
+    """Make and check a job of its workload's class; raises SpecError.
 
     Args:
         typed: Values of the options. The value of a mapping, such as `variant.options`, is a list of key=value.
         workload: Name of the workload; None for the config's, or the default.
-        variant: Name of one of the config's variants.
         experiment: Content of the config file if it was read already.
-
-    Returns:
-        The job, of the class that its workload has.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
@@ -169,9 +165,7 @@ def blank_record(job: Job, environment: Environment, *, run_id: str, started: da
         run_id=run_id,
         started_at=started.isoformat(timespec="seconds"),
         status="running",
-        round=job.part.round if job.part else 0,
-        sweep=job.part.sweep if job.part else None,
-        place=job.part.place if job.part else None,
+        **(job.part.model_dump(include={"round", "sweep", "place"}) if job.part else {}),
         environment=environment,
         # The number of rounds belongs to the sweep.
         procedure=job.procedure.model_dump(exclude={"rounds"}),

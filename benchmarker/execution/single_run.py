@@ -42,11 +42,9 @@ class Run(Session):
         # Before this process uses the device: the memory that is taken now belongs to others.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
-        started = datetime.now(UTC)
-        surroundings = environment(self.device)
+        started, surroundings = datetime.now(UTC), environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        title = job.title
-        folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(title.lower())
+        folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(job.title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
         blank: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
@@ -54,8 +52,7 @@ class Run(Session):
     def execute(self) -> RunRecord:
         """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
-        title, device = self.job.title, self.record.environment.device.name
-        self.terminal.line(f"{self.job.variant.name}: {title} on {device}")
+        self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {self.record.environment.device.name}")
         # From here on, a sweep can read the progress of this process, also if it dies.
         self.keep()
         try:
@@ -63,12 +60,8 @@ class Run(Session):
         except BaseException as error:
             # In a sweep, a variant that could not be loaded still gets a row.
             if self.record.cells or self.job.part:
-                interrupted = isinstance(error, KeyboardInterrupt)
-                self.keep(
-                    status="interrupted" if interrupted else "failed",
-                    error_kind=error_kind_of(error, self.device),
-                    reason=sentence_of(error),
-                )
+                status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                self.keep(status=status, error_kind=error_kind_of(error, self.device), reason=sentence_of(error))
             if self.record.cells:
                 finished = f"{len(self.record.cells)} of {len(self.job.points())} cells"
                 self.terminal.line(f"{finished} are in the record: {self.path}")
@@ -111,7 +104,6 @@ class Run(Session):
             self.keep(**bench.afterwards(self.record, self.path))
 
     def _measured(self, bench: Bench, point: Any) -> CellBase:
-        """Measure one cell; return it with its key."""
         before = bench.cell(point)
         self.terminal.line(self.workload.cell_text(before))
         cell: CellBase = measure_cell(

@@ -71,12 +71,7 @@ class Limit:
 
 
 def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN) -> Limit:
-    """Try values of an axis, beginning with the smallest one in the job.
-
-    Raises:
-        SpecError: The workload has no such axis, or the job has several cells for one value of the axis.
-        ResultsError: A process died without a record.
-    """
+    """Try values of an axis, beginning with the smallest one in the job; raises SpecError or ResultsError."""
     start = _start(job, axis)
     shortest = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
     small = job.model_copy(update={"procedure": job.procedure.model_copy(update=shortest)})
@@ -98,9 +93,7 @@ def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Tri
     trials = [tried(start)]
     while trials[-1].fits:
         trials.append(tried(2 * trials[-1].value))
-    if len(trials) == 1:
-        return tuple(trials)
-    low, high = trials[-2].value, trials[-1].value
+    low, high = trials[-2].value if len(trials) > 1 else start, trials[-1].value
     while high - low > step:
         middle = low + max(step, (high - low) // 2 // step * step)
         trials.append(tried(middle))

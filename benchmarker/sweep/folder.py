@@ -137,11 +137,7 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
 
 
 def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) -> None:
-    """Check that the folder belongs to this sweep, and save the request and the jobs with their origins in it.
-
-    Raises:
-        ResultsError: The folder holds other records, or the model has changed since the sweep began.
-    """
+    """Check that the folder belongs to this sweep, and save the request and the jobs in it; raises ResultsError."""
     if not request.settings.resume and any(not is_job_file(path) for path in folder.glob("*.json")):
         raise ResultsError(
             f"{folder}: there are records already; add --resume to resume that sweep, "
@@ -159,13 +155,9 @@ def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) ->
 def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], is_watched: bool) -> ReusableCells:
     """Find the finished cells that can be used, and set aside the records that cannot.
 
-    Two cards of one model differ by more than many variants do. Comparing variants within a round cancels the
-    difference as long as one card measures the entire round.
-
-    Args:
-        cards: Cards of the workers. An incomplete round of another card is measured again.
-        is_watched: Whether the workers read the GPU's state. A cell without it then belongs to a sweep that was killed
-            before it could judge the cell.
+    Two cards of one model differ by more than many variants do; within a round, one card cancels the difference. An
+    incomplete round of a card that no worker has is therefore measured again. If `is_watched`, a cell without the GPU's
+    state belongs to a sweep that was killed before it could judge the cell.
     """
     notes: list[str] = []
     found = list(_records_in(sweep, rounds, notes, is_watched=is_watched))

@@ -40,14 +40,9 @@ def prepare_host(
     variables: Mapping[str, str] | None = None,
     print_line: Callable[[str], None] = lambda line: None,
 ) -> Environment:
-    """Return the environment of a run on that device, after preparing the jobs' checkpoints.
+    """Return the environment of a run on that device, after preparing the jobs' checkpoints; raises DeviceError.
 
-    Args:
-        command: Command of the process, before its arguments.
-        variables: Environment variables besides those of this process.
-
-    Raises:
-        DeviceError: There is no such device, or the process failed.
+    The process has the environment variables of this one and `variables`.
     """
     last, environment = "", None
     with ExitStack() as stack:

@@ -143,12 +143,12 @@ class RayPool(Pool):
 
     def workers(self) -> Sequence[Worker]:
         present = workers_of(self._ray.nodes())
-        preparing = {running.worker.host for running in self._running.values() if running.work is None}
+        known = {*self._is_usable, *(running.worker.host for running in self._running.values() if not running.work)}
         for worker in present:
-            if worker.host not in {*self._is_usable, *preparing}:
+            if worker.host not in known:
                 reference = self._submit(prepare, worker, "prepare", self._setting, worker)
                 self._running[reference] = Running(worker, None)
-                preparing.add(worker.host)
+                known.add(worker.host)
         return [worker for worker in present if self._is_usable.get(worker.host)]
 
     def is_preparing(self) -> bool:
@@ -205,8 +205,7 @@ class RayPool(Pool):
     def _profiles_of(self, work: Work) -> set[str]:
         """Return the variants whose profile this work makes.
 
-        Profiles take as long as timing. Rounds that begin together share them in turns, because neighbours in a config
-        often take equally long.
+        Profiles take as long as timing: rounds that begin together share them in turns.
         """
         if isinstance(work, Judgement):
             return set()
@@ -336,7 +335,8 @@ def measure(setting: Setting, task: Task) -> Result:
             return Result(card, environment, error=ended.error)
         if ended.error:
             raise ended.error
-        files = {path.name: path.read_bytes() for path in sorted(sweep.folder.iterdir()) if _is_result(path)}
+        visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
+        files = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
         return Result(card, environment, files=files, progress=sweep.progress)
 
 
@@ -344,7 +344,7 @@ def _enter(setting: Setting, worker: Worker) -> str:
     """Give this process the user's variables, and return the identity of its card, such as `a1b2c3/0`."""
     import ray
 
-    for name in [name for name in os.environ if SET_BY_RAY.fullmatch(name)]:
+    for name in filter(SET_BY_RAY.fullmatch, list(os.environ)):
         del os.environ[name]
     source = str(Path(benchmarker.__file__).parents[1])
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -354,10 +354,6 @@ def _enter(setting: Setting, worker: Worker) -> str:
     cards = context.get_accelerator_ids().get("GPU", [])
     number = int(cards[0]) if cards and str(cards[0]).isdigit() else worker.slot
     return f"{context.get_node_id()}/{number}"
-
-
-def _is_result(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(".") and not is_job_file(path)
 
 
 def engine_fingerprints() -> dict[str, str]:

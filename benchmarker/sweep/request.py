@@ -88,14 +88,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def make_request(config: ConfigFile, words: Sequence[str], options: Options, settings: Settings) -> SweepRequest:
-    """Check everything that was given.
-
-    Args:
-        words: Names of variants, and at most one folder.
-
-    Raises:
-        BenchmarkerError: A name or an option is wrong, or the folder belongs to another sweep.
-    """
+    """Check everything that was given; raises BenchmarkerError. The words are variants, and at most one folder."""
     experiment, path = config.experiment, config.path
     names, word = chosen(experiment, words, path)
     if word and not settings.resume:
@@ -173,7 +166,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    choices = [*([rounds] if rounds else []), *[QUICK_ROUNDS] * quick, *[PUBLISH_ROUNDS] * publish]
+    choices = list(filter(None, [rounds, QUICK_ROUNDS * quick, PUBLISH_ROUNDS * publish]))
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
     return choices[0] if choices else None

@@ -51,8 +51,7 @@ class Decision:
 def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
-    Args:
-        problem: Reason for which the record cannot be read; None if it can, or if there is none.
+    `problem` is the reason for which the record cannot be read; None if it can, or if there is none.
     """
     if record and record.status == "complete" and not problem:
         # Everything is measured and saved: it does not matter how the process ended after that.
@@ -82,10 +81,8 @@ def decide(
 ) -> Decision:
     """Decide which of a child's cells are given up and which are measured by a fresh process.
 
-    Args:
-        pending: Positions of the child's cells, in order.
-        finished: Statuses of the cells in its record.
-        tries: Earlier failures of each cell, or of the loading before it.
+    `pending` are the positions of the child's cells, `finished` the statuses of those in its record, and `tries` the
+    earlier failures of each cell, or of the loading before it.
     """
     rest = tuple(pending[len(finished) :])
     if rest and finished and (finished[-1] == "oom_gpu" or finished[-1] == "oom_host"):

@@ -11,7 +11,6 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
@@ -47,11 +46,7 @@ TICK_S = 1.0
 def run_sweep(
     request: SweepRequest, terminal: Terminal, tools: Tools
 ) -> tuple[Sweep, BaseException | None] | tuple[None, None]:
-    """Run the variants and save their records.
-
-    Returns:
-        The sweep, which a dry run does not have, and the interruption or error that ended it early.
-    """
+    """Return the sweep, which a dry run does not have, and the interruption or error that ended it early."""
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
@@ -123,22 +118,17 @@ def _sweep(
     )
 
 
-@dataclass(frozen=True)
-class Busy:
-    work: Work
-    since_s: float
-
-
 class Loop:
     """Work that is still to be done, and the workers that do it."""
 
     def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, started: float) -> None:
-        """Begin without work; `started` is the beginning of the sweep on the monotonic clock."""
+        """Begin without work; `started` is on the monotonic clock."""
         self._sweep, self._pool, self._terminal, self._started = sweep, pool, terminal, started
         self._cards: Mapping[int, str | None] = {}
         """Cards of incomplete rounds, which measure the rest of them."""
         self._queue: list[Work] = []
-        self._busy: dict[Worker, Busy] = {}
+        self._busy: dict[Worker, tuple[Work, float]] = {}
+        """Work in progress, and the time at which it began."""
         self._unfit: set[Worker] = set()
         self._losses: Counter[Worker] = Counter()
         self._tries: Counter[Work] = Counter()
@@ -177,7 +167,6 @@ class Loop:
         self.run(missing_judgements(sweep))
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
-        """Print the state of a resumed folder, and put its cells into the live table."""
         for note in reusable.notes:
             self._terminal.line(note)
         if request.settings.resume:
@@ -232,7 +221,7 @@ class Loop:
             if worker.name:
                 self._terminal.line(f"{worker.name}: {work}")
             self._last_lines[worker] = str(work)
-            self._busy[worker] = Busy(work, time.monotonic())
+            self._busy[worker] = (work, time.monotonic())
             if isinstance(work, Round):
                 self._last_round[worker] = work.number
             self._pool.start(worker, work, shares_host=shares_host)
@@ -261,7 +250,7 @@ class Loop:
         return free[0] if free and len(workers) == 1 else min(free, key=rank, default=None)
 
     def _take(self, ended: Ended) -> None:
-        busy, worker = self._busy.pop(ended.worker), ended.worker
+        worker, (_, since_s) = ended.worker, self._busy.pop(ended.worker)
         if ended.error:
             raise ended.error
         if ended.lost:
@@ -273,7 +262,7 @@ class Loop:
         else:
             self._losses[worker] = 0
             if isinstance(ended.work, Round):
-                self._finish_round(worker, time.monotonic() - busy.since_s, ended.work)
+                self._finish_round(worker, time.monotonic() - since_s, ended.work)
 
     def _finish_round(self, worker: Worker, seconds: float, work: Round) -> None:
         self._round_s.append(seconds)
@@ -281,7 +270,7 @@ class Loop:
         if worker.name:
             self._terminal.line(f"{worker.name}: {work} is done, {approximate_duration(seconds)}")
         if not self._terminal.can_pin and any(isinstance(work, Round) for work in self._queue):
-            rounds, under_way = self._sweep.schedule.rounds, [busy.work for busy in self._busy.values()]
+            rounds, under_way = self._sweep.schedule.rounds, [work for work, _ in self._busy.values()]
             finished = rounds - sum(isinstance(unfinished, Round) for unfinished in (*self._queue, *under_way))
             self._terminal.line(f"after {finished} of {rounds} rounds:\n{self._table()}")
 
@@ -290,11 +279,11 @@ class Loop:
         self._tries[work] += 1
         if self._losses[worker] >= LOSSES:
             self._unfit.add(worker)
-        if self._tries[work] < TRIES:
-            self._terminal.line(f"{worker.name}: {reason}; {work} is run again")
+        is_again = self._tries[work] < TRIES
+        self._terminal.line(f"{worker.name}: {reason}; {work} is {'run again' if is_again else 'given up'}")
+        if is_again:
             self._queue.insert(0, work)
             return
-        self._terminal.line(f"{worker.name}: {reason}; {work} is given up")
         alone = self._sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
         failure = Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone)
         self._sweep.progress.failures.append(failure)
@@ -304,17 +293,17 @@ class Loop:
             return
         now = time.monotonic()
         lines = [
-            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - busy.since_s)}"
+            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - since_s)}"
             if worker.name
             else self._last_lines[worker]
-            for worker, busy in self._busy.items()
+            for worker, (_, since_s) in self._busy.items()
         ]
         if len(self._workers()) > 1:
-            rounds = [busy for busy in self._busy.values() if isinstance(busy.work, Round)]
+            rounds = [now - since_s for work, since_s in self._busy.values() if isinstance(work, Round)]
             text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"
             if self._round_s:
                 mean_s = statistics.fmean(self._round_s)
-                longest_s = max((mean_s - (now - busy.since_s) for busy in rounds), default=0.0)
+                longest_s = max((mean_s - elapsed_s for elapsed_s in rounds), default=0.0)
                 waves = math.ceil(len(self._queue) / max(1, len(self._busy)))
                 text += f", {approximate_duration(max(0.0, longest_s) + waves * mean_s)} left"
             lines.append(text)

@@ -160,7 +160,10 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
         f"first guess: {approximate_duration(guess_s)}",
     ]
     if places:
-        parallel = _parallel(workers, unused=len(numbers) - workers) if numbers else RAY_ROUNDS
+        parallel = plural(workers, "round at a time", "rounds at a time") if numbers else RAY_ROUNDS
+        if numbers and (unused := len(numbers) - workers):
+            unused_text = plural(unused, "worker is", "workers are")
+            parallel += f"; {unused_text} not used, because a worker measures entire rounds"
         lines.append(f"  at {places}: {parallel}; each host prepares its checkpoints first")
     lines.append(f"  order rotated, and reversed in every second round; seed {file.seed}")
     if judging and (judged := next(filter(judging.form, jobs), None)):
@@ -170,19 +173,8 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     return lines + [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]
 
 
-def _parallel(workers: int, *, unused: int) -> str:
-    text = plural(workers, "round at a time", "rounds at a time")
-    if unused > 0:
-        text += f"; {plural(unused, 'worker is', 'workers are')} not used, because a worker measures entire rounds"
-    return text
-
-
 def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dict[str, float]]:
-    """Compute the relative width of each variant's widest interval of a speed-up.
-
-    Returns:
-        The widths of variants that the device limits, and of those whose steps wait for the host.
-    """
+    """Return the relative width of each variant's widest interval: of device-bound variants, then of host-bound ones."""
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     try:
@@ -206,12 +198,7 @@ def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dic
 def more_rounds(
     sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
-    """Return the new number of rounds; the present one if that is enough, or no more are allowed.
-
-    Args:
-        limit: Largest number of rounds; None if none are added.
-        count: Rounds that are added at once.
-    """
+    """Return the number of rounds, `count` more while an interval is wide, up to the limit; None adds no rounds."""
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
     widths, host_widths = widths_of(sweep, baseline)

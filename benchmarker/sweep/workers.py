@@ -67,7 +67,6 @@ class Worker:
     """UUID of its card, or the worker's name. None on Ray, which assigns a card to each task."""
 
     def line(self, text: str) -> str:
-        """Return a line that this worker printed, with its name."""
         return f"{self.name} | {text}" if self.name else text
 
 
@@ -110,14 +109,12 @@ class Pool(Protocol):
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
-    def begin(self, sweep: Sweep) -> None:
-        """Take the values that all work of the sweep needs; called once, before `start`."""
+    def begin(self, sweep: Sweep) -> None: ...
 
     def workers(self) -> Sequence[Worker]:
         """Return the present workers that are ready: a cluster loses and gains hosts."""
 
     def is_preparing(self) -> bool:
-        """Return True while a host is being prepared, whose workers are not ready yet."""
         return False
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
@@ -126,8 +123,7 @@ class Pool(Protocol):
     def events(self, timeout_s: float) -> list[Line | Ended]:
         """Return new lines and ended work, after a wait that ends early with the first of them."""
 
-    def stop(self) -> None:
-        """End everything that is running."""
+    def stop(self) -> None: ...
 
 
 def check_devices(jobs: Iterable[Job]) -> None:
@@ -205,8 +201,7 @@ def share_of(
 ) -> tuple[int, ...]:
     """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers.
 
-    Cores of one socket, and the two threads of one core, stay together. GPUs are numbered by socket on most hosts, so
-    that share i of n is also near GPU i.
+    Cores of one socket, and the two threads of one core, stay together. Most hosts number GPUs by socket, too.
     """
     each = len(cores) // slots
     return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
@@ -223,8 +218,7 @@ class LocalPool(Pool):
         """Start nothing yet. Each GPU number has a worker; without numbers there is one, without a card of its own."""
         self._tools, self._numbers = tools, numbers
         host = socket.gethostname()
-        names: list[str | None] = [f"{LOCAL}{number}" for number in numbers]
-        names = names or [None]
+        names: list[str | None] = [f"{LOCAL}{number}" for number in numbers] or [None]
         self._workers = [Worker(name, host, slot, len(names)) for slot, name in enumerate(names)]
         self._environments: dict[str | None, Environment] = {}
         self._unfit: dict[str | None, str] = {}
@@ -251,12 +245,9 @@ class LocalPool(Pool):
                     self._environments[worker.name] = future.result()
                 except DeviceError as error:
                     self._unfit[worker.name] = str(error)
-        self._workers = [
-            replace(worker, card=environment.device.uuid or worker.name)
-            if (environment := self._environments.get(worker.name))
-            else worker
-            for worker in self._workers
-        ]
+        for number, worker in enumerate(self._workers):
+            if environment := self._environments.get(worker.name):
+                self._workers[number] = replace(worker, card=environment.device.uuid or worker.name)
         return self._environments[first.name], commit
 
     def _prepare(
