@@ -109,9 +109,9 @@ class ChildEnd:
 
 
 class Log:
-    """Output of a child, read by a thread: a file with the beginning and the end, and lines for the terminal.
+    """Output of a child, read by a thread: a file of up to 320 KiB with its beginning and end, and terminal lines.
 
-    The file has at most 320 KiB and one line. A log is not worth a measurement, so that no error of the file is raised.
+    A log is not worth a measurement: no error of the file is raised.
     """
 
     def __init__(self, path: Path) -> None:
@@ -220,11 +220,7 @@ class Child:
         raise NotImplementedError
 
     def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
-        """Run the child to its end. The round's number is None for the measurements after all rounds.
-
-        Raises:
-            StoppedError: The sweep is being stopped. The child was interrupted and has saved its finished cells.
-        """
+        """Run the child to its end; the round's number is None after all rounds. Raises one of INTERRUPTIONS."""
         kills, stop = out_of_memory_kills(), self.equipment.stop
         reading, writing = os.pipe()
         stream = os.fdopen(reading, "rb", buffering=0)
@@ -260,14 +256,12 @@ class Child:
 
     def update(self) -> bool:
         """Read the record again if the file has changed; return True if it has."""
-        try:
+        before = self._stamp
+        with contextlib.suppress(OSError):
             status = self.path.stat()
-        except OSError:
+            self._stamp = (status.st_ino, status.st_mtime_ns)
+        if self._stamp == before:
             return False
-        stamp = (status.st_ino, status.st_mtime_ns)
-        if stamp == self._stamp:
-            return False
-        self._stamp = stamp
         # A record that cannot be read is examined when the child has ended.
         with contextlib.suppress(ResultsError):
             self.record = read_record(self.path)
@@ -291,10 +285,7 @@ class Child:
 
 
 def out_of_memory_kills() -> int | None:
-    """Return the kernel's number of kills for lack of memory, by the narrowest counter; None if there is none.
-
-    A process that is killed for lack of memory dies of SIGKILL and cannot report the reason.
-    """
+    """Return the kernel's number of kills for lack of memory, by the narrowest counter; None if there is none."""
     for path in KILL_COUNTERS:
         with contextlib.suppress(OSError):
             if match := re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE):

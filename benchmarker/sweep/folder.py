@@ -168,9 +168,8 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         path, record, cells = candidate.path, candidate.record, candidate.cells
         name, keys = record.variant.name, _keys(sweep, record)
         is_foreign = (record.round, candidate.card) in foreign
-        is_disturbed = bool(record.cells) and all(
-            cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells
-        )
+        disturbed = [cell for cell in record.cells if cell.error_kind == "disturbed" and cell.key in keys]
+        is_disturbed = len(disturbed) == len(record.cells) > 0
         if record.profile and not is_foreign and (cells or is_disturbed):
             profiled.add(name)
         if is_foreign:
@@ -218,21 +217,16 @@ def _records_in(sweep: Sweep, rounds: int, notes: list[str], *, is_watched: bool
         if saved.variant.name not in sweep.jobs or saved.round >= rounds:
             continue
         unwatched = {"status": "invalid", "error_kind": "unwatched", "reason": UNWATCHED}
-        cells = tuple(
-            cell.model_copy(update=unwatched)
-            if is_watched and cell.status == "ok" and cell.conditions is None
-            else cell
-            for cell in saved.cells
-        )
+        cells = list(saved.cells)
+        for number, cell in enumerate(cells):
+            if is_watched and cell.status == "ok" and cell.conditions is None:
+                cells[number] = cell.model_copy(update=unwatched)
         status = "interrupted" if saved.status == "running" else saved.status
-        record = saved.model_copy(update={"cells": cells, "status": status})
+        record = saved.model_copy(update={"cells": tuple(cells), "status": status})
         positions = {key: position for position, key in enumerate(_keys(sweep, record))}
         runs = sweep.jobs[saved.variant.name].procedure.runs
-        usable = {
-            positions[cell.key]: cell
-            for cell in cells
-            if cell.status == "ok" and cell.key in positions and len(cell.samples) == runs
-        }
+        valid = (cell for cell in cells if cell.status == "ok" and len(cell.samples) == runs)
+        usable = {positions[cell.key]: cell for cell in valid if cell.key in positions}
         yield FoundRecord(path, record, record != saved, usable)
 
 

@@ -23,7 +23,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import SpecError
 from benchmarker.core.process import FORKED, PARENT, end_with_parent, no_garbage_collection
@@ -72,7 +72,7 @@ class Starter:
     def close(self) -> None:
         if self._server:
             self._server.close()
-        self._server = None
+            self._server = None
 
     def _server_of(self, round_number: int | None) -> _Server | None:
         """Return the round's fork server; None if none of the modules can be imported before a fork."""
@@ -137,8 +137,6 @@ class _Server:
 
 
 class _Fork:
-    """A fork; the server reports its end."""
-
     def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
         self.returncode: int | None = None
@@ -213,19 +211,16 @@ def serve(connection: Connection) -> Request | None:
 
 def _become(output: int) -> None:
     os.setsid()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    streams = []
+    for descriptor, errors in ((1, "strict"), (2, "backslashreplace")):
+        os.dup2(output, descriptor)
+        raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process
+        streams.append(io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True))
     os.close(output)
-    sys.stdout = _text_stream(1, errors="strict")
-    sys.stderr = _text_stream(2, errors="backslashreplace")
+    sys.stdout, sys.stderr = streams
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[PARENT] = str(os.getppid())
     os.environ[FORKED] = "1"
-
-
-def _text_stream(descriptor: int, *, errors: str) -> TextIO:
-    raw = open(descriptor, "wb", buffering=0, closefd=False)  # noqa: SIM115  # open as long as the process
-    return io.TextIOWrapper(raw, encoding=sys.stdout.encoding, errors=errors, write_through=True)
 
 
 def main() -> None:

@@ -174,7 +174,7 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
 
 
 def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the relative width of each variant's widest interval: of device-bound variants, then of host-bound ones."""
+    """Return the relative width of each variant's widest interval: device-bound variants, then host-bound ones."""
     device: dict[str, float] = {}
     host: dict[str, float] = {}
     try:

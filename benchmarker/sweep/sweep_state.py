@@ -90,12 +90,10 @@ class LiveTable:
         self.failures: dict[tuple[str, int], CellStatus] = {}
 
     def add(self, variant: str, position: int, cell: CellBase) -> None:
-        rate = median_rate(self.workload, cell)
-        if rate is not None:
+        if (rate := median_rate(self.workload, cell)) is not None:
             self.rates[variant, position].append(rate)
 
     def text(self, variants: Sequence[str], points: Sequence[Any], *, running: Sequence[str] = ()) -> str:
-        """Return the table as lines of text, with a mark at the variants that are being measured."""
         lines = [
             [plain_line(name), *(self._cell_text((name, position), name in running) for position in range(len(points)))]
             for name in variants
@@ -150,7 +148,7 @@ class Progress:
         with _PROFILES:
             is_missing = variant not in self.profiled
             self.profiled.add(variant)
-        return is_missing
+            return is_missing
 
     def learn(self, remote: Progress, folder: Path) -> None:
         """Take in the progress of another process, whose logs are in this folder now."""

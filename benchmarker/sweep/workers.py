@@ -192,8 +192,13 @@ def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
 
 
 def topology(core: int) -> tuple[int, ...]:
-    folder = CPUS / f"cpu{core}" / "topology"
-    return _number(folder / "physical_package_id"), _number(folder / "core_id"), core
+    numbers = []
+    for name in ("physical_package_id", "core_id"):
+        try:
+            numbers.append(int((CPUS / f"cpu{core}" / "topology" / name).read_text()))
+        except (OSError, ValueError):
+            numbers.append(0)
+    return *numbers, core
 
 
 def share_of(
@@ -205,12 +210,6 @@ def share_of(
     """
     each = len(cores) // slots
     return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
-
-
-def _number(path: Path) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(path.read_text())
-    return 0
 
 
 class LocalPool(Pool):
