@@ -108,11 +108,11 @@ def _start(job: Job, axis: str) -> int:
         raise SpecError(
             f"--find-limit {axis}: no size of {workload.name}{did_you_mean(axis, sizes)}: {', '.join(sizes)}"
         )
-    points = job.grid.points()
-    if len({getattr(point, axis) for point in points}) < len(points):
+    values = [int(getattr(point, axis)) for point in job.grid.points()]
+    if len(set(values)) < len(values):
         flag = axis.replace("_", "-")
         raise SpecError(f"--find-limit {axis}: several cells for one --{flag}; give one value for every other axis")
-    return int(min(getattr(point, axis) for point in points))
+    return min(values)
 
 
 def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:

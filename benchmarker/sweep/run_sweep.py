@@ -211,8 +211,7 @@ class Loop:
             raise DeviceError(f"no worker is left for {', '.join(map(str, self._queue))}")
         self._sweep.schedule.workers = max(1, len(workers))
         for worker in workers:
-            work = None if worker in self._busy else self._next(worker, workers)
-            if work is None:
+            if worker in self._busy or not (work := self._next(worker, workers)):
                 continue
             self._queue.remove(work)
             neighbours = [neighbour for neighbour in workers if neighbour.host == worker.host and neighbour != worker]
@@ -285,8 +284,7 @@ class Loop:
             self._queue.insert(0, work)
             return
         alone = self._sweep.alone(work.tasks[0].variant if isinstance(work, Round) else work.variants[0])
-        failure = Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone)
-        self._sweep.progress.failures.append(failure)
+        self._sweep.progress.failures.append(Failure(str(work), Fault("crash", reason), self._sweep.folder, (), alone))
 
     def _pin(self) -> None:
         if not self._terminal.can_pin:
@@ -311,8 +309,7 @@ class Loop:
 
     def _table(self) -> str:
         running = [line.split("] ")[1].split(" (")[0] for line in self._last_lines.values() if line.startswith("[")]
-        variants = list(self._sweep.jobs)
-        points = self._sweep.points(variants[0])
+        variants, points = list(self._sweep.jobs), self._sweep.points(next(iter(self._sweep.jobs)))
         return self._sweep.progress.live_table.text(variants, points, running=running if self._busy else ())
 
     def _workers(self) -> list[Worker]:

@@ -73,8 +73,7 @@ def missing_tasks(
     for number in rounds:
         for variant in order(list(jobs), number, seed):
             count = len(jobs[variant].grid.points())
-            cells = tuple(position for position in range(count) if (number, variant, position) not in finished)
-            if cells:
+            if cells := tuple(position for position in range(count) if (number, variant, position) not in finished):
                 tasks.append(Task(number, variant, cells, len(cells) / count))
     return tasks
 
@@ -83,8 +82,7 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
     """Return the tasks without the cells, by variant and position, that are not tried again."""
     remaining = []
     for task in tasks:
-        cells = tuple(position for position in task.cells if (task.variant, position) not in given_up)
-        if cells:
+        if cells := tuple(position for position in task.cells if (task.variant, position) not in given_up):
             remaining.append(Task(task.round, task.variant, cells, task.share * len(cells) / len(task.cells)))
     return remaining
 
