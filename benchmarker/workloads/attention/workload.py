@@ -55,7 +55,6 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
     """One call of one attention layer."""
 
     name = "attention"
-    question = "Which attention implementation for my shapes, and is it worth replacing mine?"
     experiment = AttentionExperiment
     job = AttentionJob
     record = AttentionRecord

@@ -197,7 +197,6 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     """One attention call over a sequence that is split over several GPUs."""
 
     name = "context_parallel"
-    question = "How do I split a long context over my GPUs, and from which length does it cost nothing?"
     experiment = ContextParallelExperiment
     job = ContextParallelJob
     record = ContextParallelRecord

@@ -74,7 +74,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     """One call of one token mixer."""
 
     name = "mixers"
-    question = "At which length does a linear mixer pay, against the best softmax, and can it recall?"
     experiment = MixersExperiment
     job = MixersJob
     record = MixersRecord
