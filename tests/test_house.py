@@ -119,7 +119,7 @@ NAMED_ELSEWHERE = {
     "checkpoints.gguf_file": "file format and library of the same name",
     "cli.machine_commands": "default of an option, and an option for one engine",
     "logs.log_runs": "terms in logs",
-    "quality.judging_plan": "unquantized model, the reference of the quality measures",
+    "quality.judge": "unquantized model, the reference of the quality measures",
 }
 """Other modules that may, and why. The list only gets shorter."""
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pydantic import ValidationError
 
+from benchmarker.checkpoints.files import has_tokenizer
 from benchmarker.core.errors import DeviceError, ModelError, SpecError, first_line
 from benchmarker.engines.base import NEEDS_GPU, UnsupportedError
 from benchmarker.engines.registry import torch_engine
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, find_device
 from benchmarker.schema.base import Scalar, first_problem
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ class Generator:
             engine_options: Options of the engine, such as {"prefill": "captured"} for native.
             tokenizer: Default: the tokenizer in the folder from which the model was loaded.
         """
-        import torch
         from transformers import AutoTokenizer
-
-        from benchmarker.checkpoints.files import has_tokenizer
-        from benchmarker.hardware.device import find_device
 
         self.model = model
         self.device: Device = find_device(str(model.device))
@@ -68,7 +65,6 @@ class Generator:
         if chat_template and not getattr(self._tokenizer, "chat_template", None):
             raise ModelError("this model's tokenizer has no chat template")
         self._chat_template = chat_template
-        self._tensor = torch.tensor
 
     @overload
     def generate(self, text: str, *, max_new_tokens: int = ..., stream: Literal[False] = ...) -> str: ...
@@ -110,7 +106,7 @@ class Generator:
             )
 
     def _pieces(self, ids: list[int], new_tokens: int) -> Iterator[str]:
-        prompt = self._tensor([ids], device=self.model.device)
+        prompt = self._decoder.tensor([ids])
         decode = self._tokenizer.decode
         tokens: list[int] = []
         # A few tokens are decoded at a time, together with those before them: a space may belong to either.

@@ -46,26 +46,24 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Prefill = "captu
     return native_decoder(model, device, prefill=prefill)
 
 
-WHOLE_CACHE = "its static KV cache holds every head on one GPU"
-
 ENGINES: dict[str, Engine] = {
     "eager": EagerEngine("eager", "model.generate", EagerDecoder, EagerOptions),
     "cuda_graph": TorchEngine(
-        "cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph, whole_only=WHOLE_CACHE
+        "cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph, has_static_cache=True
     ),
     "compile": TorchEngine(
         "compile",
         "the libraries' decode step through torch.compile, captured on a GPU",
         _compile,
         packages=("torch._inductor.compile_fx",),
-        whole_only=WHOLE_CACHE,
+        has_static_cache=True,
     ),
     "native": TorchEngine(
         "native",
         "the compiled step with benchmarker's own kernels, on a GPU",
         _native,
         NativeOptions,
-        whole_only=WHOLE_CACHE,
+        has_static_cache=True,
     ),
     "llama-cpp": LlamaCppEngine(),
     "vllm": VllmEngine(),

@@ -322,9 +322,11 @@ def _difference(first: TableReport, report: TableReport) -> str:
     before_s, after_s = first.phase.kernel_s, report.phase.kernel_s
     ratio = max(before_s, after_s) / min(before_s, after_s)
     than = f"{ratio:.2f}x {'less' if after_s < before_s else 'more'}" if ratio > EQUAL else "the same"
-    before: dict[str, float] = {**first.phase.categories, "not in the table": first.phase.not_listed_s}
-    after: dict[str, float] = {**report.phase.categories, "not in the table": report.phase.not_listed_s}
-    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before | after}
+    before, after = first.phase.categories, report.phase.categories
+    changes: dict[str, float] = {
+        name: after.get(name, 0.0) - before.get(name, 0.0) for name in dict.fromkeys((*before, *after))
+    }
+    changes["not in the table"] = report.phase.not_listed_s - first.phase.not_listed_s
     largest = sorted(changes.items(), key=lambda change: -abs(change[1]))
     phrases = [
         f"{_signed(change)} {name}"

@@ -20,7 +20,7 @@ from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder, cuda
 from benchmarker.engines.generator import Generator
 from benchmarker.engines.registry import ENGINES, torch_engine
 from benchmarker.hardware.device import CpuDevice, Device
-from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.generation_job import engine_options
 from tests.engines.test_engines_graph import Rerun, context, model
 from tests.jobs import read_job
 from tests.loading import plain_native_decoder

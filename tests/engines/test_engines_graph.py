@@ -17,12 +17,11 @@ from transformers import (
 )
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders import attention, static_cache
-from benchmarker.engines.decoders.attention import attend
+from benchmarker.engines.decoders import static_cache
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer, attend
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.model import StepFacts
@@ -378,8 +377,8 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
 
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
     monkeypatch.setattr(StaticKVLayer, "allocate", noted)
-    monkeypatch.setattr(attention, "flash_kernel", kernel)
-    monkeypatch.setattr(attention, "attention_backend", lambda key, **_: attention.FLASH)
+    monkeypatch.setattr(static_cache, "flash_kernel", kernel)
+    monkeypatch.setattr(static_cache, "attention_backend", lambda key, **_: static_cache.FLASH)
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
     assert runtime.generate(prompt(), 16).tokens == expected
     assert len(of_the_cache) == 2 * LAYERS

@@ -16,7 +16,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.step_check import step_divergence
 from benchmarker.schema.quality import step_line
 from benchmarker.workloads.generation.demand import Weights
-from benchmarker.workloads.generation.forms import resolve
+from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
 NEEDS_HQQ = pytest.mark.skipif(not find_spec("hqq"), reason="needs hqq")

@@ -11,7 +11,7 @@ from benchmarker.logs.log_runs import QUANTS, find_runs
 from benchmarker.profiling.categories import category
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
-from benchmarker.workloads.generation.forms import resolve
+from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
 IN_8_BIT = {"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}

@@ -9,7 +9,7 @@ from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
 from benchmarker.quantization.gptq import LOADER, GPTQOptions
 from benchmarker.quantization.gptqmodel_kernels import KernelName, TorchGpu, check_kernel, check_shapes
 from benchmarker.schema.config_io import validated
-from benchmarker.workloads.generation.forms import resolve
+from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
 
 H100 = TorchGpu("NVIDIA H100 80GB HBM3", (9, 0), nvidia=True)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.read_model import key_heads
-from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.compile import (
     BESIDE_OUR_PRODUCTS,
     ON_GPU,
@@ -23,7 +22,7 @@ from benchmarker.engines.decoders.compile import (
     prompt_layer,
 )
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, attention_backend, cache_attention
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device

@@ -22,10 +22,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders.attention import attention_backend, cache_attention
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache
-from benchmarker.engines.decoders.torch_engine import CHUNK, linear_kernels
+from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, attention_backend, cache_attention
+from benchmarker.engines.decoders.torch_engine import linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
@@ -48,12 +47,6 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
     return logits
-
-
-def fill(model: PreTrainedModel, context: Tensor, cache: StaticKVCache) -> None:
-    cache.go_to(0)
-    for chunk in context.split(CHUNK, dim=1):
-        prefill(model, chunk, cache)
 
 
 def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:

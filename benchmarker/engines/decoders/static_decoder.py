@@ -23,10 +23,10 @@ from benchmarker.engines.decoders.prefill_decode import (
     LibraryStep,
     RecordedPrefill,
     cache_length,
-    fill,
     log_probabilities,
     padded,
     plain_prefill,
+    prefill,
 )
 from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder
@@ -102,16 +102,18 @@ class StaticCacheDecoder(TorchDecoder):
                 is_new = self._captured_prefill.prepare(shape, prompt_tokens) or is_new
             prepared_ns = time.perf_counter_ns()
             if context is not None and context is not shape.context:
-                fill(self.model, context, shape.cache)
+                shape.cache.go_to(0)
+                for chunk in context.split(CHUNK, dim=1):
+                    prefill(self.model, chunk, shape.cache)
             shape.context = context
             shape.cache.go_to(depth)
 
-            def prefill() -> None:
+            def begin() -> None:
                 self._prefill(shape, prompt)
                 shape.cache.begin_decoding()
 
             first = depth + prompt_tokens
-            generation = time_steps(prefill, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
+            generation = time_steps(begin, shape.step, self.device, shape.tokens[:, first : first + new_tokens])
         if self._is_timed and shape.captured:
             self._replays += new_tokens - 1
         if is_new:

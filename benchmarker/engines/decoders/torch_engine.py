@@ -109,12 +109,11 @@ class TorchEngine(Engine):
     options: type[Options] = Options
     packages: tuple[str, ...] = ()
     """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
-    whole_only: str | None = None
-    """Why several GPUs cannot share its model; None if they can."""
+    has_static_cache: bool = False
 
     def splits(self, form: Form) -> str | None:
-        if self.whole_only:
-            return f"{self.whole_only}; use --engine eager"
+        if self.has_static_cache:
+            return "its static KV cache holds every head on one GPU; use --engine eager"
         if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_int8_head(form.options)):
             return None
         if form.split == "tensors":
@@ -146,9 +145,7 @@ class TorchEngine(Engine):
 def load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
-    """Load a model onto the device and measure the cost, without imports and without quantization that is cached.
-    Raises BenchmarkerError.
-    """
+    """Load a model and measure the cost, without imports and cached quantization. Raises BenchmarkerError."""
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
     import_libraries(*loader.packages, *packages)

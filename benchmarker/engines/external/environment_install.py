@@ -246,11 +246,10 @@ def has_fault(version_text: str) -> bool:
 
 
 def _cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return set(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    with contextlib.suppress(OSError):
+        if flags := re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return set(flags[1].split())
+    return set()
 
 
 def _compiler_version() -> str:

@@ -92,7 +92,6 @@ def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> CallInputs:
 
 
 def inputs_sha256(shape: AttentionShape, device: str, *, seed: int) -> str:
-    """Return the SHA-256 of shape, seed and first float32 numbers: the same for every type."""
     return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
 
 

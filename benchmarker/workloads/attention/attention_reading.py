@@ -58,7 +58,6 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
 
 
 def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
-    """Return the least time of one call of this implementation; None without measured limits."""
     limits, demand = record.limits, cell.demand
     if limits is None or demand is None:
         return None

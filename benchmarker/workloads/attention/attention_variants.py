@@ -55,7 +55,6 @@ def _masked_pairs(shape: AttentionShape, device: str) -> Tensor | None:
 
 
 def open_naive(shape: AttentionShape, device: str) -> Operation:
-    """Prepare separate operators; shared keys and values are repeated."""
     masked = _masked_pairs(shape, device)
     scale, group_size = math.sqrt(shape.head_dim), shape.heads // shape.kv_heads
 

@@ -76,7 +76,6 @@ class RanksStep:
         )
 
     def timed(self, work: str, kind: TimedKind = "together") -> list[dict[str, Any]]:
-        """Return each rank's times of as many calls in a row as take 20 ms."""
 
         def times(calls: int, kind: TimedKind) -> list[dict[str, Any]]:
             return self._call("times", calls=calls, work=work, kind=kind)
@@ -212,7 +211,6 @@ class ContextParallelBench(Bench):
         return RankWork(0, count, devices[0], **options)
 
     def _save_cell(self, error: RankError) -> None:
-        """Save the cell in which this process hangs, before it is ended."""
         assert self._point is not None
         status = "timeout" if error.kind == "timeout" else "crash"
         failure = {"status": status, "error_kind": error.kind, "reason": str(error)}

@@ -35,7 +35,6 @@ def exposed_by_difference(cell: ContextParallelCell) -> float | None:
 
 
 def exposed_by_trace(cell: ContextParallelCell) -> float | None:
-    """Return the share of the span in which only communication ran, on the rank that computes longest."""
     trace = critical_trace(cell)
     return exposed_s(trace) / trace.span_s if trace else None
 
@@ -74,7 +73,6 @@ def rank_peak(cell: ContextParallelCell) -> float | None:
 
 
 def error_ratio(cell: ContextParallelCell) -> float | None:
-    """Return the largest error of the tensors relative to the single GPU's."""
     if cell.checked is None:
         return None
     errors = {tensor.tensor: tensor.error for tensor in cell.checked.tensors}

@@ -94,7 +94,6 @@ MAX_DISAGREEMENT = 0.05
 
 
 def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    """Return time, scaling, and exposed communication by both measurements."""
     scaling = number_columns(
         rows,
         "scaling %",

@@ -50,8 +50,6 @@ def open_single(plan: Plan) -> Operation:
 
 @dataclass
 class ExchangeCount:
-    """Bytes and waits of this process's exchanges since it started."""
-
     sent_bytes: int = 0
     waited_s: float = 0.0
     """Seconds in which the host waited for other ranks. On a GPU the stream waits instead."""
@@ -192,7 +190,6 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
 
 
 def refuse_other_order(positions: Tensor, plan: Plan) -> None:
-    """Raise WrongResultError if torch assigned other positions to this rank than those of the order."""
     spans = spans_of(plan.order, plan.rank, plan.ranks, plan.shape.seq_len)
     expected = torch.cat([torch.arange(first, end) for first, end in spans])
     if positions.shape != expected.shape or not torch.equal(positions.cpu(), expected):

@@ -277,7 +277,6 @@ class RankWork:
 
 
 def _trace_by_clock(call: Callable[[], object]) -> RankTrace:
-    """Return the trace of a call on a CPU, which either waits for an exchange or computes."""
     before_s, started_ns = COUNT.waited_s, time.perf_counter_ns()
     call()
     span_s = (time.perf_counter_ns() - started_ns) / 1e9

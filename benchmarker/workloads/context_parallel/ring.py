@@ -172,7 +172,6 @@ class Ring(NamedTuple):
         return query_gradient.to(query.dtype), key_gradient.to(key.dtype), value_gradient.to(value.dtype)
 
     def _pass_on(self, number: int, key: Tensor, value: Tensor) -> Pending | None:
-        """Start the exchange during a step's block; the last step needs none."""
         return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
 
     def _block(self, gradient: Tensor, inputs: Triple, merged: Block, step: RingStep) -> Triple | None:

@@ -133,7 +133,6 @@ def unsupported(name: str, kernel: KernelName, kind: Kind, dtype: str) -> str:
 
 
 def devices_of(first: str, ranks: int) -> tuple[str, ...]:
-    """Return the device of each rank, with `first` for rank 0: consecutive GPUs, or the CPU for all."""
     kind, _, index = first.partition(":")
     return tuple(kind if kind == "cpu" else f"{kind}:{int(index or 0) + rank}" for rank in range(ranks))
 

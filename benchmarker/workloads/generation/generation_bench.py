@@ -28,7 +28,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
-from benchmarker.workloads.generation.forms import form_of
+from benchmarker.workloads.generation.generation_job import form_of
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts

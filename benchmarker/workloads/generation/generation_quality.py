@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
@@ -16,9 +15,9 @@ from benchmarker.quality.harness_tasks import check_tasks, run_tasks
 from benchmarker.quality.judge import Plan, Subject, judge, make_plan
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySpec, TaskResult, baseline_name, quality_line
+from benchmarker.schema.quality import WINDOW_TOKENS, baseline_name, quality_line
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.generation.forms import engine_options
+from benchmarker.workloads.generation.generation_job import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
 from benchmarker.workloads.generation.spec import GenerationJob
 from benchmarker.workloads.session import Judging
@@ -52,9 +51,16 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
-        spec = job.quality
-        has_quality = spec.size == "off" or _is_of(record.quality, job)
-        return has_quality and (not spec.tasks or _answers(record.tasks, spec))
+        spec, quality = job.quality, record.quality
+        if spec.size != "off":
+            baseline = baseline_name(spec.baseline or job.model.id, job.model.dtype)
+            requested = spec.size, spec.top_k, baseline, WINDOW_TOKENS[spec.size]
+            if quality is None or quality.path == "forward" or not is_text(spec.text, quality):
+                return False
+            if (quality.size, quality.top_k, quality.baseline, quality.window_tokens) != requested:
+                return False
+        answered = {(frozenset(result.asked), result.limit) for result in record.tasks}
+        return not spec.tasks or answered == {(frozenset(spec.tasks), spec.task_limit)}
 
     def changes(self, job: GenerationJob, judged: GenerationRecord | None, reason: Missing | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -76,24 +82,6 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
         lost = ["quality"] if job.quality.size != "off" and not has_quality else []
         lost += ["tasks"] if job.quality.tasks and not has_tasks else []
         return " and ".join(lost or ["quality"])
-
-
-def _is_of(quality: Quality | None, job: GenerationJob) -> bool:
-    spec = job.quality
-    baseline = baseline_name(spec.baseline or job.model.id, job.model.dtype)
-    return (
-        quality is not None
-        and quality.path != "forward"
-        and (quality.size, quality.top_k, quality.baseline) == (spec.size, spec.top_k, baseline)
-        and quality.window_tokens == WINDOW_TOKENS[quality.size]
-        and is_text(spec.text, quality)
-    )
-
-
-def _answers(results: Sequence[TaskResult], spec: QualitySpec) -> bool:
-    return bool(results) and all(
-        (set(result.asked), result.limit) == (set(spec.tasks), spec.task_limit) for result in results
-    )
 
 
 def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | None, terminal: Terminal) -> Plan | None:

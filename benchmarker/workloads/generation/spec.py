@@ -1,6 +1,6 @@
 """Config values of text generation: model, variants and grid.
 
-They are checked before torch is imported or a byte is downloaded. `workloads/generation/forms.py` looks up the names of
+They are checked before torch is imported or a byte is downloaded. `generation_job.py` looks up the names of
 quantizations and engines.
 """
 

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmarker.schema.options import Option
+from benchmarker.engines.registry import ENGINES
+from benchmarker.measure.clock import GenerationSample
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.generation import forms, generation_job
-from benchmarker.workloads.generation import generation_metrics as declared
-from benchmarker.workloads.generation.record import (
-    GenerationRecord,
-)
-from benchmarker.workloads.generation.spec import Experiment, GenerationJob
+from benchmarker.workloads.generation import generation_job
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
+from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
@@ -29,6 +30,72 @@ if TYPE_CHECKING:
     from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 
 
+METRICS = (
+    Metric(
+        name="latency",
+        heading="latency s",
+        unit="s",
+        scale=1.0,
+        better="lower",
+        formula="seconds from the call to the last token, with the device drained at both ends",
+        of_sample=lambda cell, sample: sample.latency_s,
+    ),
+    Metric(
+        name="ttft",
+        heading="TTFT ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds from the call until the first new token is known",
+        of_sample=lambda cell, sample: sample.ttft_s,
+    ),
+    Metric(
+        name="tpot",
+        heading="TPOT ms",
+        unit="s",
+        scale=1e3,
+        better="lower",
+        formula="seconds from the first new token to the last, divided by the tokens after the first",
+        of_sample=lambda cell, sample: sample.tpot_s,
+    ),
+    Metric(
+        name="decode",
+        heading="decode tok/s",
+        unit="1/s",
+        scale=1.0,
+        better="higher",
+        formula="new tokens of all sequences after the first, divided by the seconds from the first to the last",
+        of_latency=lambda cell, tpot_s: cell.batch_size / tpot_s,
+        time=lambda cell, sample: sample.tpot_s,
+    ),
+    Metric(
+        name="tok/s",
+        heading="tok/s",
+        unit="1/s",
+        scale=1.0,
+        better="higher",
+        formula="new tokens of all sequences, divided by the latency",
+        of_latency=lambda cell, latency_s: cell.new_tokens * cell.batch_size / latency_s,
+    ),
+)
+HEADLINE = "tok/s"
+RANKED_BY = ("decode", "tok/s")
+"""Metrics that rank. TTFT depends on the host and repeats badly; a cell of one new token has no decode rate."""
+
+
+AXES = (
+    Axis(
+        "prompt_tokens",
+        "prompt",
+        str,
+        size=lambda point: point.prompt_tokens or len(point.prompt or ""),
+    ),
+    Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+    Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}" if sequences > 1 else ""),
+    Axis("depth", "depth", lambda tokens: f"after {tokens} in the cache" if tokens else ""),
+)
+
+
 class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     """One call that generates new tokens after a prompt."""
 
@@ -38,10 +105,10 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     experiment = Experiment
     job = GenerationJob
     record = GenerationRecord
-    axes = declared.AXES
-    metrics = declared.METRICS
-    headline = declared.HEADLINE
-    ranked_by = declared.RANKED_BY
+    axes = AXES
+    metrics = METRICS
+    headline = HEADLINE
+    ranked_by = RANKED_BY
     # The default model's code imports nearly all that another model's does.
     imports = (
         "benchmarker.workloads.generation.generation_bench",
@@ -62,22 +129,15 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     # Command line and configuration
 
     overlay = staticmethod(generation_job.over)
-    resolve = staticmethod(forms.resolve)
+    resolve = staticmethod(generation_job.resolve)
     check = staticmethod(generation_job.check)
-    point_text = staticmethod(declared.point_words)
-    point_arguments = staticmethod(declared.point_arguments)
     key_parts = staticmethod(generation_job.key_parts)
     record_fields = staticmethod(generation_job.record_fields)
     inputs = staticmethod(generation_job.inputs)
     lacking = staticmethod(generation_job.lacking)
     cell_fields = staticmethod(generation_job.cell_fields)
-    sample_text = staticmethod(declared.sample_words)
 
     def options(self) -> list[Option]:
-        from benchmarker.engines.registry import ENGINES
-        from benchmarker.quantization.registry import LOADERS
-        from benchmarker.schema.options import field_options
-
         return field_options(
             self.job,
             flags={
@@ -126,6 +186,28 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
             ),
         )
 
+    def point_text(self, point: Point) -> str:
+        """Return `26 x 100`, `26 x 100, batch 4`, or the beginning of a text prompt."""
+        prompt = str(point.prompt_tokens) if point.prompt is None else repr(point.prompt[:24])
+        batch = f", batch {point.batch_size}" if point.batch_size > 1 else ""
+        batch += ", same prompt" if point.batch_size > 1 and not point.has_distinct_prompts else ""
+        depth = f", depth {point.depth}" if point.depth else ""
+        return f"{prompt} x {point.new_tokens}{batch}{depth}"
+
+    def point_arguments(self, point: Point) -> list[str]:
+        if point.prompt_tokens is not None:
+            arguments = ["--prompt-tokens", str(point.prompt_tokens)]
+        else:
+            arguments = ["--prompt", point.prompt or ""]
+        arguments += ["--new-tokens", str(point.new_tokens), "--batch-size", str(point.batch_size)]
+        arguments += ["--depth", str(point.depth)] if point.depth else []
+        return arguments + (["--same-prompt"] if point.batch_size > 1 and not point.has_distinct_prompts else [])
+
+    def sample_text(self, cell: GenerationCell, sample: GenerationSample) -> str:
+        """Return `100 tokens, 34.10 tok/s`."""
+        tokens = cell.batch_size * sample.new_tokens
+        return f"{tokens} tokens, {tokens / sample.latency_s:.2f} tok/s"
+
     # Measuring
 
     def open(self, job: GenerationJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
@@ -156,9 +238,11 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return keys(record)
 
     def circumstances(self, records: Sequence[GenerationRecord]) -> Mapping[str, Circumstance]:
-        from benchmarker.workloads.generation.reading.baseline import model_names, model_revisions
+        from benchmarker.workloads.generation.reading.baseline import model_names
 
-        names, revisions = model_names(records), model_revisions(records)
+        names = model_names(records)
+        # The first record of a model has precedence.
+        revisions = {record.model.id: record.model.revision for record in reversed(records) if record.load}
 
         def revision(record: GenerationRecord) -> str | None:
             name = names.get(record.model.id, record.model.id)

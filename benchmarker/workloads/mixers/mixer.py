@@ -84,7 +84,6 @@ class MixerImplementation(Implementation):
 
 
 def softmax_shape(shape: MixerShape) -> AttentionShape:
-    """Return the shape of the same call for an implementation of attention."""
     return AttentionShape(
         batch_size=shape.batch_size,
         seq_len=shape.seq_len,

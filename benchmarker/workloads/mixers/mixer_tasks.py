@@ -75,7 +75,6 @@ class Setting(NamedTuple):
         return max(1, min(tasks.steps, most))
 
     def chance(self, tasks: MixersTasks) -> float:
-        """Return the share that guessing predicts correctly."""
         return {"mqar": 1 / self.size, "copy": 1 / (tasks.vocabulary - 1), "bytes": 0.0}[self.task]
 
 

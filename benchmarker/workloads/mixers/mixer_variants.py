@@ -131,7 +131,6 @@ def chunked(
 def _fla(
     mixer: Mixer, module: str, name: str, kernel: str, *, normalizes: bool = False, has_backward: bool = True
 ) -> MixerImplementation:
-    """Return the entry of one function of `fla.ops`, given the pattern of the name of one of its kernels."""
 
     def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
         mix: Callable[..., Any] = getattr(import_module(f"fla.ops.{module}"), name)

@@ -51,7 +51,6 @@ class MixersRow(Row):
     """Seconds of all kernels of one profiled call, by round. Empty on a CPU, and for a training step, whose record has
     only the kernels of its mixer."""
     tasks: tuple[TaskScore, ...] = ()
-    """Every task in every size and seed."""
     mixer_share: float | None = None
     """Share of the mixers in the FLOPs of a training step, which bounds the savings of another mixer."""
 
@@ -84,7 +83,6 @@ def _kernels_s(cell: MixersCell) -> float:
 
 
 def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
-    """Return the largest measured call of the mixer alone, with the kernels of its proof."""
     call = largest_call(name, records, explains=lambda cell: cell.block is None)
     if call is None:
         return NotExplained(name, "no cell of the mixer alone was measured")
@@ -105,7 +103,6 @@ class SoftmaxRatio(NamedTuple):
     seq_len: int
     ratio: Ratio
     best: str
-    """Name of that softmax."""
 
 
 class Slope(NamedTuple):
@@ -122,7 +119,6 @@ def remarks(rows: Sequence[MixersRow]) -> list[str]:
 
 
 def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
-    """Return the lengths at which each mixer crosses the best softmax, and those of its kernels if they differ."""
     lines = []
     for series in length_series([row.cell for row in rows if row.cell and row.latency]):
         members = [row for row in rows if row.cell in series.keys and row.latency]
@@ -199,7 +195,6 @@ def kernels_text(points: Sequence[SoftmaxRatio]) -> str:
 
 
 def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
-    """Yield a sentence per cell on the share of the best softmax in the FLOPs of a training step."""
     cells: dict[CellKey, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and row.mixer_share is not None:
@@ -262,12 +257,10 @@ class Learned(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """True for text, whose result is not an accuracy."""
         return self.scores[0].task == "bytes"
 
     @property
     def accuracy(self) -> tuple[float, float, float]:
-        """Share of correct tokens, with the ends of Wilson's interval."""
         return wilson(sum(score.right for score in self.scores), sum(score.asked for score in self.scores))
 
     @property

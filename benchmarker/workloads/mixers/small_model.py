@@ -93,8 +93,6 @@ def training_demand(mixer: Mixer, subject: MixersSubject, point: LengthPoint) ->
 
 
 class MixerLayer(nn.Module):
-    """Projections, optional short convolution, mixer, and output projection."""
-
     def __init__(
         self, implementation: MixerImplementation, subject: MixersSubject, shape: MixerShape, device: str
     ) -> None:

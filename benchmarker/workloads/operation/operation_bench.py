@@ -92,7 +92,6 @@ def _profiler(*, on_cpu: bool) -> Any:
 
 @contextmanager
 def missing_kernel_is_unsupported() -> Iterator[None]:
-    """Turn torch's refusal into UnsupportedError, in one line with the reason that torch only warns about."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -266,11 +265,9 @@ class OperationBench(Bench, ABC, Generic[ImplementationT]):
         return CallStep(ready.operation, ready.copies, self.device)
 
     def library_refusals(self) -> AbstractContextManager[None]:
-        """Return a context that turns a library's own refusals into UnsupportedError."""
         return nullcontext()
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
-        """Name the implementation that the kernels belong to, or the longest kernel."""
         return kernels[0].name if kernels else "no kernel"
 
 

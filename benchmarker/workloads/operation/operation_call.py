@@ -95,7 +95,7 @@ class CallInputs:
     named: dict[str, Tensor]
     """q, k, v, and for a gated mixer g and beta, in the order of the arguments."""
     gradient: Tensor | None
-    """Gradient of the loss with respect to the output; None without a backward pass."""
+    """Gradient of the output; None without a backward pass."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -12,7 +12,6 @@ from benchmarker.workloads.operation.record import LengthCell, OperationCell, Op
 
 
 def mode_text(mode: str) -> str:
-    """Return `forward + backward`, `training step`."""
     return mode.replace("_", " " if mode == "training_step" else " + ")
 
 
@@ -31,7 +30,6 @@ def median_latency_s(cell: OperationCell) -> float | None:
 
 
 def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | None] = flops_per_s) -> Metric:
-    """Return the metric of FLOPs per second, given how the FLOPs of one call are counted."""
     return Metric(
         name="tflops",
         heading="TFLOP/s",

@@ -104,8 +104,6 @@ def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
 
 
 class LengthSeries(NamedTuple):
-    """Cells of several lengths with one batch size, or with one number of tokens."""
-
     label: str
     keys: tuple[CellKey, ...]
     has_one_batch_size: bool

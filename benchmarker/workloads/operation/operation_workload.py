@@ -64,6 +64,5 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
         return {"layer": self.layer_text}
 
     def layer_text(self, record: Any) -> str:
-        """Return the layer's shape, which must be equal in all records of a comparison."""
         values = record.subject.model_dump(mode="json", exclude=self.replaceable_fields, exclude_none=True)
         return ", ".join(f"{name} {value}" for name, value in values.items())

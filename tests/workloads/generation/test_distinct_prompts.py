@@ -22,7 +22,6 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.logs.log_runs import find_runs
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.generation_job import cell_fields
-from benchmarker.workloads.generation.generation_metrics import point_arguments, point_words
 from benchmarker.workloads.generation.generation_step import SourceBenchmarker
 from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
@@ -158,9 +157,12 @@ def test_an_engine_in_a_process_of_its_own_gets_every_prompt(tmp_path: Path) -> 
 
 def test_a_plan_and_a_command_name_the_same_prompt() -> None:
     distinct, same = (point_of(batch_size=(4,), same_prompt=value) for value in (False, True))
-    assert (point_words(distinct), point_words(same)) == ("7 x 5, batch 4", "7 x 5, batch 4, same prompt")
-    assert point_arguments(same) == [*point_arguments(distinct), "--same-prompt"]
-    assert "--same-prompt" not in point_arguments(point_of(same_prompt=True))
+    assert (WORKLOAD.point_text(distinct), WORKLOAD.point_text(same)) == (
+        "7 x 5, batch 4",
+        "7 x 5, batch 4, same prompt",
+    )
+    assert WORKLOAD.point_arguments(same) == [*WORKLOAD.point_arguments(distinct), "--same-prompt"]
+    assert "--same-prompt" not in WORKLOAD.point_arguments(point_of(same_prompt=True))
 
 
 def test_a_cell_that_was_not_measured_has_the_key_of_one_that_was() -> None:

@@ -154,31 +154,20 @@ FORM_WORDS = re.compile(
 """Parts of a quantized checkpoint's name after the model's name."""
 
 
-def model_revisions(records: Sequence[GenerationRecord]) -> dict[str, str | None]:
-    """Return each model's revision, as the first record that loaded it has it."""
-    revisions: dict[str, str | None] = {}
-    for record in records:
-        if record.load:
-            revisions.setdefault(record.model.id, record.model.revision)
-    return revisions
-
-
 def model_names(records: Sequence[GenerationRecord]) -> dict[str, str]:
     """Return a common name for each model: its own, or that of an equal model with another name."""
-    names = list(dict.fromkeys(record.model.id for record in records))
     by_files: dict[str, str] = {}
+    common: dict[str, str] = {}
     for record in records:
-        if record.model.files_sha256:
-            by_files.setdefault(record.model.files_sha256, record.model.id)
-    standing = {name: name for name in names}
-    for record in records:
-        if record.model.files_sha256:
-            standing[record.model.id] = by_files[record.model.files_sha256]
-    for name in names:
-        base = next((other for other in names if _is_checkpoint_of(name, other, records)), None)
+        name, files = record.model.id, record.model.files_sha256
+        common.setdefault(name, name)
+        if files:
+            common[name] = by_files.setdefault(files, name)
+    for name in common:
+        base = next((other for other in common if _is_checkpoint_of(name, other, records)), None)
         if base:
-            standing[name] = standing[base]
-    return standing
+            common[name] = common[base]
+    return common
 
 
 def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:

@@ -16,7 +16,7 @@ from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
-from benchmarker.workloads.generation.forms import chosen_options
+from benchmarker.workloads.generation.generation_job import chosen_options
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -38,7 +38,7 @@ def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
         varying["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         varying["text"] = lambda key: key.text + 1
-    columns = [Column(name, _cell_text(value_of), sort=_cell_number(value_of)) for name, value_of in varying.items()]
+    columns = [_axis_column(name, value_of) for name, value_of in varying.items()]
     if len({key.has_distinct_prompts for key in keys if key.batch_size > 1}) > 1:
         columns.append(Column("prompts", _prompts, "left"))
     return columns
@@ -50,12 +50,12 @@ def _prompts(row: InCell) -> str:
     return "distinct" if row.cell.has_distinct_prompts else "same"
 
 
-def _cell_text(value_of: Callable[[CellKey], int]) -> Callable[[InCell], str]:
-    return lambda row: str(value_of(row.cell)) if row.cell else MISSING
-
-
-def _cell_number(value_of: Callable[[CellKey], int]) -> Callable[[InCell], float | None]:
-    return lambda row: value_of(row.cell) if row.cell else None
+def _axis_column(name: str, value_of: Callable[[CellKey], int]) -> Column[InCell]:
+    return Column(
+        name,
+        lambda row: str(value_of(row.cell)) if row.cell else MISSING,
+        sort=lambda row: value_of(row.cell) if row.cell else None,
+    )
 
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:

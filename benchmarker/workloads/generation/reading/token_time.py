@@ -7,9 +7,8 @@ The bytes are read by every decode step; those of the KV cache belong to attenti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import percent, seconds
@@ -23,11 +22,11 @@ from benchmarker.explain.phases import (
     unpacking,
     why_no_profile,
 )
-from benchmarker.explain.values import Bound, Floor, NotExplained, Phase, ms
+from benchmarker.explain.values import Floor, NotExplained, Phase, ms
 from benchmarker.explain.verdict import bounds_of_shares, share_words
-from benchmarker.explain.waterfall import Case, Timed, shares_of, waterfall
+from benchmarker.explain.waterfall import Timed, shares_of, waterfall
 from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.schema.model import DISAGREEMENT, LoadFacts, multiplies_all_packed
+from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
@@ -48,15 +47,6 @@ SLOWED_FROM = 1.05
 """Ratio to the time without the profiler from which kernels were slowed."""
 INTEGER_SAVES = 0.5
 """Share saved by 8-bit products, which run at twice the rate of 16-bit ones."""
-
-
-class _Shown(TypedDict):
-    form: Mapping[str, str]
-    floors: Mapping[str, str]
-    advice: Mapping[Bound, Callable[[Case], str]]
-    loaded: LoadFacts | None
-    replaces_linears: bool
-    can_replay: bool
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
@@ -101,18 +91,13 @@ def _from_profile(
         return NotExplained(name, "a single token was generated, and decoding takes two")
     cell = cell_of(record, row.cell)
     notes = () if phase.is_decode else ("prefill and decode are not told apart: a token is a share of the whole",)
-    return Timed(
-        record=record,
-        phase=phase,
-        total_s=total_s,
-        cell=row.cell,
+    return replace(
+        _timed(record, phase, row.cell, total_s),
         floor=floor_of_step(cell.demand if cell else None, record.limits, row.bits_per_weight),
         conversion=conversion_of(phase),
         mbu=row.mbu,
-        units=row.cell.batch_size,
         notes=(*notes, *communication(profile, phase, total_s=total_s)),
         before=_prefill(record, profile, row),
-        **_shown(record, phase, row.cell.batch_size),
     )
 
 
@@ -133,6 +118,7 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
         )
     row = _row(name, [record], last)
     assert row is not None
+    assert row.cell is not None
     assert row.latency is not None
     notes = [
         f"the profiled generation is taken to be of {last.new_tokens} tokens, as the last runs above its table",
@@ -142,17 +128,8 @@ def _from_table(name: str, record: GenerationRecord) -> Timed | NotExplained:
         notes.append("the line with its table's total is missing: it is worked out from the percentage of a row")
     if table.is_total_too_small:
         notes.append("its table's rows add up to more than the total below them: their sum is used")
-    phase = table_phase(table, last.new_tokens)
-    return Timed(
-        record=record,
-        phase=phase,
-        total_s=row.latency.value / last.new_tokens,
-        cell=row.cell,
-        conversion=table_conversion(table),
-        units=last.batch_size,
-        notes=tuple(notes),
-        **_shown(record, phase, last.batch_size),
-    )
+    timed = _timed(record, table_phase(table, last.new_tokens), row.cell, row.latency.value / last.new_tokens)
+    return replace(timed, conversion=table_conversion(table), notes=tuple(notes))
 
 
 def decode_phase(profile: GenerationProfile) -> Phase:
@@ -243,18 +220,21 @@ def _allows(row: Row) -> str:
     )
 
 
-def _shown(record: GenerationRecord, phase: Phase, units: int) -> _Shown:
+def _timed(record: GenerationRecord, phase: Phase, cell: CellKey, total_s: float) -> Timed:
     engine = record.engine
-    return {
-        "form": {"quant": record.variant.quant, "engine": record.variant.engine},
-        "floors": FLOORS,
-        "advice": ADVICE,
-        "loaded": record.load,
-        "replaces_linears": units == 1 and engine is not None and multiplies_all_packed(engine.kernels_used),
-        "can_replay": (
-            record.profile is not None
-            and phase.by == "device"
-            and record.variant.engine == "eager"
-            and can_be_captured(record)
-        ),
-    }
+    return Timed(
+        record=record,
+        phase=phase,
+        total_s=total_s,
+        cell=cell,
+        units=cell.batch_size,
+        form={"quant": record.variant.quant, "engine": record.variant.engine},
+        floors=FLOORS,
+        advice=ADVICE,
+        loaded=record.load,
+        replaces_linears=cell.batch_size == 1 and engine is not None and multiplies_all_packed(engine.kernels_used),
+        can_replay=record.profile is not None
+        and phase.by == "device"
+        and record.variant.engine == "eager"
+        and can_be_captured(record),
+    )
