@@ -128,6 +128,11 @@ class Row:
     """Limits that the first process measured. The floor uses those of each process."""
     floor_s: float | None = None
     mark: str = ""
+    surroundings: str | None = None
+    """Value that the row shares with the row that it is compared with, such as the engine."""
+    caption: str = ""
+    """Explanation of a column that other rows lack."""
+    has_random_weights: bool = False
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
 
@@ -141,22 +146,9 @@ class Row:
         return self.is_baseline
 
     @property
-    def surroundings(self) -> str | None:
-        """Value that the row shares with the row that it is compared with, such as the engine."""
-        return None
-
-    @property
     def loss(self) -> float | None:
         """Cost beside time and memory, less is better; None if not measured."""
         return 0.0
-
-    @property
-    def caption(self) -> str:
-        return ""
-
-    @property
-    def has_random_weights(self) -> bool:
-        return False
 
     @property
     def variant_text(self) -> str:

@@ -51,7 +51,7 @@ _LONGEST_TITLE = 60
 
 
 @dataclass
-class _Found:
+class _PrintedTable:
     line: int
     columns: tuple[Column, ...]
     is_markdown: bool = False
@@ -119,8 +119,8 @@ def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
     current = next(iter(prefixes))
     for number, line in enumerate(lines, 1):
         matches = ((key, prefixes[key].pattern.match(line)) for key in longest_first)
-        found = next(((key, match) for key, match in matches if match), None)
-        current, begin = (found[0], found[1].end()) if found else (current, 0)
+        first = next(((key, match) for key, match in matches if match), None)
+        current, begin = (first[0], first[1].end()) if first else (current, 0)
         if line[begin:].strip():
             groups[current].append(Line(number, line, begin))
     return ((prefixes[key], group) for key, group in groups.items())
@@ -139,19 +139,19 @@ def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
         if begun is None:
             position += 1
             continue
-        found, first_row = begun
-        end = _read_rows(found, lines, first_row, max(len(line.raw) for line in lines[position : position + 40]))
-        if found.rows or found.is_whole:
-            yield _finished(found, prefix, _title(lines[above:position], found.line))
-        elif len(found.columns) >= 2 and first_row > position + 1:
+        printed, first_row = begun
+        end = _read_rows(printed, lines, first_row, max(len(line.raw) for line in lines[position : position + 40]))
+        if printed.rows or printed.is_whole:
+            yield _finished(printed, prefix, _title(lines[above:position], printed.line))
+        elif len(printed.columns) >= 2 and first_row > position + 1:
             raise ResultsError(
-                f"line {found.line}: the profiler's table that begins here is cut before its first row; "
+                f"line {printed.line}: the profiler's table that begins here is cut before its first row; "
                 "get the whole log, or take these lines out"
             )
         position = above = max(end, first_row)
 
 
-def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
+def _heading(lines: Sequence[Line], position: int) -> tuple[_PrintedTable, int] | None:
     """Return the table whose headings begin at a position, and the position of its first row."""
     has_rule = _dashes(lines[position].body) > 0
     at = position + has_rule
@@ -178,21 +178,21 @@ def _heading(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
     if CALLS not in (column.name for column in columns):
         columns = typed_columns(lines[end : end + PIECES], text) or columns
     is_cut = CALLS not in (column.name for column in columns) or bool(rest)
-    found = _Found(lines[position].number, columns, "|" in text, is_cut, text=text_lines)
-    return found, end
+    printed = _PrintedTable(lines[position].number, columns, "|" in text, is_cut, text=text_lines)
+    return printed, end
 
 
-def _headless(lines: Sequence[Line], position: int) -> tuple[_Found, int] | None:
+def _headless(lines: Sequence[Line], position: int) -> tuple[_PrintedTable, int] | None:
     """Return a table without headings: at least two rows with cells of the types that torch prints."""
-    found = _Found(lines[position].number, typed_columns(lines[position : position + _HEADLESS_PIECES], ""))
-    if CALLS not in found.names:
+    printed = _PrintedTable(lines[position].number, typed_columns(lines[position : position + _HEADLESS_PIECES], ""))
+    if CALLS not in printed.names:
         return None
     width = max(len(line.raw) for line in lines[position : position + PIECES])
-    first = _row(found, lines, position, width)
-    return (found, position) if first and _row(found, lines, first[2], width) else None
+    first = _row(printed, lines, position, width)
+    return (printed, position) if first and _row(printed, lines, first[2], width) else None
 
 
-def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) -> int:
+def _read_rows(printed: _PrintedTable, lines: Sequence[Line], position: int, width: int) -> int:
     """Read rows and totals, and return the position after them. A row may be wrapped at the width of a terminal."""
     end, waiting = position, 0
     foreign: list[int] = []
@@ -203,33 +203,35 @@ def _read_rows(found: _Found, lines: Sequence[Line], position: int, width: int) 
         if total is None and len(lines[position].raw) == width and (total := _TOTAL.match(body + following)):
             position += 1
         if total:
-            found.totals[total[1]] = time_s(total[2])
-            found.text.append(total[0])
-            found.is_whole = found.is_whole or bool(found.rows)
+            printed.totals[total[1]] = time_s(total[2])
+            printed.text.append(total[0])
+            printed.is_whole = printed.is_whole or bool(printed.rows)
             end, waiting = position + 1, max(waiting, _MISSES - 3)
-        elif found.totals or _heading(lines, position):
+        elif printed.totals or _heading(lines, position):
             break
-        elif _dashes(body) and not found.is_whole:
-            found.is_whole = _dashes(body) > 1 and not found.is_markdown
-            found.text += [body.rstrip()] if found.is_whole else []
-            end, waiting = (position + 1, _MISSES - 5) if found.is_whole else (end, waiting + 1)
-        elif row := None if found.is_whole else _row(found, lines, position, width):
+        elif _dashes(body) and not printed.is_whole:
+            printed.is_whole = _dashes(body) > 1 and not printed.is_markdown
+            printed.text += [body.rstrip()] if printed.is_whole else []
+            end, waiting = (position + 1, _MISSES - 5) if printed.is_whole else (end, waiting + 1)
+        elif row := None if printed.is_whole else _row(printed, lines, position, width):
             cells, text, end = row
-            found.rows.append((lines[position].number, cells))
-            found.text.append(text)
-            found.foreign += foreign
+            printed.rows.append((lines[position].number, cells))
+            printed.text.append(text)
+            printed.foreign += foreign
             foreign, waiting, position = [], 0, end - 1
         elif not _STACK.match(body) and not _FENCE.match(body) and not _dashes(body):
             foreign.append(lines[position].number)
             waiting += 1
         position += 1
-    found.is_whole = found.is_whole or (found.is_markdown and bool(found.rows))
+    printed.is_whole = printed.is_whole or (printed.is_markdown and bool(printed.rows))
     return end
 
 
-def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tuple[dict[str, str], str, int] | None:
+def _row(
+    printed: _PrintedTable, lines: Sequence[Line], position: int, width: int
+) -> tuple[dict[str, str], str, int] | None:
     first = lines[position]
-    row = found.cells(first.body)
+    row = printed.cells(first.body)
     found_row = (row, first.body.rstrip(), position + 1) if row is not None else None
     has_cell = re.search(r"\d\s?(?:%|[nuμµm]?s\b)", first.body)
     is_continued = first.begin > 0 and any(line.begin == 0 for line in lines[position + 1 : position + 2])
@@ -239,10 +241,10 @@ def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tup
     for end in range(position + 1, min(position + PIECES, len(lines))):
         line = lines[end]
         is_full = len(lines[end - 1].raw) == width
-        if (found_row and not is_full) or _dashes(line.body) or _TOTAL.search(line.body) or found.cells(line.body):
+        if (found_row and not is_full) or _dashes(line.body) or _TOTAL.search(line.body) or printed.cells(line.body):
             break
         padded, plain = padded + line.raw.ljust(width)[line.begin :], plain + line.body
-        texts = ((text.rstrip(), found.cells(text)) for text in (padded, plain))
+        texts = ((text.rstrip(), printed.cells(text)) for text in (padded, plain))
         longer = next(((cells, text, end + 1) for text, cells in texts if cells is not None), None)
         if found_row and not longer:
             break
@@ -250,36 +252,36 @@ def _row(found: _Found, lines: Sequence[Line], position: int, width: int) -> tup
     return found_row
 
 
-def _finished(found: _Found, prefix: Prefix, title: str | None) -> ProfilerTable:
-    names = [match[1] for column in found.columns if (match := re.match(r"(?:Self )?(\w+)(?: total)?$", column.name))]
+def _finished(printed: _PrintedTable, prefix: Prefix, title: str | None) -> ProfilerTable:
+    names = [match[1] for column in printed.columns if (match := re.match(r"(?:Self )?(\w+)(?: total)?$", column.name))]
     device = next((name for name in names if name not in ("CPU", "Calls")), None)
-    printed = next((name for name in found.totals if name != "CPU"), None)
-    rows = [_table_row(cells, device) for _, cells in found.rows]
+    printed = next((name for name in printed.totals if name != "CPU"), None)
+    rows = [_table_row(cells, device) for _, cells in printed.rows]
     own = f"Self {device or 'CPU'}"
-    if own not in (column.name for column in found.columns):
+    if own not in (column.name for column in printed.columns):
         rows = _innermost(rows, on_device=device is not None)
-    device_s = found.totals.get(printed or "") if device else None
-    total_s = device_s if device else found.totals.get("CPU")
+    device_s = printed.totals.get(printed or "") if device else None
+    total_s = device_s if device else printed.totals.get("CPU")
     is_printed = total_s is not None
     if total_s is None:
         # Worked out from the row with the largest percentage.
-        shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in found.rows)
+        shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in printed.rows)
         percent, own_s = max(((percent, own_s) for percent, own_s in shares if percent and own_s), default=(0.0, 0.0))
         total_s = 100 * own_s / percent if percent > 0 else None
     return complete_table(
         ProfilerTable(
-            line=found.line,
+            line=printed.line,
             rank=prefix.rank,
             process=prefix.process,
             device=printed if device and printed else device,
             rows=tuple(rows),
-            cpu_s=found.totals.get("CPU") if device else total_s,
+            cpu_s=printed.totals.get("CPU") if device else total_s,
             device_s=total_s if device else None,
-            text="\n".join(found.text) + "\n",
+            text="\n".join(printed.text) + "\n",
             is_total_printed=is_printed,
-            is_whole=found.is_whole,
+            is_whole=printed.is_whole,
             title=title,
-            foreign_lines=tuple(found.foreign),
+            foreign_lines=tuple(printed.foreign),
         )
     )
 

@@ -176,27 +176,14 @@ class GenerationRow(Row):
     tokens_in_common: int | None = None
     """Number of leading tokens in common with the baseline."""
     energy: EnergyUse | None = None
-    dummy_weights: bool = False
 
     @property
     def is_plain(self) -> bool:
         return is_unquantized(self.weights, self.quantized_fraction)
 
     @property
-    def surroundings(self) -> str:
-        return self.engine
-
-    @property
     def loss(self) -> float | None:
         return self.kl_divergence
-
-    @property
-    def caption(self) -> str:
-        return ENERGY_CAPTION if self.energy else ""
-
-    @property
-    def has_random_weights(self) -> bool:
-        return self.dummy_weights
 
     @property
     def variant_text(self) -> str:
@@ -261,6 +248,7 @@ def generation_cell(record: GenerationRecord, key: CellKey | None) -> Generation
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
+    energy = energy_use(good)
     loads = [record.load for record in records if record.load]
     engines = [record.engine for record in records if record.engine]
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
@@ -276,10 +264,12 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "setup_cold_s": _median([setup_s for cache, setup_s in setups if cache == "cold"]),
         "setup_warm_s": _median([setup_s for cache, setup_s in setups if cache == "warm"]),
         "kernels_per_token": _median(kernels),
-        "dummy_weights": any(record.model.load_format == "dummy" for record in records),
+        "surroundings": records[0].variant.engine,
+        "caption": ENERGY_CAPTION if energy else "",
+        "has_random_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
         "step_divergence": newest_check(records),
-        "energy": energy_use(good),
+        "energy": energy,
         "mark": OWN_KERNELS if any(use.origin == "benchmarker" for e in engines for use in e.kernels_used) else "",
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),

@@ -9,7 +9,6 @@ from dataclasses import replace
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
 from benchmarker.schema.base import Scalar
@@ -131,7 +130,7 @@ def quality_words(row: GenerationRow) -> str:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
     return (
         "quality not measured: random weights"
-        if row.dummy_weights
+        if row.has_random_weights
         else f"quality not measured: add {code('--quality quick')}"
     )
 
@@ -216,7 +215,7 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     Empty for an external engine, for several GPUs and for an imported record.
     """
     first = records[0]
-    if first.variant.engine not in MODEL_ENGINES or first.variant.gpus > 1 or first.imported:
+    if (first.engine and first.engine.external) or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []
