@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarker.explain.explain import explain
-from benchmarker.explain.values import Explanation
+from benchmarker.explain.explain import Explanation, explain
 from benchmarker.schema.record import Kernel, KernelTime, Limits, Section
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationProfile, GenerationRecord
 from tests.records import cell, load, profile, record

@@ -111,7 +111,6 @@ class SleepBench(Bench):
 
 class Sleep(Workload):
     name = "sleep"
-    question = "How should I sleep?"
     unit = "nap"
     experiment = SleepExperiment
     job = SleepJob

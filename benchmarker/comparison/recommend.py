@@ -34,7 +34,6 @@ FORMATS: dict[str, Callable[[float], str]] = {"s": seconds, "B": gib}
 
 @dataclass(frozen=True)
 class Limit:
-    text: str
     metric: str
     is_upper: bool
     value: float
@@ -209,4 +208,4 @@ def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
         spellings = ", ".join(filter(None, units)) or "no unit"
         raise SpecError(f"--budget '{part}': {name} is in {spellings}, not '{match[4]}'")
     # 95 * 0.01 is not 0.95.
-    return Limit(part, name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, quantities[name])
+    return Limit(name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, quantities[name])

@@ -122,7 +122,9 @@ def ratio(
         return {"ratio": value, "ratio_low": None, "ratio_high": None}, None
     if all(np.ptp(sample) == 0 for sample in samples):
         return {"ratio": value, "ratio_low": value, "ratio_high": value}, float(value == 1)
-    test: Any = stats.ttest_1samp(*samples, 0.0) if common else stats.ttest_ind(*samples, equal_var=False)
+    test: Any = (
+        stats.ttest_1samp(samples[0], 0.0) if common else stats.ttest_ind(samples[0], samples[1], equal_var=False)
+    )
     bounds = test.confidence_interval(0.95)
     return {
         "ratio": value,

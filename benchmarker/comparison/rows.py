@@ -95,7 +95,6 @@ class Row:
     """Variants of one family share a colour if there are more variants than colours."""
     device: str
     cell: CellKey | None
-    """None if the run failed before its cells were known."""
     status: str
     """Status of the cell: ok, or the reason for a missing number. `failed` and `not measured` are those of the run."""
     reason: str | None = None
@@ -128,6 +127,11 @@ class Row:
     """Limits that the first process measured. The floor uses those of each process."""
     floor_s: float | None = None
     mark: str = ""
+    surroundings: str | None = None
+    """Value that the row shares with the row that it is compared with, such as the engine."""
+    caption: str = ""
+    """Explanation of a column that other rows lack."""
+    has_random_weights: bool = False
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
 
@@ -141,22 +145,9 @@ class Row:
         return self.is_baseline
 
     @property
-    def surroundings(self) -> str | None:
-        """Value that the row shares with the row that it is compared with, such as the engine."""
-        return None
-
-    @property
     def loss(self) -> float | None:
         """Cost beside time and memory, less is better; None if not measured."""
         return 0.0
-
-    @property
-    def caption(self) -> str:
-        return ""
-
-    @property
-    def has_random_weights(self) -> bool:
-        return False
 
     @property
     def variant_text(self) -> str:
@@ -172,7 +163,23 @@ class Row:
         )
 
     def values(self) -> dict[str, Any]:
-        return plain_row(self)
+        """Return the row for JSON: form, cell, and each metric with its interval in base units."""
+        return {
+            "workload": self.workload,
+            "variant": self.variant,
+            **self.form,
+            "device": self.device,
+            **{axis.name: self.cell[axis.name] if self.cell else None for axis in self.described.axes},
+            "status": self.status,
+            **metric_numbers(self, self.described.metrics),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "floor_s": self.floor_s,
+            **ratio_numbers(self),
+            "bound_by": self.bound_by,
+            "rounds": self.rounds,
+            "runs": self.runs,
+            "flags": list(self.flags),
+        }
 
     @property
     def ratio(self) -> Ratio | None:
@@ -280,25 +287,6 @@ class Limitable:
     how: str
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
-
-
-def plain_row(row: Row) -> dict[str, Any]:
-    return {
-        "workload": row.workload,
-        "variant": row.variant,
-        **row.form,
-        "device": row.device,
-        **{axis.name: row.cell[axis.name] if row.cell else None for axis in row.described.axes},
-        "status": row.status,
-        **metric_numbers(row, row.described.metrics),
-        "peak_memory_bytes": row.peak_memory_bytes,
-        "floor_s": row.floor_s,
-        **ratio_numbers(row),
-        "bound_by": row.bound_by,
-        "rounds": row.rounds,
-        "runs": row.runs,
-        "flags": list(row.flags),
-    }
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:

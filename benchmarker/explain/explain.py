@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
-from benchmarker.comparison.rows import CellKey
+from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.core.formatting import percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
 from benchmarker.explain.phases import rate_in_graph, unpacking
 from benchmarker.explain.values import (
+    Ceiling,
     Conversion,
-    Explanation,
     NotExplained,
     Phase,
     Proof,
+    ShareName,
+    Verdict,
     Waterfall,
     code,
     ms,
@@ -33,37 +35,35 @@ FASTER_PROFILED = 0.97
 SLOWER_PROFILED = 1.05
 
 
+@dataclass(frozen=True, kw_only=True)
+class Explanation(Case):
+    """Why one variant is as fast as it is in one cell."""
+
+    variant: str
+    unit: str
+    verdict: Verdict
+    proof: Proof
+    ceiling: Ceiling | None
+    """Rate of a graph engine, on a device whose kernels are launched by the host."""
+
+
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
     """Return why a variant is as fast as it is, from the first profile and the times of all records."""
     workload = workload_of(records[0].workload)
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
         return timed
-    phase = unpacking(timed.phase, timed.conversion)
-    fall = waterfall(
-        phase,
-        total_s=timed.total_s,
-        floor=timed.floor,
-        parts=timed.parts,
-        floors=timed.floors,
-        products=timed.products,
-    )
-    case = Case(timed, phase, fall, shares_of(fall, timed.floor))
+    timed = replace(timed, phase=unpacking(timed.phase, timed.conversion))
+    fall = waterfall(timed)
+    case = Case(**vars(timed), waterfall=fall, shares=shares_of(fall, timed.floor))
+    ceiling = rate_in_graph(timed.phase, timed.record.limits, units=timed.units) if timed.can_replay else None
     return Explanation(
+        **{**vars(case), "notes": (*timed.notes, *_notes(case, workload.unit))},
         variant=name,
-        form=dict(timed.form),
-        cell=timed.cell,
-        phase=phase,
-        waterfall=fall,
-        verdict=verdict_of(case, workload.unit),
-        proof=_proof(phase, timed.loaded, timed.conversion, replaces_linears=timed.replaces_linears),
-        shares=case.shares,
         unit=workload.unit,
-        conversion=timed.conversion,
-        mbu=timed.mbu,
-        ceiling=rate_in_graph(phase, timed.record.limits, units=timed.units) if timed.can_replay else None,
-        prefill=timed.before,
-        notes=(*timed.notes, *_notes(case, workload.unit)),
+        verdict=verdict_of(case, workload.unit),
+        proof=_proof(case),
+        ceiling=ceiling,
     )
 
 
@@ -90,7 +90,7 @@ def _notes(case: Case, unit: str) -> list[str]:
             f"the profiled kernels alone took {ms(phase.busy_s)}, longer than the {ms(fall.total_s)} of a whole {unit} "
             "without the profiler, which slowed them: their shares hold, how long the device waits is not known"
         )
-    if case.timed.floor is None:
+    if case.floor is None:
         notes.append("the bandwidth or the bytes were not measured: the least time of the products is not known")
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(kernel.name for kernel in phase.kernels if category(kernel.name) == "other")
@@ -115,15 +115,16 @@ FEW = 1 / 3
 five of seven products one."""
 
 
-def _proof(phase: Phase, load: LoadFacts | None, conversion: Conversion | None, *, replaces_linears: bool) -> Proof:
+def _proof(case: Case) -> Proof:
+    phase, load = case.phase, case.loaded
     lines = _loaded(load) if load else []
     products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
     if products:
         lines.append(f"matrix products by {', '.join(map(code, products[:SHOWN_KERNELS]))}")
     if load is None or not load.quantized_fraction:
         return Proof(tuple(lines))
-    warnings = [] if replaces_linears else _fallbacks(load)
-    if _multiplies_in_full(phase, load, conversion):
+    warnings = [] if case.replaces_linears else _fallbacks(load)
+    if _multiplies_in_full(phase, load, case.conversion):
         warnings.append(
             "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
             "others"
@@ -223,11 +224,25 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     }
 
 
+def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
+    return {
+        (explanation.variant, explanation.cell.context): explanation.verdict.bound
+        for explanation in explanations
+        if isinstance(explanation, Explanation) and explanation.cell is not None
+    }
+
+
+def part_names(explained: Sequence[Explanation]) -> list[str]:
+    waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
+    parts = [part for fall in waterfalls for part in fall.parts]
+    order = get_args(ShareName)
+    return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: order.index(part.share))))
+
+
 SMALLEST_PART = 0.02
 PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
-"""Verdicts without a significant difference."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,9 @@ generation divided by its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from benchmarker.comparison.rows import CellKey, Context
 from benchmarker.core import tables
 from benchmarker.profiling.categories import Category
 from benchmarker.profiling.profile_table import NAME_COLUMNS, shortened
@@ -53,7 +51,6 @@ class Phase:
     profiled_s: float | None
     not_listed_s: float = 0.0
     launches: float | None = None
-    """Launches per unit; None if not counted."""
 
     @property
     def kernel_s(self) -> float:
@@ -82,8 +79,6 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Floor:
-    """Shortest time of a unit's products."""
-
     seconds: float
     by: Literal["bytes", "flops"]
     fewer: float = 0.0
@@ -121,9 +116,6 @@ class Waterfall:
     """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
     slow_down: float | None
 
-    def of(self, *names: str) -> float:
-        return sum(part.seconds for part in self.parts if part.name in names)
-
 
 @dataclass(frozen=True)
 class Ceiling:
@@ -146,7 +138,6 @@ class Verdict:
 
     @property
     def bound(self) -> str:
-        """Return `host`, `bandwidth and small kernels`, `matrix products or host`."""
         *others, last = self.bounds
         return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
@@ -159,25 +150,6 @@ class Proof:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    variant: str
-    form: dict[str, str]
-    cell: CellKey | None
-    phase: Phase
-    waterfall: Waterfall
-    verdict: Verdict
-    proof: Proof
-    shares: tuple[Share, ...]
-    unit: str
-    conversion: Conversion | None
-    mbu: float | None
-    """Share of the measured bandwidth that a unit used."""
-    ceiling: Ceiling | None
-    prefill: str | None
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class NotExplained:
     variant: str
     why: str
@@ -185,23 +157,6 @@ class NotExplained:
     allows: str | None = None
     least_share: float | None = None
     """Share of the time that moving the bytes takes at the measured bandwidth; None if not measured."""
-
-
-def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
-    return {
-        (explanation.variant, explanation.cell.context): explanation.verdict.bound
-        for explanation in explanations
-        if isinstance(explanation, Explanation) and explanation.cell is not None
-    }
-
-
-def part_names(explained: Sequence[Explanation]) -> list[str]:
-    waterfalls = sorted((explanation.waterfall for explanation in explained), key=lambda fall: -len(fall.parts))
-    parts = [part for fall in waterfalls for part in fall.parts]
-    return list(dict.fromkeys(part.name for part in sorted(parts, key=lambda part: SHARE_NAMES.index(part.share))))
-
-
-SHARE_NAMES = get_args(ShareName)
 
 
 def ms(seconds: float) -> str:

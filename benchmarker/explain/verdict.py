@@ -71,7 +71,7 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 
 def verdict_of(case: Case, unit: str) -> Verdict:
     """Return the verdict; it names two bounds if the profiler may have slowed the kernels and changed the first."""
-    phase, floor, fall = case.phase, case.timed.floor, case.waterfall
+    phase, floor, fall = case.phase, case.floor, case.waterfall
     bounds = bounds_of_shares(case.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
         phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls
@@ -85,7 +85,7 @@ def verdict_of(case: Case, unit: str) -> Verdict:
     by_size = sorted(case.shares, key=lambda share: -share.seconds)
     words = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
     details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
-    advice = {**ADVICE, **case.timed.advice}
+    advice = {**ADVICE, **case.advice}
     sentences = dict.fromkeys(advice[bound](case) for bound in bounds)
     return Verdict(bounds, f"{words} of each {ms(fall.total_s)} {unit}{details}.", " ".join(sentences), is_unsure)
 
@@ -131,10 +131,10 @@ def gain_words(share: Share, how: str = "") -> str:
 
 
 def _detail(bound: Bound, case: Case) -> str:
-    conversion = case.timed.conversion
+    conversion = case.conversion
     if bound == "slow products":
         least, excess = case.part("floor"), case.part("excess")
-        limit = "bandwidth" if case.timed.floor and case.timed.floor.by == "bytes" else "matmul rate"
+        limit = "bandwidth" if case.floor and case.floor.by == "bytes" else "matmul rate"
         return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
     if bound == "dequantizing" and conversion:
         return (

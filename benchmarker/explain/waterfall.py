@@ -50,7 +50,7 @@ LABELS: Mapping[ShareName, str] = {
 UNEXPLAINED = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Timed:
     """Profiled work, with its time without the profiler."""
 
@@ -65,7 +65,8 @@ class Timed:
     units: int = 1
     """Units per step: the tokens of a batch."""
     notes: tuple[str, ...] = ()
-    before: str | None = None
+    prefill: str | None = None
+    """A sentence on the bottleneck of the work before the units."""
     form: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
@@ -80,17 +81,12 @@ class Timed:
     """True if a CUDA graph would remove the launches."""
 
 
-@dataclass(frozen=True)
-class Case:
-    timed: Timed
-    phase: Phase
-    """Phase in which a copy that converts each weight counts as unpacking."""
+@dataclass(frozen=True, kw_only=True)
+class Case(Timed):
+    """Input of a verdict. In its phase a copy that converts each weight counts as unpacking."""
+
     waterfall: Waterfall
     shares: tuple[Share, ...]
-
-    @property
-    def record(self) -> RunRecord:
-        return self.timed.record
 
     @property
     def device(self) -> str | None:
@@ -101,22 +97,15 @@ class Case:
         return sum(share.of_total for share in self.shares if share.name in names)
 
 
-def waterfall(
-    phase: Phase,
-    *,
-    total_s: float,
-    floor: Floor | None,
-    parts: Mapping[str, str] = PARTS,
-    floors: Mapping[str, str],
-    products: tuple[str, ...] = PRODUCTS,
-) -> Waterfall:
-    """Return the parts in their order, without empty ones. The arguments are the fields of `Timed`."""
+def waterfall(timed: Timed) -> Waterfall:
+    """Return the parts in their order, without empty ones."""
+    phase, total_s, floor = timed.phase, timed.total_s, timed.floor
     slowed = max(1.0, phase.busy_s / total_s)
     busy_s = phase.busy_s / slowed
     categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
-    products_s = sum(categories.pop(name, 0.0) for name in products)
+    products_s = sum(categories.pop(name, 0.0) for name in timed.products)
     between: dict[tuple[str, ShareName], float] = {}
-    for name, part in parts.items():
+    for name, part in timed.parts.items():
         key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
         between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
     between["other", "between"] = between.get(("other", "between"), 0.0) + sum(categories.values())
@@ -129,7 +118,7 @@ def waterfall(
         times["matrix products", "products"] = products_s
     else:
         # A small model's weights stay in the cache, and are read faster than from memory.
-        times[floors[floor.by], "floor"] = min(products_s, floor.seconds)
+        times[timed.floors[floor.by], "floor"] = min(products_s, floor.seconds)
         times["matrix products beyond that", "excess"] = max(0.0, products_s - floor.seconds)
     times |= {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
     times["not in the table", "not listed"] = phase.not_listed_s / slowed

@@ -12,7 +12,7 @@ from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Context, Results, keys_of, with_bound
 from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
-from benchmarker.explain.values import bounds_of
+from benchmarker.explain.explain import bounds_of
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory

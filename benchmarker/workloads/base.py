@@ -39,8 +39,6 @@ class Workload(Generic[JobT, RecordT, RowT]):
     """A kind of measurement, with everything that other packages need from it."""
 
     name: ClassVar[str]
-    question: ClassVar[str]
-    """Question of a user that the workload answers, in one sentence."""
     unit: ClassVar[str]
     """Unit of one repeat: `token`, `call`, `step`."""
     experiment: ClassVar[type[ExperimentBase]]
@@ -246,7 +244,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return *variant, *plain_header(records)
 
     def remarks(self, rows: Sequence[RowT], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        """Return sentences on all rows together; with `brief`, those that answer the workload's question."""
+        """Return sentences on all rows together; with `brief`, those for the first table."""
         return ()
 
     def caveats(

@@ -14,7 +14,7 @@ from typer.main import get_command
 from benchmarker.cli.app import app
 from benchmarker.core.tables import unmarked
 from benchmarker.explain import verdict as generic
-from benchmarker.explain.values import Explanation
+from benchmarker.explain.explain import Explanation
 from benchmarker.workloads.generation.reading import generation_advice as advice
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.explained import LIMITS, explained, kernel, run, split_profile

@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 from benchmarker.core.tables import unmarked
-from benchmarker.explain.explain import explain
+from benchmarker.explain.explain import Explanation, explain
 from benchmarker.explain.phases import timed_call
-from benchmarker.explain.values import Explanation, NotExplained
+from benchmarker.explain.values import NotExplained
 from benchmarker.explain.waterfall import Timed
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import CellBase, Demand, Kernel, Profile, RunRecord, SampleBase, VariantFacts

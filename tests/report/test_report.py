@@ -13,7 +13,7 @@ from benchmarker.comparison.ranking import front, ranking_of
 from benchmarker.core import tables
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.formatting import GIB
-from benchmarker.explain.values import Explanation
+from benchmarker.explain.explain import Explanation
 from benchmarker.explain.waterfall import GAPS, PARTS
 from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer

@@ -53,7 +53,6 @@ class NapRecord(RunRecord):
 
 class Sleeping(Workload):
     name = "sleeping"
-    question = "How well does a bed of this length sleep?"
     unit = "nap"
     experiment = ExperimentBase
     job = Job

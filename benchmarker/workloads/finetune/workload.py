@@ -105,7 +105,6 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     """One training step of a whole model."""
 
     name = "finetune"
-    question = "Full, LoRA or QLoRA, with which switches: what fits, how fast, and where does a step's time go?"
     unit = "step"
     experiment = FinetuneExperiment
     job = FinetuneJob

@@ -100,7 +100,6 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     """One call that generates new tokens after a prompt."""
 
     name = "generation"
-    question = "Which quantization of a model should I run, and in which engine?"
     unit = "token"
     experiment = Experiment
     job = GenerationJob

@@ -14,7 +14,7 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
-from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.operation.operation_workload import mode_text
 from benchmarker.workloads.operation.record import SeenKernel
 
 SHOWN_KERNELS = 3

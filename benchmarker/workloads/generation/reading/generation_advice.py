@@ -64,7 +64,7 @@ def _without_the_host(case: Case) -> str:
 
 
 def _fewer_bytes(case: Case) -> str:
-    if case.timed.floor is not None and case.timed.floor.fewer > 0:
+    if case.floor is not None and case.floor.fewer > 0:
         return f"Fewer bytes a token make it faster: {code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
     return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
 

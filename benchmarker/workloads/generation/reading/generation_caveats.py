@@ -35,8 +35,8 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
-    dummies = dict.fromkeys(row.variant for row in rows if row.dummy_weights)
-    which = "" if all(row.dummy_weights for row in rows) else f" in {names(dummies)}"
+    dummies = dict.fromkeys(row.variant for row in rows if row.has_random_weights)
+    which = "" if all(row.has_random_weights for row in rows) else f" in {names(dummies)}"
     sentence = (
         f"Random weights (load_format dummy){which}: time and memory are those of normally distributed weights; "
         "text and quality mean nothing."

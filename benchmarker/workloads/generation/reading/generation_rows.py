@@ -118,7 +118,7 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
         if place is None:
             continue
         places.append(place)
-        # The same tokens came before it, so that either engine's gap will do.
+        # Both engines read the same tokens before it, so that either gap is valid.
         gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
     known = [gap for gap in gaps if gap is not None]
     return FirstDifference(
@@ -154,7 +154,7 @@ class GenerationRow(Row):
     mbu: float | None = None
     """Share of the memory bandwidth that decoding used for its required reads."""
     fits_cache: bool = False
-    """Whether all bytes of a step fit in the device's last cache."""
+    """True if all bytes of a step fit in the device's last cache."""
     best_ratio: float | None = None
     """Largest possible speed-up: the ratio of the floors on the same limits."""
     share_of_best_ratio: float | None = None
@@ -176,27 +176,14 @@ class GenerationRow(Row):
     tokens_in_common: int | None = None
     """Number of leading tokens in common with the baseline."""
     energy: EnergyUse | None = None
-    dummy_weights: bool = False
 
     @property
     def is_plain(self) -> bool:
         return is_unquantized(self.weights, self.quantized_fraction)
 
     @property
-    def surroundings(self) -> str:
-        return self.engine
-
-    @property
     def loss(self) -> float | None:
         return self.kl_divergence
-
-    @property
-    def caption(self) -> str:
-        return ENERGY_CAPTION if self.energy else ""
-
-    @property
-    def has_random_weights(self) -> bool:
-        return self.dummy_weights
 
     @property
     def variant_text(self) -> str:
@@ -261,6 +248,7 @@ def generation_cell(record: GenerationRecord, key: CellKey | None) -> Generation
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:
+    energy = energy_use(good)
     loads = [record.load for record in records if record.load]
     engines = [record.engine for record in records if record.engine]
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
@@ -276,10 +264,12 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "setup_cold_s": _median([setup_s for cache, setup_s in setups if cache == "cold"]),
         "setup_warm_s": _median([setup_s for cache, setup_s in setups if cache == "warm"]),
         "kernels_per_token": _median(kernels),
-        "dummy_weights": any(record.model.load_format == "dummy" for record in records),
+        "surroundings": records[0].variant.engine,
+        "caption": ENERGY_CAPTION if energy else "",
+        "has_random_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),
         "step_divergence": newest_check(records),
-        "energy": energy_use(good),
+        "energy": energy,
         "mark": OWN_KERNELS if any(use.origin == "benchmarker" for e in engines for use in e.kernels_used) else "",
         "first_tokens": good[0][1].first_tokens if good else (),
         **(_limits(good) if good else {}),

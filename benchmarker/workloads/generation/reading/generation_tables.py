@@ -130,7 +130,7 @@ def quality_words(row: GenerationRow) -> str:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
     return (
         "quality not measured: random weights"
-        if row.dummy_weights
+        if row.has_random_weights
         else f"quality not measured: add {code('--quality quick')}"
     )
 

@@ -311,7 +311,7 @@ def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
         if row.tokens_in_common == row.tokens_compared
         else f"{plain_line(row.variant)} differs from token {row.tokens_in_common + 1} on"
         for row in rows
-        if row.tokens_in_common is not None and not row.is_baseline and not row.dummy_weights
+        if row.tokens_in_common is not None and not row.is_baseline and not row.has_random_weights
     ]
     if not places or baseline is None:
         return []

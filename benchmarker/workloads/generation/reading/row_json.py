@@ -53,7 +53,8 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         "energy_net_per_token_j": energy and energy.net_per_token_j,
         "energy_decode_per_token_j": energy and energy.decode_per_token_j,
         "energy_prefill_j": energy and energy.prefill_j,
-        **{name: getattr(row, name) for name in ("rounds", "runs", "dummy_weights")},
+        **{name: getattr(row, name) for name in ("rounds", "runs")},
+        "dummy_weights": row.has_random_weights,
         "flags": list(row.flags),
         **metric_numbers(row, (metric for metric in row.described.metrics if metric.name not in WITH_OWN_KEYS)),
     }

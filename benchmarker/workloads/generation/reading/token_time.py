@@ -97,7 +97,7 @@ def _from_profile(
         conversion=conversion_of(phase),
         mbu=row.mbu,
         notes=(*notes, *communication(profile, phase, total_s=total_s)),
-        before=_prefill(record, profile, row),
+        prefill=_prefill(record, profile, row),
     )
 
 
@@ -173,7 +173,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
         computing_s = demand.prefill_flops / limits.matmul_flops_per_s
         reading_s = demand.weight_bytes / limits.bytes_per_s
         floor = Floor(max(computing_s, reading_s), "flops" if computing_s > reading_s else "bytes")
-    fall = waterfall(phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
+    fall = waterfall(Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS))
     shares = shares_of(fall, floor)
     slowed = "; the profiled one took longer than that in its kernels alone" if fall.busy_share > SLOWED_FROM else ""
     by_size = sorted(shares, key=lambda share: -share.seconds)
