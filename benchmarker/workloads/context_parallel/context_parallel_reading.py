@@ -22,7 +22,7 @@ from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
-from benchmarker.workloads.context_parallel.splittings import most_of_ideal
+from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.context_parallel.workload import critical_trace, imbalance
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, timed_call
 from benchmarker.workloads.operation.operation_workload import mode_text

@@ -14,8 +14,11 @@ from benchmarker.workloads.context_parallel.spec import (
     ContextParallelExperiment,
     ContextParallelJob,
     ContextParallelPoint,
+    check_devices,
+    gpus_of,
+    splitting_of,
+    wrong_shape,
 )
-from benchmarker.workloads.context_parallel.splittings import check_devices, gpus_of, splitting_of, wrong_shape
 from benchmarker.workloads.operation.operation_workload import (
     BACKWARD,
     ERROR,

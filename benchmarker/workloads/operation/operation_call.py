@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
@@ -108,9 +109,9 @@ class CallInputs:
         }
         return CallInputs(named, None if self.gradient is None else function(self.gradient))
 
-    def shifted(self, positions: int) -> CallInputs:
-        """Return a copy with every tensor rolled: as random as new numbers, and made much faster."""
-        return self.mapped(lambda tensor: tensor.roll(positions))
+    def copies(self, count: int) -> list[CallInputs]:
+        """Return these inputs and copies with every tensor rolled: as random as new numbers, and made much faster."""
+        return [self, *(self.mapped(methodcaller("roll", number)) for number in range(1, count))]
 
     def overwrite(self, source: CallInputs) -> None:
         import torch
