@@ -34,7 +34,6 @@ from benchmarker.workloads.context_parallel.spec import (
     ContextParallelPoint,
     check_devices,
     devices_of,
-    gpus_of,
     shape_of,
     splitting_of,
     unsupported,
@@ -123,7 +122,7 @@ class ContextParallelBench(Bench):
         return ContextParallelCell(
             status="ok",
             **point._asdict(),
-            gpus=gpus_of(self._job.variant.variant, point.ranks),
+            gpus=self._splitting.gpus(point.ranks),
             demand=demand_of(shape, point.ranks, self._splitting),
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
@@ -137,7 +136,7 @@ class ContextParallelBench(Bench):
         if problem:
             raise UnsupportedError(problem)
         try:
-            check_devices(self._job.device, gpus_of(variant.variant, point.ranks))
+            check_devices(self._job.device, self._splitting.gpus(point.ranks))
         except DeviceError as error:
             raise UnsupportedError(str(error)) from error
         self._point = point
@@ -173,7 +172,7 @@ class ContextParallelBench(Bench):
         UnsupportedError if all ranks refuse alike, and RankError after ending all ranks."""
         point = self._point
         assert point is not None
-        count = 1 if self._splitting.is_alone else point.ranks
+        count = self._splitting.gpus(point.ranks)
         try:
             if self._own is None or self._count != count:
                 self._own = self._opened(count)
@@ -205,8 +204,8 @@ class ContextParallelBench(Bench):
     def _save_cell(self, error: RankError) -> None:
         assert self._point is not None
         status = "timeout" if error.kind == "timeout" else "crash"
-        failure = {"status": status, "error_kind": error.kind, "reason": str(error)}
-        cell = self.cell(self._point).model_copy(update=failure)
+        cell = self.cell(self._point)
+        cell = cell.model_copy(update={"status": status, "error_kind": error.kind, "reason": str(error)})
         self._session.keep(cells=(*self._session.record.cells, cell), **self.facts())
 
     def close(self) -> None:

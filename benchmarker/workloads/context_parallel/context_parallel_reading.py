@@ -94,12 +94,10 @@ MAX_DISAGREEMENT = 0.05
 
 
 def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    scaling = number_columns(
-        rows,
-        "scaling %",
-        lambda row: 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None,
-        lambda value: decimal(value, digits=3),
-    )
+    def scaling_percent(row: Row) -> float | None:
+        return 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None
+
+    scaling = number_columns(rows, "scaling %", scaling_percent, lambda value: decimal(value, digits=3))
     metrics = [rows[0].described.metric(name) for name in ("exposed", "exposed_trace")] if rows else []
     return [*latency_columns(rows), *scaling, *(column for metric in metrics for column in fact_columns(rows, metric))]
 

@@ -164,7 +164,7 @@ class RankWork:
         shape = shape_of(self._subject, seq_len, mode)
         plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
-        count = copies_needed(input_bytes(self._local(shape)), cache_bytes, kind=self._device.kind)
+        count = copies_needed(input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind)
         self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
         self._device.release()
         before = COUNT.sent_bytes
@@ -206,7 +206,11 @@ class RankWork:
         """Time that many calls of `forward` or `forward_backward` in a row after a barrier. Raises UnsupportedError if
         the exchange cannot be left out."""
         if kind not in self._steps:
-            operation = self._operation(kind)
+            plan, operation, copies = self.call
+            if kind == "alone":
+                operation = OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
+            elif kind == "single":
+                operation = open_single(replace(plan, shape=_local(plan.shape, self._ranks)))
 
             @contextmanager
             def after_barrier() -> Iterator[None]:
@@ -214,7 +218,7 @@ class RankWork:
                     self._barrier()
                     yield
 
-            self._steps[kind] = CallStep(Operation(operation.call, after_barrier), self.call.copies, self._device)
+            self._steps[kind] = CallStep(Operation(operation.call, after_barrier), copies, self._device)
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
@@ -235,8 +239,9 @@ class RankWork:
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
+                assert overlap is not None
                 kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-                works = tuple(WorkKind(kind=kind, **times._asdict()) for kind, times in kinds)
+                works = tuple(WorkKind(kind=kind, busy_s=took.busy_s, alone_s=took.alone_s) for kind, took in kinds)
                 trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
             elif self._ranks > 1:
                 trace = _trace_by_clock(run)
@@ -256,18 +261,13 @@ class RankWork:
             times.append((time.perf_counter_ns() - started_ns) / 1e9)
         return min(times)
 
-    def _local(self, shape: AttentionShape) -> AttentionShape:
-        return shape._replace(seq_len=shape.seq_len // self._ranks)
-
-    def _operation(self, kind: TimedKind) -> Operation:
-        plan = self.call.plan
-        if kind == "alone":
-            return OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
-        return self.call.operation if kind == "together" else open_single(replace(plan, shape=self._local(plan.shape)))
-
     def _barrier(self) -> None:
         if self._ranks > 1:
             barrier(self._device)
+
+
+def _local(shape: AttentionShape, ranks: int) -> AttentionShape:
+    return shape._replace(seq_len=shape.seq_len // ranks)
 
 
 def _trace_by_clock(call: Callable[[], object]) -> RankTrace:

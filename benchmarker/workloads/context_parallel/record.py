@@ -153,7 +153,7 @@ class ContextParallelRecord(RunRecord):
 
 def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> ContextParallelDemand:
     """Return the work of one call, given the shape of the full sequence: that of attention, divided by the GPUs."""
-    gpus = 1 if splitting.is_alone else ranks
+    gpus = splitting.gpus(ranks)
     total = attention_demand(shape)
     local = attention_demand(shape._replace(seq_len=max(1, shape.seq_len // ranks)))
     # During one block forward a rank of a ring sends keys and values; during one backward also gradients.

@@ -90,7 +90,7 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        return gpus_of(self.variant.variant, max(self.grid.ranks))
+        return splitting_of(self.variant.variant).gpus(max(self.grid.ranks))
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:
@@ -163,6 +163,9 @@ class Splitting:
     is_torchs: bool = False
     """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
 
+    def gpus(self, ranks: int) -> int:
+        return 1 if self.is_alone else ranks
+
 
 # `rank_work` opens them.
 VARIANTS: dict[str, Splitting] = {
@@ -182,10 +185,6 @@ def splitting_of(name: str) -> Splitting:
     if name not in VARIANTS:
         raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
     return VARIANTS[name]
-
-
-def gpus_of(name: str, ranks: int) -> int:
-    return 1 if splitting_of(name).is_alone else ranks
 
 
 def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:

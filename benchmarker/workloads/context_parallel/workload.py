@@ -15,7 +15,6 @@ from benchmarker.workloads.context_parallel.spec import (
     ContextParallelJob,
     ContextParallelPoint,
     check_devices,
-    gpus_of,
     splitting_of,
     wrong_shape,
 )
@@ -238,7 +237,7 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
         point: ContextParallelPoint,
         records: Sequence[ContextParallelRecord],  # noqa: ARG002
     ) -> dict[str, Any]:
-        return {**point._asdict(), "gpus": gpus_of(job.variant.variant, point.ranks)}
+        return {**point._asdict(), "gpus": splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}
