@@ -75,10 +75,7 @@ def input_bytes(shape: AttentionShape) -> int:
 
 
 def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> CallInputs:
-    """Return one copy, the same for every implementation on the same kind of device.
-
-    The numbers are normal, as in the benchmarks of the FlashAttention papers.
-    """
+    """Return normal numbers, as in the FlashAttention papers, equal for all implementations on one kind of device."""
     dtype = torch.float32 if shape.dtype == "tf32" else getattr(torch, shape.dtype)
     tensors = [tensor.to(dtype) for tensor in _random(shape, device, seed)]
     for tensor in tensors[:3]:
@@ -113,7 +110,7 @@ def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> Attent
     tensors = []
     for name, expected in exact.items():
         result = results[name] if name in ("dk", "dv") else results[name][:, :, rows]
-        error, math_error = relative_error(result, expected), relative_error(by_math[name], expected)
+        error, math_error = (relative_error(tensor, expected) for tensor in (result, by_math[name]))
         tensors.append(AttentionTensorError(tensor=name, error=error, math_error=math_error))
     return AttentionChecked(
         against="float64",

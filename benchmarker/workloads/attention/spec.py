@@ -112,13 +112,11 @@ class AttentionShape(NamedTuple):
 
 def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: LengthPoint) -> AttentionShape:
     return AttentionShape(
-        batch_size=point.batch_size,
-        seq_len=point.seq_len,
+        **point._asdict(),
         heads=subject.heads,
         kv_heads=subject.shared_heads,
         head_dim=subject.head_dim,
         causal=subject.causal,
         window=subject.window,
         dtype=variant.dtype or subject.dtype,
-        mode=point.mode,
     )

@@ -98,41 +98,29 @@ def send(plan: Plan, *tensors: Tensor) -> Pending:
     return Pending(dist.batch_isend_irecv(operations), arriving, leaving)
 
 
-def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
-    """Send slice i of the first dimension, [ranks, ...], to rank i; return the received slices in rank order."""
-    if not plan.is_exchanging or plan.ranks == 1:
-        return tensor
-    received = torch.empty_like(tensor)
-    COUNT.sent_bytes += tensor.nbytes * (plan.ranks - 1) // plan.ranks
-    with COUNT.waiting():
-        dist.all_to_all_single(received, tensor)
-    return received
+def redistribute(tensor: Tensor, plan: Plan, split: int, joined: int) -> Tensor:
+    """Split one dimension over the ranks by an all-to-all, and join the received slices along another.
 
-
-def to_heads(tensor: Tensor, plan: Plan) -> Tensor:
-    """Exchange [batch, heads, length / ranks, head_dim] for [batch, heads / ranks, length, head_dim]."""
-    slices = tensor.unflatten(1, (plan.ranks, -1)).transpose(0, 1).contiguous()
-    return all_to_all(slices, plan).permute(1, 2, 0, 3, 4).flatten(2, 3)
-
-
-def to_positions(tensor: Tensor, plan: Plan) -> Tensor:
-    """Reverse `to_heads`: exchange [batch, heads / ranks, length, head_dim] for [batch, heads, length / ranks, ..]."""
-    slices = tensor.unflatten(2, (plan.ranks, -1)).permute(2, 0, 1, 3, 4).contiguous()
-    return all_to_all(slices, plan).transpose(0, 1).flatten(1, 2)
+    From 1 to 2: exchange [batch, heads, length / ranks, head_dim] for [batch, heads / ranks, length, head_dim].
+    """
+    sent = received = tensor.unflatten(split, (plan.ranks, -1)).movedim(split, 0).contiguous()
+    if plan.is_exchanging and plan.ranks > 1:
+        received = torch.empty_like(sent)
+        COUNT.sent_bytes += sent.nbytes * (plan.ranks - 1) // plan.ranks
+        with COUNT.waiting():
+            dist.all_to_all_single(received, sent)
+    return received.movedim(0, joined).flatten(joined, joined + 1)
 
 
 class Redistribution(torch.autograd.Function):
-    """`to_heads`, or `to_positions`; each is the other's gradient."""
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, plan: Plan, split: int, joined: int) -> Tensor:
+        ctx.reverse = plan, joined, split
+        return redistribute(tensor, plan, split, joined)
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, plan: Plan, is_to_heads: bool) -> Tensor:
-        ctx.plan, ctx.is_to_heads = plan, is_to_heads
-        return to_heads(tensor, plan) if is_to_heads else to_positions(tensor, plan)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        reverse = to_positions if ctx.is_to_heads else to_heads
-        return reverse(gradients[0], ctx.plan), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return redistribute(gradients[0], *ctx.reverse), None, None, None
 
 
 def open_ulysses(plan: Plan) -> Operation:
@@ -141,8 +129,8 @@ def open_ulysses(plan: Plan) -> Operation:
     inner = open_single(replace(plan, shape=shape))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        tensors = [Redistribution.apply(tensor, plan, True) for tensor in (query, key, value)]
-        output: Tensor = Redistribution.apply(inner.call(*tensors), plan, False)
+        tensors = [Redistribution.apply(tensor, plan, 1, 2) for tensor in (query, key, value)]
+        output: Tensor = Redistribution.apply(inner.call(*tensors), plan, 2, 1)
         return output
 
     return Operation(attend, inner.around)

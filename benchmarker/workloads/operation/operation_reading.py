@@ -66,13 +66,8 @@ def timed_call(
     products: tuple[Category, ...] = CATEGORIES,
     advice: Mapping[Bound, Callable[[Case], str]] = CALL_ADVICE,
 ) -> Timed:
-    """Return the call for an explanation.
-
-    Args:
-        categories: Seconds of the profiled call by category of kernels.
-        busy_s: Seconds in which a kernel ran; by default the sum of the categories.
-        products: Categories of kernels to which the floor applies.
-    """
+    """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
+    which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
     kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",
