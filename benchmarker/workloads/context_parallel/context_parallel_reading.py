@@ -21,11 +21,10 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
-from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
+from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
-from benchmarker.workloads.context_parallel.workload import critical_trace, imbalance
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, timed_call
-from benchmarker.workloads.operation.operation_workload import mode_text
+from benchmarker.workloads.operation.spec import mode_text
 
 COMPUTE_CATEGORIES = tuple(
     category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")

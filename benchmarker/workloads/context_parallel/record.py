@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Literal
 
 from pydantic import Field
@@ -149,6 +150,19 @@ class ContextParallelRecord(RunRecord):
     @property
     def baseline_rank(self) -> tuple[bool, ...]:
         return (self.variant.variant == "single",)
+
+
+def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
+    """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
+    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
+
+
+def exposed_s(trace: RankTrace) -> float:
+    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
+
+
+def imbalance(cell: ContextParallelCell) -> float | None:
+    return max(cell.alone_s) / mean(cell.alone_s) if cell.alone_s else None
 
 
 def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> ContextParallelDemand:

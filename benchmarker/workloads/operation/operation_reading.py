@@ -14,8 +14,8 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
-from benchmarker.workloads.operation.operation_workload import mode_text
 from benchmarker.workloads.operation.record import SeenKernel
+from benchmarker.workloads.operation.spec import mode_text
 
 SHOWN_KERNELS = 3
 FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
