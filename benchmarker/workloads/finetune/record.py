@@ -18,7 +18,7 @@ from benchmarker.workloads.finetune.spec import (
     RecipeName,
     Train,
 )
-from benchmarker.workloads.training.record import StepMemory, TrainingSample
+from benchmarker.workloads.training.training_step import StepMemory, TrainingSample
 
 SWITCHES = ("base", "train", "checkpointing", "prepare", "optimizer", "attention")
 """Switches of a recipe, whatever it trains."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import Missing
 from benchmarker.schema.registry import Metric
-from benchmarker.workloads.mixers.mixer_variants import implementation_of
+from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
 from benchmarker.workloads.operation.operation_workload import (
@@ -85,8 +85,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     speed_axis = "million tokens per second"
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(
             self.job,
             flags={
