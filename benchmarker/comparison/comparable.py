@@ -144,13 +144,17 @@ def named_variants(
 
 def _label(identity: Identity, others: Sequence[Identity]) -> str:
     name, values, form = identity
-    own = [*(value or "unknown" for value in values), *form]
-    namesakes = [[*(value or "unknown" for value in other[1]), *other[2]] for other in others if other[0] == name]
+    parts = [*(value or "unknown" for value in values), *form]
+    namesakes = [
+        [*(value or "unknown" for value in other_values), *other_form]
+        for other_name, other_values, other_form in others
+        if other_name == name
+    ]
     positions: list[int] = []
-    for position in range(len(own)):
+    for position in range(len(parts)):
         if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
             positions.append(position)
-    return f"{name} ({', '.join(own[position] for position in positions)})" if positions else name
+    return f"{name} ({', '.join(parts[position] for position in positions)})" if positions else name
 
 
 def _distinct(namesakes: Sequence[Sequence[str]], positions: Sequence[int]) -> int:

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.registry import Axis
-from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord, RankTrace
+from benchmarker.workloads.context_parallel.record import (
+    ContextParallelCell,
+    ContextParallelRecord,
+    critical_trace,
+    exposed_s,
+    imbalance,
+)
 from benchmarker.workloads.context_parallel.spec import (
     ContextParallelExperiment,
     ContextParallelJob,
     ContextParallelPoint,
+    check_devices,
+    splitting_of,
+    wrong_shape,
 )
-from benchmarker.workloads.context_parallel.splittings import check_devices, gpus_of, splitting_of, wrong_shape
 from benchmarker.workloads.operation.operation_workload import (
     BACKWARD,
     ERROR,
@@ -68,19 +76,6 @@ def hidden(cell: ContextParallelCell) -> float | None:
         return None
     exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
     return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
-
-
-def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
-    """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
-    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
-
-
-def exposed_s(trace: RankTrace) -> float:
-    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
-
-
-def imbalance(cell: ContextParallelCell) -> float | None:
-    return max(cell.alone_s) / mean(cell.alone_s) if cell.alone_s else None
 
 
 def needed_bytes_per_s(cell: ContextParallelCell) -> float | None:
@@ -235,7 +230,7 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
         point: ContextParallelPoint,
         records: Sequence[ContextParallelRecord],  # noqa: ARG002
     ) -> dict[str, Any]:
-        return {**point._asdict(), "gpus": gpus_of(job.variant.variant, point.ranks)}
+        return {**point._asdict(), "gpus": splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}

@@ -12,16 +12,13 @@ from benchmarker.schema.options import Option
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell, OperationSample
+from benchmarker.workloads.operation.spec import mode_text
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
 SEED_FLAG = {"subject.seed": "--input-seed"}
 """A sweep has a `--seed` of its own."""
-
-
-def mode_text(mode: str) -> str:
-    return mode.replace("_", " " if mode == "training_step" else " + ")
 
 
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
