@@ -6,6 +6,7 @@ float32, as in llama.cpp's converter; matrices become float16, which rounds the 
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import INDEX, SINGLE, check_weights, read_config
-from benchmarker.core.errors import MissingLibraryError, ModelError, installed_version, read_problem
+from benchmarker.core.errors import MissingLibraryError, ModelError, first_line, installed_version, read_problem
 
 if TYPE_CHECKING:
     import numpy
@@ -41,8 +42,6 @@ BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error
 
 @dataclass(frozen=True)
 class GgufFacts:
-    """Content of a GGUF file."""
-
     architecture: str
     parameters: int
     bytes_by_type: dict[str, int]  # Bytes of the tensors by type: `{"Q8_0": 1_000, "F32": 20}`.
@@ -88,7 +87,7 @@ def gguf_facts(path: Path) -> GgufFacts:
     except BROKEN as error:
         raise ModelError(
             f"{path}: a damaged GGUF file, or one that was not copied whole; get or make it again "
-            f"({_first_line(error)})"
+            f"({first_line(error)[:100]})"
         ) from error
     if architecture not in gguf.MODEL_ARCH_NAMES.values():
         raise ModelError(f"{path}: a GGUF file of the architecture '{architecture}', which llama.cpp does not support")
@@ -141,6 +140,7 @@ def write_gguf(folder: Path, target: Path) -> None:
     """Write the checkpoint in a folder as a GGUF file with float16 matrices, one tensor in memory at a time."""
     require_gguf()
     import gguf
+    import numpy
 
     config = read_config(folder)
     check_writable(folder, config)
@@ -150,13 +150,13 @@ def write_gguf(folder: Path, target: Path) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
     for name, shape in tensor_shapes(folder):
         kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
-        count = _product(shape)
-        writer.add_tensor_info(_gguf_name(names, name, folder), shape, _dtype(kind), count * itemsize)
+        size_bytes = math.prod(shape) * itemsize
+        writer.add_tensor_info(_gguf_name(names, name, folder), shape, numpy.dtype(kind), size_bytes)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, values in _values(folder):
-        if not _is_finite(values):
+        if not numpy.isfinite(values).all():
             raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so it cannot be written as F16")
         writer.write_tensor_data(values)
     writer.close()
@@ -206,15 +206,11 @@ def _gguf_name(names: Any, name: str, folder: Path) -> str:
     return str(translated)
 
 
-def _files(folder: Path) -> list[Path]:
-    return [folder / SINGLE] if not (folder / INDEX).exists() else sorted(folder.glob("*.safetensors"))
-
-
 def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
     from safetensors import safe_open
 
     tied = read_config(folder).get("tie_word_embeddings", False)
-    for path in _files(folder):
+    for path in sorted(folder.glob("*.safetensors")) if (folder / INDEX).exists() else [folder / SINGLE]:
         with safe_open(path, framework="pt") as file:
             for name in sorted(file.keys()):
                 if not (tied and name == "lm_head.weight"):
@@ -231,27 +227,3 @@ def _values(folder: Path) -> Iterator[tuple[str, NDArray[numpy.floating[Any]]]]:
     for file, name in _tensor_names(folder):
         tensor = file.get_tensor(name)
         yield name, (tensor.half() if tensor.dim() > 1 else tensor.float()).numpy()
-
-
-def _dtype(name: str) -> Any:
-    import numpy
-
-    return numpy.dtype(name)
-
-
-def _is_finite(values: NDArray[numpy.floating[Any]]) -> bool:
-    import numpy
-
-    return bool(numpy.isfinite(values).all())
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:100] if lines else type(error).__name__

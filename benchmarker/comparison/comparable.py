@@ -24,7 +24,6 @@ SHOWN_DIFFERENCES = 4
 EITHER_CARD = ("device.index:", "device.uuid:")
 """Fields that differ between two GPUs of one kind. They are in no cell's key."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
-"""Fields of a record's procedure that are in a cell's key."""
 INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
@@ -93,7 +92,6 @@ def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
 
 
 def _keyed_differences(first: RunRecord, second: RunRecord) -> str:
-    """Return the fields in which two records differ, of those that decide a cell's key."""
     changes = [
         change
         for name in (*workload_of(first.workload).subject_fields, "variant", "environment")
@@ -145,15 +143,18 @@ def named_variants(
 
 
 def _label(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the name; if several identities share it, followed by the values that distinguish them."""
     name, values, form = identity
-    own = [*(value or "unknown" for value in values), *form]
-    namesakes = [[*(value or "unknown" for value in other[1]), *other[2]] for other in others if other[0] == name]
+    parts = [*(value or "unknown" for value in values), *form]
+    namesakes = [
+        [*(value or "unknown" for value in other_values), *other_form]
+        for other_name, other_values, other_form in others
+        if other_name == name
+    ]
     positions: list[int] = []
-    for position in range(len(own)):
+    for position in range(len(parts)):
         if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
             positions.append(position)
-    return f"{name} ({', '.join(own[position] for position in positions)})" if positions else name
+    return f"{name} ({', '.join(parts[position] for position in positions)})" if positions else name
 
 
 def _distinct(namesakes: Sequence[Sequence[str]], positions: Sequence[int]) -> int:

@@ -38,8 +38,6 @@ UNTESTED = (None, "not tested")
 
 @dataclass(frozen=True)
 class Change:
-    """One variant in one cell, before and after."""
-
     variant: str
     cell: CellKey | None
     before: Row
@@ -59,7 +57,6 @@ class Gate:
     """The limit as a part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
-    """Differences between the two sides, such as `torch: 2.11.0 before, 2.12.0 after`."""
 
     @property
     def is_failed(self) -> bool:

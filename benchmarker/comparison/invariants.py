@@ -38,7 +38,6 @@ class Check:
 
 
 def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
-    """Return the check that two values are equal within the tolerance."""
     if isinstance(stated, int | float) and isinstance(recomputed, int | float):
         holds = math.isclose(stated, recomputed, rel_tol=TOLERANCE, abs_tol=1e-15)
     else:

@@ -26,7 +26,6 @@ class Rival:
 class Ranking:
     cell: CellKey | None
     rows: tuple[Row, ...]
-    """The fastest first. Rows without a number are last."""
     named: Row | None
     """The row of `Results.named`, with which the answer compares the leader."""
     leader: Row | None = None

@@ -127,8 +127,8 @@ class Recommendation:
     @property
     def nearest(self) -> Candidate | None:
         """Candidate that breaks its limits by the smallest share."""
-        known = [(candidate.excess, candidate) for candidate in self.candidates if candidate.excess is not None]
-        return min(known, key=lambda pair: pair[0])[1] if known else None
+        excesses = [(candidate.excess, candidate) for candidate in self.candidates if candidate.excess is not None]
+        return min(excesses, key=lambda pair: pair[0])[1] if excesses else None
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
@@ -153,7 +153,7 @@ def recommend(results: Results, budget: str) -> Recommendation:
         if all(candidate.checks[index].fit == "unknown" for candidate in candidates)
     )
     fitting = [candidate.row for candidate in candidates if candidate.fits and not unmeasured]
-    ranking = ranking_of(results, among=lambda row: any(row is other for other in fitting))
+    ranking = ranking_of(results, among=lambda row: any(row is candidate for candidate in fitting))
     return Recommendation(budget, candidates, unmeasured, ranking)
 
 

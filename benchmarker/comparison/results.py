@@ -89,7 +89,6 @@ def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
 
 
 def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Row:
-    """Return the row of one variant and cell from all records of the variant, one per process."""
     cells = [(record, cell) for record in records if (cell := cell_of(record, key))]
     first = records[0]
     void = type(first).why_void(records)

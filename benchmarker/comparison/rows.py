@@ -95,7 +95,6 @@ class Row:
     """Variants of one family share a colour if there are more variants than colours."""
     device: str
     cell: CellKey | None
-    """None if the run failed before its cells were known."""
     status: str
     """Status of the cell: ok, or the reason for a missing number. `failed` and `not measured` are those of the run."""
     reason: str | None = None
@@ -164,7 +163,23 @@ class Row:
         )
 
     def values(self) -> dict[str, Any]:
-        return plain_row(self)
+        """Return the row for JSON: form, cell, and each metric with its interval in base units."""
+        return {
+            "workload": self.workload,
+            "variant": self.variant,
+            **self.form,
+            "device": self.device,
+            **{axis.name: self.cell[axis.name] if self.cell else None for axis in self.described.axes},
+            "status": self.status,
+            **metric_numbers(self, self.described.metrics),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "floor_s": self.floor_s,
+            **ratio_numbers(self),
+            "bound_by": self.bound_by,
+            "rounds": self.rounds,
+            "runs": self.runs,
+            "flags": list(self.flags),
+        }
 
     @property
     def ratio(self) -> Ratio | None:
@@ -272,25 +287,6 @@ class Limitable:
     how: str
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
-
-
-def plain_row(row: Row) -> dict[str, Any]:
-    return {
-        "workload": row.workload,
-        "variant": row.variant,
-        **row.form,
-        "device": row.device,
-        **{axis.name: row.cell[axis.name] if row.cell else None for axis in row.described.axes},
-        "status": row.status,
-        **metric_numbers(row, row.described.metrics),
-        "peak_memory_bytes": row.peak_memory_bytes,
-        "floor_s": row.floor_s,
-        **ratio_numbers(row),
-        "bound_by": row.bound_by,
-        "rounds": row.rounds,
-        "runs": row.runs,
-        "flags": list(row.flags),
-    }
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:

@@ -69,12 +69,12 @@ def _speed_ups(
             ratio = _ratio(reference.latency_by_round, row.latency_by_round, is_paired=is_paired)
         if ratio:
             compared[index] = reference, ratio
-    found: list[SpeedUp | None] = [None] * len(rows)
+    speed_ups: list[SpeedUp | None] = [None] * len(rows)
     tested = verdicts([ratio for _, ratio in compared.values()])
     for (index, (reference, ratio)), verdict in zip(compared.items(), tested, strict=True):
         outlier = outlier_round(reference, rows[index]) if is_wide(ratio) else None
-        found[index] = SpeedUp(reference.variant, ratio, verdict, outlier)
-    return found
+        speed_ups[index] = SpeedUp(reference.variant, ratio, verdict, outlier)
+    return speed_ups
 
 
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
@@ -109,9 +109,13 @@ def with_speed_ups(
     )
     return tuple(
         replace(
-            row, is_reference=references.get(row.variant) == row.variant, speed_up=own, against_named=other, call=call
+            row,
+            is_reference=references.get(row.variant) == row.variant,
+            speed_up=speed_up,
+            against_named=against_named,
+            call=call,
         )
-        for row, own, other, call in zip(rows, *by_kind, strict=True)
+        for row, speed_up, against_named, call in zip(rows, *by_kind, strict=True)
     )
 
 

@@ -1,8 +1,8 @@
 """Tables and sentences as typed values, and their rendering in markdown and in a terminal.
 
 A sentence is a string in which `bold` and `code` mark spans by private-use characters. A table cell is a plain string,
-or a `Text` if it contains marked spans. Nothing is escaped until a renderer knows its output: markdown here, a terminal
-below, HTML in `report.html.page`.
+or a `Text` if it contains marked spans. Only a renderer escapes text: the markdown and
+terminal renderers below, and HTML in `report.html.page`.
 
 Names come from files that someone else may have written. Every renderer makes them inert: a pipe would shift later
 columns, a newline would end the table, an escape code would move the cursor, and a bidirectional control would reverse

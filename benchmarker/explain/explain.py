@@ -243,7 +243,6 @@ SMALLEST_PART = 0.02
 PRODUCT_SHARES = ("floor", "excess", "products")
 _WORDS = {"other": "other kernels", "not in the table": "kernels not in the tables"}
 UNSURE = ("same", "inconclusive", "not tested")
-"""Verdicts without a significant difference."""
 
 
 @dataclass(frozen=True)

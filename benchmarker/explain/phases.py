@@ -158,7 +158,6 @@ def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
 
 
 def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
-    """Return the profiled repeat as one call of the last measured cell, which is the profiled one."""
     profiled = next((record for record in records if record.profile and record.last_good is not None), None)
     if profiled is None or profiled.profile is None or profiled.last_good is None:
         return NotExplained(name, why_no_profile(records))

@@ -51,7 +51,6 @@ class Phase:
     profiled_s: float | None
     not_listed_s: float = 0.0
     launches: float | None = None
-    """Launches per unit; None if not counted."""
 
     @property
     def kernel_s(self) -> float:
@@ -80,8 +79,6 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Floor:
-    """Shortest time of a unit's products."""
-
     seconds: float
     by: Literal["bytes", "flops"]
     fewer: float = 0.0
@@ -141,7 +138,6 @@ class Verdict:
 
     @property
     def bound(self) -> str:
-        """Return `host`, `bandwidth and small kernels`, `matrix products or host`."""
         *others, last = self.bounds
         return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 

@@ -123,7 +123,7 @@ def environment(device: Device) -> Environment:
         packages=versions | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
         governor=governor(),
-        commit=commit_of(Path(__file__).parent),
+        commit=commit_of(Path(__file__).parents[1]),
     )
 
 

@@ -70,7 +70,6 @@ def profile_step(
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    """Count the kernels, copies and fills of some work, with the profiler. Raises BenchmarkerError."""
     kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 

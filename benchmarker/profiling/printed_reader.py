@@ -255,12 +255,12 @@ def _row(
 def _finished(printed: _PrintedTable, prefix: Prefix, title: str | None) -> ProfilerTable:
     names = [match[1] for column in printed.columns if (match := re.match(r"(?:Self )?(\w+)(?: total)?$", column.name))]
     device = next((name for name in names if name not in ("CPU", "Calls")), None)
-    printed = next((name for name in printed.totals if name != "CPU"), None)
+    total_device = next((name for name in printed.totals if name != "CPU"), None)
     rows = [_table_row(cells, device) for _, cells in printed.rows]
     own = f"Self {device or 'CPU'}"
     if own not in (column.name for column in printed.columns):
         rows = _innermost(rows, on_device=device is not None)
-    device_s = printed.totals.get(printed or "") if device else None
+    device_s = printed.totals.get(total_device or "") if device else None
     total_s = device_s if device else printed.totals.get("CPU")
     is_printed = total_s is not None
     if total_s is None:
@@ -273,7 +273,7 @@ def _finished(printed: _PrintedTable, prefix: Prefix, title: str | None) -> Prof
             line=printed.line,
             rank=prefix.rank,
             process=prefix.process,
-            device=printed if device and printed else device,
+            device=total_device if device and total_device else device,
             rows=tuple(rows),
             cpu_s=printed.totals.get("CPU") if device else total_s,
             device_s=total_s if device else None,

@@ -12,6 +12,7 @@ from benchmarker.comparison.results import results_of_records
 from benchmarker.core.stats import Estimate
 from benchmarker.schema.record import Energy, EnergyWindow
 from benchmarker.schema.record_io import collect, parse_json
+from benchmarker.workloads.generation.reading import generation_rows
 from tests.oracles import attention, context_parallel, finetune, generation, mixers
 from tests.records import cell, record, save
 
@@ -84,9 +85,8 @@ def counted(tmp_path: Path) -> Path:
 
 def test_a_mistake_in_our_joules_is_found(counted, monkeypatch):
     assert differing(counted) == []
-    monkeypatch.setattr(
-        "benchmarker.workloads.generation.reading.generation_rows._tokens", lambda one: 7 * one.new_tokens
-    )
+    right = generation_rows._per_generation
+    monkeypatch.setattr(generation_rows, "_per_generation", lambda windows: (7 * right(windows)[0], right(windows)[1]))
     assert "energy_per_token_j" in differing(counted)
 
 

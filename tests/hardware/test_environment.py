@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -91,6 +92,13 @@ def test_commit_of_a_clean_a_changed_and_an_installed_package(tmp_path):
     assert commit_of(package) == clean
     (package / "b.py").write_text("2")
     assert commit_of(package) == f"{clean}+changes"
+
+
+def test_the_environment_of_a_run_has_the_commit_of_this_checkout():
+    checkout = Path(__file__).parents[2]
+    commit = commit_of(checkout / "benchmarker")
+    assert environment(CpuDevice()).commit == commit
+    assert (commit is not None) == (checkout / ".git").exists()
 
 
 def test_without_git_there_is_no_commit(tmp_path, monkeypatch):

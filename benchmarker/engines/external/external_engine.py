@@ -219,14 +219,8 @@ class ExternalSource(TokenSource):
 
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "log_probabilities.f32")
-            answer = self._driver.request(
-                "score",
-                limit_s=self._limit_s,
-                ids=list(ids),
-                output=str(output),
-                together=together,
-                rows_from=rows_from,
-            )
+            arguments: dict[str, Any] = {"ids": list(ids), "together": together, "rows_from": rows_from}
+            answer = self._driver.request("score", limit_s=self._limit_s, output=str(output), **arguments)
             if answer["path"] == "decode":
                 values = numpy.fromfile(output, dtype=numpy.float32)
                 rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]

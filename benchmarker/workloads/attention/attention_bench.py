@@ -13,7 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.workloads.attention.attention_variants import (
@@ -36,12 +42,7 @@ from benchmarker.workloads.attention.spec import (
     AttentionVariant,
     shape_of,
 )
-from benchmarker.workloads.operation.operation_bench import (
-    MatmulPrecision,
-    OperationBench,
-    ReadyCall,
-    measured_limits,
-)
+from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.operation_call import (
     CallInputs,
     Results,
@@ -56,9 +57,6 @@ from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
     from benchmarker.hardware.device import Device
 
 TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
@@ -69,22 +67,16 @@ SAMPLED_ROWS = 64
 CHUNK_BYTES = 2**28
 """Bytes of float64 scores that the reference holds at once."""
 
-Attend = Callable[["Tensor", "Tensor", "Tensor", "Tensor | None"], "Tensor"]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def input_bytes(shape: AttentionShape) -> int:
-    row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
-    return row * (shape.heads * (1 + shape.is_backward) + 2 * shape.kv_heads)
+    return shape.row_bytes * (shape.heads * (1 + shape.is_backward) + 2 * shape.kv_heads)
 
 
 def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> CallInputs:
-    """Return one copy, the same for every implementation on the same kind of device.
-
-    The numbers are normal, as in the benchmarks of the FlashAttention papers.
-    """
-    import torch
-
-    dtype: torch.dtype = getattr(torch, shape.torch_dtype)
+    """Return normal numbers, as in the FlashAttention papers, equal for all implementations on one kind of device."""
+    dtype = torch.float32 if shape.dtype == "tf32" else getattr(torch, shape.dtype)
     tensors = [tensor.to(dtype) for tensor in _random(shape, device, seed)]
     for tensor in tensors[:3]:
         tensor.requires_grad_(shape.is_backward)
@@ -96,8 +88,6 @@ def inputs_sha256(shape: AttentionShape, device: str, *, seed: int) -> str:
 
 
 def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
-    import torch
-
     generator = torch.Generator(device=device).manual_seed(seed)
     for heads in (shape.heads, shape.kv_heads, shape.kv_heads, *[shape.heads] * shape.is_backward):
         yield torch.randn(shape.batch_size, heads, shape.seq_len, shape.head_dim, generator=generator, device=device)
@@ -113,8 +103,6 @@ def rows_of(seq_len: int) -> list[int]:
 
 def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> AttentionChecked:
     """Compare one call's full results with float64. Raises WrongResultError if a number is not finite."""
-    import torch
-
     check_finite(results)
     rows = rows_of(shape.seq_len)
     exact = reference(inputs, shape, rows, torch.float64, by_formula)
@@ -122,7 +110,7 @@ def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> Attent
     tensors = []
     for name, expected in exact.items():
         result = results[name] if name in ("dk", "dv") else results[name][:, :, rows]
-        error, math_error = relative_error(result, expected), relative_error(by_math[name], expected)
+        error, math_error = (relative_error(tensor, expected) for tensor in (result, by_math[name]))
         tensors.append(AttentionTensorError(tensor=name, error=error, math_error=math_error))
     return AttentionChecked(
         against="float64",
@@ -147,8 +135,6 @@ def reference(
     inputs: CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
 ) -> Results:
     """Return those rows of the output, and with a backward pass of dq; dk and dv too if the rows are all rows."""
-    import torch
-
     group_size = shape.heads // shape.kv_heads
     groups = shape.batch_size * shape.kv_heads
     # Queries [groups, group_size, rows, head_dim]; keys and values [groups, 1, length, head_dim].
@@ -157,7 +143,10 @@ def reference(
     key, value = (tensor.reshape(groups, 1, shape.seq_len, shape.head_dim) for tensor in (key, value))
     gradient = None if inputs.gradient is None else inputs.gradient[:, :, rows].reshape(query.shape)
     chunk = max(1, CHUNK_BYTES // (group_size * len(rows) * shape.seq_len * 8))
-    allowed = _allowed(shape, rows, query.device)
+    allowed: Tensor | None = None
+    if shape.causal:
+        distance = torch.tensor(rows, device=query.device)[:, None] - torch.arange(shape.seq_len, device=query.device)
+        allowed = (distance >= 0) & (distance < (shape.window or shape.seq_len))
     chunks: list[list[Tensor]] = []
     for start in range(0, groups, chunk):
         part = slice(start, start + chunk)
@@ -174,15 +163,6 @@ def reference(
     }
 
 
-def _allowed(shape: AttentionShape, rows: list[int], device: torch.device) -> Tensor | None:
-    import torch
-
-    if not shape.causal:
-        return None
-    distance = torch.tensor(rows, device=device)[:, None] - torch.arange(shape.seq_len, device=device)
-    return (distance >= 0) & (distance < (shape.window or shape.seq_len))
-
-
 def by_formula(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if allowed is not None:
@@ -191,9 +171,6 @@ def by_formula(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None
 
 
 def _by_math(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.nn.functional import scaled_dot_product_attention
-
     key, value = (tensor.expand(-1, query.shape[1], -1, -1) for tensor in (key, value))
     with sdpa_kernel(SDPBackend.MATH):
         return scaled_dot_product_attention(query, key, value, attn_mask=allowed)
@@ -210,9 +187,7 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         cache_bytes: int | None = None,
     ) -> None:
         super().__init__(implementation_of(variant.variant), device, cache_bytes=cache_bytes)
-        self._subject = subject
-        self._variant = variant
-        self._precision = precision
+        self._subject, self._variant, self._precision = subject, variant, precision
 
     def facts(self) -> Mapping[str, Any]:
         precision = None if self.device.kind == "cpu" else self._precision
@@ -231,15 +206,12 @@ class AttentionBench(OperationBench[AttentionImplementation]):
     def copies(self, point: LengthPoint) -> list[CallInputs]:
         shape = self.shape(point)
         first = make_inputs(shape, self.device.torch_name, seed=self._subject.seed)
-        count = copies_needed(input_bytes(shape), self.cache_bytes, kind=self.device.kind)
-        return [first, *(first.shifted(positions) for positions in range(1, count))]
+        return first.copies(copies_needed(input_bytes(shape), self.cache_bytes, kind=self.device.kind))
 
     def checked(self, ready: ReadyCall) -> AttentionChecked:
-        first, seed = ready.copies[0], self._subject.seed + 1
-        results = fresh_results(
-            ready.operation, first, lambda: make_inputs(ready.shape, self.device.torch_name, seed=seed)
-        )
-        checked = check(results, first, ready.shape)
+        first = ready.copies[0]
+        fresh = partial(make_inputs, ready.shape, self.device.torch_name, seed=self._subject.seed + 1)
+        checked = check(fresh_results(ready.operation, first, fresh), first, ready.shape)
         if problem := wrong(checked):
             raise WrongResultError(problem)
         return checked

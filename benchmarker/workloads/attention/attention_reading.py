@@ -124,14 +124,11 @@ def growth(times: Times) -> Growth | None:
 
     if len(times) < MIN_LENGTHS:
         return None
-    best = min(
-        (
-            minimize_scalar(lambda exponent: _fit(times, exponent)[2], bounds=bounds, method="bounded")
-            for bounds in ((0.05, 1.0), (1.0, 2.0), (2.0, 4.0))
-        ),
-        key=lambda result: float(result.fun),
-    )
-    exponent = float(best.x)
+    fits = [
+        minimize_scalar(lambda exponent: _fit(times, exponent)[2], bounds=bounds, method="bounded")
+        for bounds in ((0.05, 1.0), (1.0, 2.0), (2.0, 4.0))
+    ]
+    exponent = float(min(fits, key=lambda fit: float(fit.fun)).x)
     fixed_s, factor_s, _ = _fit(times, exponent)
     worst = max(abs(fixed_s + factor_s * length**exponent - time_s) / time_s for length, time_s in times)
     return Growth(fixed_s, factor_s, exponent, len(times), worst)
@@ -151,8 +148,13 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
     series = length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
+    grown = []
     # A batch that shrinks with the length would hide the growth.
-    grown = [sentence for line in series if line.has_one_batch_size for sentence in _grown(line, rows)]
+    for line in (line for line in series if line.has_one_batch_size):
+        for name, measured in _variants(line, rows):
+            times = [(_length(row), row.latency.value) for row in measured if row.latency]
+            fitted = f"; {fit}" if (fit := growth(times)) else ""
+            grown.append(f"{line.label}: the time of {plain_line(name)} grows as {exponents_text(times)}{fitted}")
     return [f"{sentence}." for sentence in (*faster, *grown)]
 
 
@@ -194,14 +196,6 @@ def always_text(baseline: str, ratios: Ratios) -> str | None:
     lengths = [length for length, _ in ratios]
     span = f"from {min(lengths):,} to {max(lengths):,}"
     return f"{verdict_text(is_faster=is_faster)} than {plain_line(baseline)} at all measured lengths, {span}"
-
-
-def _grown(line: LengthSeries, rows: Sequence[Row]) -> Iterator[str]:
-    for name, measured in _variants(line, rows):
-        times = [(_length(row), row.latency.value) for row in measured if row.latency]
-        fit = growth(times)
-        fitted = f"; {fit}" if fit else ""
-        yield f"{line.label}: the time of {plain_line(name)} grows as {exponents_text(times)}{fitted}"
 
 
 def exponents_text(times: Times) -> str:

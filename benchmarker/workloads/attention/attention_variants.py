@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -86,14 +87,12 @@ def _sdpa_call(shape: AttentionShape, device: str) -> Callable[[Tensor, Tensor, 
 
     masked = _masked_pairs(shape, device) if shape.window is not None else None
     allowed = None if masked is None else ~masked
-    is_causal, is_grouped = shape.causal and allowed is None, shape.heads != shape.kv_heads
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, is_causal=is_causal, enable_gqa=is_grouped
-        )
-
-    return attend
+    return partial(
+        scaled_dot_product_attention,
+        attn_mask=allowed,
+        is_causal=shape.causal and allowed is None,
+        enable_gqa=shape.heads != shape.kv_heads,
+    )
 
 
 def open_flash_library(version: str) -> Open:
@@ -124,20 +123,14 @@ def open_flex(shape: AttentionShape, device: str) -> Operation:
     # Dynamo limits the compilations of one function to eight shapes, and runs it uncompiled after that.
     torch.compiler.reset()
     compiled = torch.compile(flex_attention, dynamic=False)
-    is_grouped, window = shape.heads != shape.kv_heads, shape.window or shape.seq_len
+    window = shape.window or shape.seq_len
 
     def is_allowed(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (query - key < window)
 
-    blocks = (
-        create_block_mask(is_allowed, None, None, shape.seq_len, shape.seq_len, device=device) if shape.causal else None
-    )
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        output: Tensor = compiled(query, key, value, block_mask=blocks, enable_gqa=is_grouped)
-        return output
-
-    return Operation(attend)
+    length = shape.seq_len
+    blocks = create_block_mask(is_allowed, None, None, length, length, device=device) if shape.causal else None
+    return Operation(partial(compiled, block_mask=blocks, enable_gqa=shape.heads != shape.kv_heads))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,9 +204,7 @@ def implementation_of(name: str) -> AttentionImplementation:
     if name in VARIANTS:
         return VARIANTS[name]
     if _is_import_path(name):
-        return AttentionImplementation(
-            open=lambda shape, device: Operation(_user_call(name, shape)), kernels=ANY_KERNEL
-        )
+        return AttentionImplementation(open=lambda shape, _: Operation(_user_call(name, shape)), kernels=ANY_KERNEL)
     raise SpecError(f"no attention variant '{name}'{did_you_mean(name, VARIANTS)}; your own is module:function")
 
 
@@ -253,21 +244,16 @@ def _search_current_folder() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-def _import_function(path: str) -> Callable[..., Any]:
+def _user_call(path: str, shape: AttentionShape) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     _search_current_folder()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise SpecError(f"variant {path}: cannot import {module_name}: {first_line(error)}") from error
-    function: Callable[..., Any] | None = getattr(module, name, None)
-    if function is None or not callable(function):
+    function = getattr(module, name, None)
+    if not callable(function):
         raise SpecError(f"variant {path}: {module_name} has no function '{name}'")
-    return function
-
-
-def _user_call(path: str, shape: AttentionShape) -> Callable[..., Any]:
-    function = _import_function(path)
     offered = {"is_causal": shape.causal, "window": shape.window, "enable_gqa": shape.heads != shape.kv_heads}
     parameters = inspect.signature(function).parameters
     options = {name: value for name, value in offered.items() if name in parameters}

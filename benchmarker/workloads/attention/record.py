@@ -106,20 +106,16 @@ def demand_of(shape: AttentionShape) -> AttentionDemand:
     return AttentionDemand(
         forward_flops=forward,
         flops=forward + round(BACKWARD_FLOPS * forward) * shape.is_backward,
-        bytes=_bytes(shape),
+        bytes=_input_and_output_bytes(shape),
         scores_bytes=shape.batch_size * shape.heads * shape.seq_len**2 * shape.element_bytes,
     )
 
 
-def _bytes(shape: AttentionShape) -> int:
+def _input_and_output_bytes(shape: AttentionShape) -> int:
     """Forward: read q, k, v; write o. Backward: read q, k, v, o, do; write dq, dk, dv. Both: the log-sum-exp."""
-    row = shape.batch_size * shape.seq_len * shape.head_dim * shape.element_bytes
-    queries, keys = row * shape.heads, row * shape.kv_heads
-    forward = 2 * queries + 2 * keys
-    if not shape.is_backward:
-        return forward
+    tensors = shape.row_bytes * (shape.heads + shape.kv_heads)
     lse = shape.batch_size * shape.heads * shape.seq_len * LSE_BYTES
-    return forward + 4 * queries + 4 * keys + 2 * lse
+    return 6 * tensors + 2 * lse if shape.is_backward else 2 * tensors
 
 
 def scores_passes(*, is_causal: bool, is_backward: bool) -> int:

@@ -97,29 +97,26 @@ class AttentionShape(NamedTuple):
     mode: str
 
     @property
-    def torch_dtype(self) -> str:
-        """Type of the tensors, as torch names it."""
-        return "float32" if self.dtype == "tf32" else self.dtype
-
-    @property
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.dtype]
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of one head's queries, keys or values, of all sequences."""
+        return self.batch_size * self.seq_len * self.head_dim * self.element_bytes
+
+    @property
     def is_backward(self) -> bool:
-        """True if the call includes the gradients."""
         return self.mode == "forward_backward"
 
 
 def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: LengthPoint) -> AttentionShape:
     return AttentionShape(
-        batch_size=point.batch_size,
-        seq_len=point.seq_len,
+        **point._asdict(),
         heads=subject.heads,
         kv_heads=subject.shared_heads,
         head_dim=subject.head_dim,
         causal=subject.causal,
         window=subject.window,
         dtype=variant.dtype or subject.dtype,
-        mode=point.mode,
     )

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option
-from benchmarker.schema.registry import Metric
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.operation.operation_metrics import (
+from benchmarker.workloads.operation.operation_workload import (
     BACKWARD,
     ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
+    SEED_FLAG,
+    OperationWorkload,
     median_latency_s,
+    operation_metric,
     tflops_metric,
 )
-from benchmarker.workloads.operation.operation_workload import SEED_FLAG, OperationWorkload
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -40,14 +41,12 @@ def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
 
 
-MATMUL = Metric(
-    name="matmul",
-    heading="of matmul %",
-    unit="",
-    scale=100.0,
+MATMUL = operation_metric(
+    "matmul",
+    "of matmul %",
+    "FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of the "
+    "fastest product, in that type or float32)",
     better="higher",
-    formula="FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of "
-    "the fastest product, in that type or float32)",
     of_cell=matmul_share,
 )
 

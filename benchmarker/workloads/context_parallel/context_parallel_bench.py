@@ -27,13 +27,14 @@ from benchmarker.workloads.context_parallel.record import (
     ContextParallelFacts,
     ContextParallelSample,
     RankTrace,
-)
-from benchmarker.workloads.context_parallel.spec import ContextParallelJob, ContextParallelPoint, shape_of
-from benchmarker.workloads.context_parallel.splittings import (
-    check_devices,
     demand_of,
+)
+from benchmarker.workloads.context_parallel.spec import (
+    ContextParallelJob,
+    ContextParallelPoint,
+    check_devices,
     devices_of,
-    gpus_of,
+    shape_of,
     splitting_of,
     unsupported,
     wrong_shape,
@@ -62,10 +63,8 @@ class RanksStep:
 
     def __call__(self) -> ContextParallelSample:
         answers = self.timed(self._mode)
-        latency_s = slowest_s(answers)
-        is_backward = self._mode == "forward_backward"
-        events = [answer["event_s"] for answer in answers]
-        peaks = [answer["peak_bytes"] for answer in answers]
+        latency_s, is_backward = slowest_s(answers), self._mode == "forward_backward"
+        events, peaks = ([answer[name] for answer in answers] for name in ("event_s", "peak_bytes"))
         return ContextParallelSample(
             latency_s=latency_s,
             calls=self._calls[self._mode],
@@ -76,13 +75,10 @@ class RanksStep:
         )
 
     def timed(self, work: str, kind: TimedKind = "together") -> list[dict[str, Any]]:
-
-        def times(calls: int, kind: TimedKind) -> list[dict[str, Any]]:
-            return self._call("times", calls=calls, work=work, kind=kind)
-
+        times = partial(self._call, "times", work=work)
         if work not in self._calls:
-            self._calls[work] = calls_needed(lambda calls: slowest_s(times(calls, "together")) * calls)
-        return times(self._calls[work], kind)
+            self._calls[work] = calls_needed(lambda calls: slowest_s(times(calls=calls, kind="together")) * calls)
+        return times(calls=self._calls[work], kind=kind)
 
 
 def slowest_s(answers: list[dict[str, Any]]) -> float:
@@ -90,9 +86,7 @@ def slowest_s(answers: list[dict[str, Any]]) -> float:
 
 
 class ContextParallelBench(Bench):
-    def __init__(
-        self, job: ContextParallelJob, device: Device, session: Session, *, cache_bytes: int | None = None
-    ) -> None:
+    def __init__(self, job: ContextParallelJob, device: Device, session: Session, cache_bytes: int | None) -> None:
         self._job, self._device, self._session = job, device, session
         self._splitting = splitting_of(job.variant.variant)
         self._cache_bytes = cache_bytes
@@ -107,21 +101,20 @@ class ContextParallelBench(Bench):
 
     def facts(self) -> Mapping[str, Any]:
         devices = tuple(answer["device"] for answer in self._prepared)
+        nccl: dict[str, Any] = {}
+        if self._device.kind != "cpu":
+            first = torch.device(self._device.torch_name).index or 0
+            nccl["collectives"] = ".".join(map(str, torch.cuda.nccl.version()))
+            nccl["peer_access"] = torch.cuda.can_device_access_peer(first, first + 1) if len(devices) > 1 else None
         facts = ContextParallelFacts(
-            backend="gloo",
+            backend="nccl" if nccl else "gloo",
             devices=devices or devices_of(self._device.torch_name, 1),
             hosts=hosts(),
             device_names=tuple(answer["device_name"] for answer in self._prepared),
             variables=read_variables(os.environ),
+            **nccl,
         )
-        if self._device.kind == "cpu":
-            return {"built": facts}
-        version = torch.cuda.nccl.version()
-        collectives = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
-        first = torch.device(self._device.torch_name).index or 0
-        peer_access = bool(torch.cuda.can_device_access_peer(first, first + 1)) if len(devices) > 1 else None
-        nccl = {"backend": "nccl", "collectives": collectives, "peer_access": peer_access}
-        return {"built": facts.model_copy(update=nccl)}
+        return {"built": facts}
 
     def cell(self, point: ContextParallelPoint) -> ContextParallelCell:
         subject = self._job.subject
@@ -129,7 +122,7 @@ class ContextParallelBench(Bench):
         return ContextParallelCell(
             status="ok",
             **point._asdict(),
-            gpus=gpus_of(self._job.variant.variant, point.ranks),
+            gpus=self._splitting.gpus(point.ranks),
             demand=demand_of(shape, point.ranks, self._splitting),
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
@@ -137,11 +130,19 @@ class ContextParallelBench(Bench):
     def correct(self, point: ContextParallelPoint) -> Mapping[str, Any]:
         """Start the ranks, make the inputs, and check the gathered result. Raises UnsupportedError, WrongResultError,
         or RankError if a rank died, failed or hangs."""
-        self._refuse(point)
+        subject, variant = self._job.subject, self._job.variant
+        problem = wrong_shape(variant.variant, variant.kernel, subject, point)
+        problem = problem or unsupported(variant.variant, variant.kernel, self._device.kind, subject.dtype)
+        if problem:
+            raise UnsupportedError(problem)
+        try:
+            check_devices(self._job.device, self._splitting.gpus(point.ranks))
+        except DeviceError as error:
+            raise UnsupportedError(str(error)) from error
         self._point = point
         self._prepared = self._call("prepare", seq_len=point.seq_len, mode=point.mode, cache_bytes=self._cache_bytes)
         checked = self._call("correct")[0]
-        refuse_wrong(checked, self._job.subject.dtype)
+        refuse_wrong(checked, subject.dtype)
         return {"checked": checked, **{name: self._prepared[0][name] for name in ("input_copies", "sent_bytes")}}
 
     def step(self, point: ContextParallelPoint) -> RanksStep:
@@ -166,22 +167,12 @@ class ContextParallelBench(Bench):
         traces = tuple(RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"])
         return {**fields, "kernels": kernels, "traces": traces}
 
-    def _refuse(self, point: ContextParallelPoint) -> None:
-        subject, name, kernel = self._job.subject, self._job.variant.variant, self._job.variant.kernel
-        on_device = unsupported(name, kernel, self._device.kind, subject.dtype)
-        if problem := wrong_shape(name, kernel, subject, point) or on_device:
-            raise UnsupportedError(problem)
-        try:
-            check_devices(self._job.device, gpus_of(name, point.ranks))
-        except DeviceError as error:
-            raise UnsupportedError(str(error)) from error
-
     def _call(self, name: str, **arguments: Any) -> list[Any]:
         """Call a method of RankWork on all ranks, which are started if necessary; return their answers. Raises
         UnsupportedError if all ranks refuse alike, and RankError after ending all ranks."""
         point = self._point
         assert point is not None
-        count = 1 if self._splitting.is_alone else point.ranks
+        count = self._splitting.gpus(point.ranks)
         try:
             if self._own is None or self._count != count:
                 self._own = self._opened(count)
@@ -213,8 +204,8 @@ class ContextParallelBench(Bench):
     def _save_cell(self, error: RankError) -> None:
         assert self._point is not None
         status = "timeout" if error.kind == "timeout" else "crash"
-        failure = {"status": status, "error_kind": error.kind, "reason": str(error)}
-        cell = self.cell(self._point).model_copy(update=failure)
+        cell = self.cell(self._point)
+        cell = cell.model_copy(update={"status": status, "error_kind": error.kind, "reason": str(error)})
         self._session.keep(cells=(*self._session.record.cells, cell), **self.facts())
 
     def close(self) -> None:
@@ -226,7 +217,7 @@ class ContextParallelBench(Bench):
 def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
     with (
         measured_limits(session, job.subject.dtype) as (cache_bytes, _),
-        closing(ContextParallelBench(job, device, session, cache_bytes=cache_bytes)) as bench,
+        closing(ContextParallelBench(job, device, session, cache_bytes)) as bench,
     ):
         yield bench
 

@@ -21,11 +21,10 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
-from benchmarker.workloads.context_parallel.context_parallel_metrics import critical_trace, imbalance
-from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace
-from benchmarker.workloads.context_parallel.splittings import most_of_ideal
-from benchmarker.workloads.operation.operation_metrics import mode_text
+from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
+from benchmarker.workloads.context_parallel.spec import most_of_ideal
 from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, timed_call
+from benchmarker.workloads.operation.spec import mode_text
 
 COMPUTE_CATEGORIES = tuple(
     category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")
@@ -94,12 +93,10 @@ MAX_DISAGREEMENT = 0.05
 
 
 def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    scaling = number_columns(
-        rows,
-        "scaling %",
-        lambda row: 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None,
-        lambda value: decimal(value, digits=3),
-    )
+    def scaling_percent(row: Row) -> float | None:
+        return 100 * row.metrics["scaling"].value if "scaling" in row.metrics else None
+
+    scaling = number_columns(rows, "scaling %", scaling_percent, lambda value: decimal(value, digits=3))
     metrics = [rows[0].described.metric(name) for name in ("exposed", "exposed_trace")] if rows else []
     return [*latency_columns(rows), *scaling, *(column for metric in metrics for column in fact_columns(rows, metric))]
 

@@ -6,7 +6,7 @@ computation.
 
 torch's own context_parallel, a prototype in 2.11 and 2.13, replaces scaled_dot_product_attention in its context. Keys
 and values come by one all-gather (its default, not a ring) or by one all-to-all per step; their gradients by an
-all-to-all in both. Its order is the zigzag order of `splittings`, which a split tensor of positions verifies.
+all-to-all in both. Its order is the zigzag order of `spec`, which a split tensor of positions verifies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from torch import Tensor
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.attention.attention_variants import Backend, open_sdpa
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.spec import KernelName
-from benchmarker.workloads.context_parallel.splittings import Order, spans_of
+from benchmarker.workloads.context_parallel.spec import KernelName, Order, spans_of
 from benchmarker.workloads.operation.operation_call import Operation
 
 SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
@@ -82,62 +81,46 @@ class Pending(NamedTuple):
         return self.arriving
 
 
-class RingExchange:
-    """Exchange with the neighbours in a ring. Without communication a rank receives its own tensors."""
+def send(plan: Plan, *tensors: Tensor) -> Pending:
+    """Start sending tensors to the next rank, and receiving equal shapes and types from the previous rank.
 
-    def __init__(self, rank: int, ranks: int, *, is_exchanging: bool = True) -> None:
-        self._next, self._previous = (rank + 1) % ranks, (rank - 1) % ranks
-        self._is_exchanging = is_exchanging and ranks > 1
-
-    def send(self, *tensors: Tensor) -> Pending:
-        """Start sending tensors to the next rank, and receiving equal shapes and types from the previous rank."""
-        leaving = tuple(tensor.contiguous() for tensor in tensors)
-        if not self._is_exchanging:
-            return Pending((), leaving, leaving)
-        arriving = tuple(torch.empty_like(tensor) for tensor in leaving)
-        COUNT.sent_bytes += sum(tensor.nbytes for tensor in leaving)
-        operations = []
-        for tag, (sent, received) in enumerate(zip(leaving, arriving, strict=True)):
-            operations.append(dist.P2POp(dist.isend, sent, self._next, tag=tag))
-            operations.append(dist.P2POp(dist.irecv, received, self._previous, tag=tag))
-        return Pending(dist.batch_isend_irecv(operations), arriving, leaving)
-
-
-def all_to_all(tensor: Tensor, plan: Plan) -> Tensor:
-    """Send slice i of the first dimension, [ranks, ...], to rank i; return the received slices in rank order."""
+    Without exchange a rank receives its own tensors.
+    """
+    leaving = tuple(tensor.contiguous() for tensor in tensors)
     if not plan.is_exchanging or plan.ranks == 1:
-        return tensor
-    received = torch.empty_like(tensor)
-    COUNT.sent_bytes += tensor.nbytes * (plan.ranks - 1) // plan.ranks
-    with COUNT.waiting():
-        dist.all_to_all_single(received, tensor)
-    return received
+        return Pending((), leaving, leaving)
+    arriving = tuple(torch.empty_like(tensor) for tensor in leaving)
+    COUNT.sent_bytes += sum(tensor.nbytes for tensor in leaving)
+    operations = []
+    for tag, (sent, received) in enumerate(zip(leaving, arriving, strict=True)):
+        operations.append(dist.P2POp(dist.isend, sent, (plan.rank + 1) % plan.ranks, tag=tag))
+        operations.append(dist.P2POp(dist.irecv, received, (plan.rank - 1) % plan.ranks, tag=tag))
+    return Pending(dist.batch_isend_irecv(operations), arriving, leaving)
 
 
-def to_heads(tensor: Tensor, plan: Plan) -> Tensor:
-    """Exchange [batch, heads, length / ranks, head_dim] for [batch, heads / ranks, length, head_dim]."""
-    slices = tensor.unflatten(1, (plan.ranks, -1)).transpose(0, 1).contiguous()
-    return all_to_all(slices, plan).permute(1, 2, 0, 3, 4).flatten(2, 3)
+def redistribute(tensor: Tensor, plan: Plan, split: int, joined: int) -> Tensor:
+    """Split one dimension over the ranks by an all-to-all, and join the received slices along another.
 
-
-def to_positions(tensor: Tensor, plan: Plan) -> Tensor:
-    """Reverse `to_heads`: exchange [batch, heads / ranks, length, head_dim] for [batch, heads, length / ranks, ..]."""
-    slices = tensor.unflatten(2, (plan.ranks, -1)).permute(2, 0, 1, 3, 4).contiguous()
-    return all_to_all(slices, plan).transpose(0, 1).flatten(1, 2)
+    From 1 to 2: exchange [batch, heads, length / ranks, head_dim] for [batch, heads / ranks, length, head_dim].
+    """
+    sent = received = tensor.unflatten(split, (plan.ranks, -1)).movedim(split, 0).contiguous()
+    if plan.is_exchanging and plan.ranks > 1:
+        received = torch.empty_like(sent)
+        COUNT.sent_bytes += sent.nbytes * (plan.ranks - 1) // plan.ranks
+        with COUNT.waiting():
+            dist.all_to_all_single(received, sent)
+    return received.movedim(0, joined).flatten(joined, joined + 1)
 
 
 class Redistribution(torch.autograd.Function):
-    """`to_heads`, or `to_positions`; each is the other's gradient."""
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, plan: Plan, split: int, joined: int) -> Tensor:
+        ctx.reverse = plan, joined, split
+        return redistribute(tensor, plan, split, joined)
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, plan: Plan, is_to_heads: bool) -> Tensor:
-        ctx.plan, ctx.is_to_heads = plan, is_to_heads
-        return to_heads(tensor, plan) if is_to_heads else to_positions(tensor, plan)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        reverse = to_positions if ctx.is_to_heads else to_heads
-        return reverse(gradients[0], ctx.plan), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return redistribute(gradients[0], *ctx.reverse), None, None, None
 
 
 def open_ulysses(plan: Plan) -> Operation:
@@ -146,8 +129,8 @@ def open_ulysses(plan: Plan) -> Operation:
     inner = open_single(replace(plan, shape=shape))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        tensors = [Redistribution.apply(tensor, plan, True) for tensor in (query, key, value)]
-        output: Tensor = Redistribution.apply(inner.call(*tensors), plan, False)
+        tensors = [Redistribution.apply(tensor, plan, 1, 2) for tensor in (query, key, value)]
+        output: Tensor = Redistribution.apply(inner.call(*tensors), plan, 2, 1)
         return output
 
     return Operation(attend, inner.around)
@@ -157,13 +140,11 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(plan.device.split(":")[0], (plan.ranks,))
-    is_grouped = plan.shape.heads != plan.shape.kv_heads
+    options: dict[str, Any] = {"is_causal": True, "enable_gqa": plan.shape.heads != plan.shape.kv_heads}
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # Looked up at every call, since the context replaces the function.
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=is_grouped
-        )
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, **options)
 
     @contextmanager
     def around() -> Iterator[None]:
@@ -180,20 +161,18 @@ def open_torch(plan: Plan, rotation: Literal["allgather", "alltoall"]) -> Operat
                 context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0]),
                 _rotation(plan),
             ):
-                refuse_other_order(positions, plan)
+                spans = spans_of(plan.order, plan.rank, plan.ranks, plan.shape.seq_len)
+                expected = torch.cat([torch.arange(first, end) for first, end in spans])
+                if not torch.equal(positions.cpu(), expected):
+                    raise WrongResultError(
+                        "wrong result: torch's context_parallel gives the ranks other positions than zigzag's"
+                    )
                 yield
         finally:
             # In 2.11 an exception inside leaves it replaced.
             functional.scaled_dot_product_attention = original
 
     return Operation(attend, around)
-
-
-def refuse_other_order(positions: Tensor, plan: Plan) -> None:
-    spans = spans_of(plan.order, plan.rank, plan.ranks, plan.shape.seq_len)
-    expected = torch.cat([torch.arange(first, end) for first, end in spans])
-    if positions.shape != expected.shape or not torch.equal(positions.cpu(), expected):
-        raise WrongResultError("wrong result: torch's context_parallel gives the ranks other positions than zigzag's")
 
 
 @contextmanager

@@ -28,18 +28,16 @@ from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.trace import overlap_of
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
-from benchmarker.workloads.context_parallel.exchange import (
-    COUNT,
-    Plan,
-    RingExchange,
-    open_single,
-    open_torch,
-    open_ulysses,
-)
+from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, open_single, open_torch, open_ulysses, send
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
 from benchmarker.workloads.context_parallel.ring import open_ring
-from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, ContextParallelVariant, shape_of
-from benchmarker.workloads.context_parallel.splittings import spans_of, splitting_of
+from benchmarker.workloads.context_parallel.spec import (
+    ContextParallelSubject,
+    ContextParallelVariant,
+    shape_of,
+    spans_of,
+    splitting_of,
+)
 from benchmarker.workloads.operation.operation_bench import (
     RECORDED_KERNELS,
     CallStep,
@@ -64,7 +62,7 @@ OPENERS: dict[str, Callable[[Plan], Operation]] = {
     "alltoall": partial(open_torch, rotation="alltoall"),
     "single": open_single,
 }
-"""Functions that prepare each of `splittings.VARIANTS`."""
+"""Functions that prepare each of `spec.VARIANTS`."""
 LINK_REPEATS = 5
 ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
 """Largest relative error of a mean of positions."""
@@ -118,13 +116,6 @@ def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
     return CallInputs({**zeros, "v": own.to(value.dtype).expand(value.shape).contiguous()}, None)
 
 
-def _order_error(output: Tensor) -> float:
-    length = output.shape[2]
-    means = torch.arange(2, length + 2, dtype=torch.float64, device=output.device).reshape(1, 1, length, 1)
-    means /= 2 * length
-    return float(((output.double() - means).abs() / means).max())
-
-
 def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
     if problem := wrong(checked):
         raise WrongResultError(problem)
@@ -173,9 +164,8 @@ class RankWork:
         shape = shape_of(self._subject, seq_len, mode)
         plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
-        count = copies_needed(input_bytes(self._local(shape)), cache_bytes, kind=self._device.kind)
-        copies = [first, *(first.shifted(positions) for positions in range(1, count))]
-        self._call = RankCall(plan, OPENERS[self._variant.variant](plan), copies)
+        count = copies_needed(input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind)
+        self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
         self._device.release()
         before = COUNT.sent_bytes
         with missing_kernel_is_unsupported():
@@ -206,15 +196,29 @@ class RankWork:
             for name, result in results.items():
                 distance = relative_error(result, expected[name])
                 distances.append(TensorDistance(tensor=name, distance=distance, single_error=errors.get(name)))
-        return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=_order_error(coded))
+        length = coded.shape[2]
+        means = torch.arange(2, length + 2, dtype=torch.float64, device=coded.device).reshape(1, 1, length, 1)
+        means /= 2 * length
+        order_error = float(((coded.double() - means).abs() / means).max())
+        return ContextParallelChecked(**dict(checked), distances=tuple(distances), order_error=order_error)
 
     def times(self, *, work: str, calls: int, kind: TimedKind) -> dict[str, Any]:
         """Time that many calls of `forward` or `forward_backward` in a row after a barrier. Raises UnsupportedError if
         the exchange cannot be left out."""
         if kind not in self._steps:
-            operation = self._operation(kind)
-            after_barrier = Operation(operation.call, lambda: self._after_barrier(operation))
-            self._steps[kind] = CallStep(after_barrier, self.call.copies, self._device)
+            plan, operation, copies = self.call
+            if kind == "alone":
+                operation = OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
+            elif kind == "single":
+                operation = open_single(replace(plan, shape=_local(plan.shape, self._ranks)))
+
+            @contextmanager
+            def after_barrier() -> Iterator[None]:
+                with operation.around():
+                    self._barrier()
+                    yield
+
+            self._steps[kind] = CallStep(Operation(operation.call, after_barrier), copies, self._device)
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
@@ -235,8 +239,9 @@ class RankWork:
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
+                assert overlap is not None
                 kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-                works = tuple(WorkKind(kind=kind, **times._asdict()) for kind, times in kinds)
+                works = tuple(WorkKind(kind=kind, busy_s=took.busy_s, alone_s=took.alone_s) for kind, took in kinds)
                 trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
             elif self._ranks > 1:
                 trace = _trace_by_clock(run)
@@ -245,35 +250,24 @@ class RankWork:
 
     def link(self, *, message_bytes: int) -> float:
         """Return the best seconds of sending that many bytes to the next rank while receiving as many."""
-        exchange = RingExchange(self._rank, self._ranks)
+        plan = self.call.plan
         message = torch.zeros(message_bytes, dtype=torch.uint8, device=self._device.torch_name)
         times = []
         for _ in range(LINK_REPEATS):
             self._barrier()
             started_ns = time.perf_counter_ns()
-            exchange.send(message).wait()
+            send(plan, message).wait()
             self._device.synchronize()
             times.append((time.perf_counter_ns() - started_ns) / 1e9)
         return min(times)
 
-    def _local(self, shape: AttentionShape) -> AttentionShape:
-        return shape._replace(seq_len=shape.seq_len // self._ranks)
-
-    def _operation(self, kind: TimedKind) -> Operation:
-        plan = self.call.plan
-        if kind == "alone":
-            return OPENERS[self._variant.variant](replace(plan, is_exchanging=False))
-        return self.call.operation if kind == "together" else open_single(replace(plan, shape=self._local(plan.shape)))
-
-    @contextmanager
-    def _after_barrier(self, operation: Operation) -> Iterator[None]:
-        with operation.around():
-            self._barrier()
-            yield
-
     def _barrier(self) -> None:
         if self._ranks > 1:
             barrier(self._device)
+
+
+def _local(shape: AttentionShape, ranks: int) -> AttentionShape:
+    return shape._replace(seq_len=shape.seq_len // ranks)
 
 
 def _trace_by_clock(call: Callable[[], object]) -> RankTrace:

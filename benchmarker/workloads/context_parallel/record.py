@@ -1,7 +1,8 @@
-"""Record of the context_parallel workload."""
+"""Record of the context_parallel workload, and the FLOPs and exchanged bytes of one call by formula."""
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Literal
 
 from pydantic import Field
@@ -9,9 +10,13 @@ from pydantic import Field
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
 from benchmarker.schema.record import RunRecord, VariantFacts
 from benchmarker.workloads.attention.record import AttentionChecked
-from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName
+from benchmarker.workloads.attention.record import demand_of as attention_demand
+from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
 from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
 from benchmarker.workloads.operation.spec import PassMode
+
+FLOAT32_BYTES = 4
 
 
 class ContextParallelDemand(OperationDemand):
@@ -145,3 +150,61 @@ class ContextParallelRecord(RunRecord):
     @property
     def baseline_rank(self) -> tuple[bool, ...]:
         return (self.variant.variant == "single",)
+
+
+def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
+    """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
+    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
+
+
+def exposed_s(trace: RankTrace) -> float:
+    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
+
+
+def imbalance(cell: ContextParallelCell) -> float | None:
+    return max(cell.alone_s) / mean(cell.alone_s) if cell.alone_s else None
+
+
+def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> ContextParallelDemand:
+    """Return the work of one call, given the shape of the full sequence: that of attention, divided by the GPUs."""
+    gpus = splitting.gpus(ranks)
+    total = attention_demand(shape)
+    local = attention_demand(shape._replace(seq_len=max(1, shape.seq_len // ranks)))
+    # During one block forward a rank of a ring sends keys and values; during one backward also gradients.
+    step_bytes = keys = _kv_bytes(shape, ranks)
+    if shape.is_backward:
+        step_bytes += keys + (keys if ranks == 2 else keys * FLOAT32_BYTES // shape.element_bytes)
+    return ContextParallelDemand(
+        flops=total.flops // gpus,
+        bytes=total.bytes // gpus,
+        total_flops=total.flops,
+        local_flops=local.flops,
+        sent_bytes=sent_bytes(shape, ranks, splitting),
+        step_bytes=step_bytes if splitting.is_ring and ranks > 1 else None,
+    )
+
+
+def _kv_bytes(shape: AttentionShape, ranks: int) -> int:
+    return 2 * shape.batch_size * shape.seq_len // ranks * shape.kv_heads * shape.head_dim * shape.element_bytes
+
+
+def sent_bytes(shape: AttentionShape, ranks: int, splitting: Splitting) -> int:
+    """Return the bytes that a rank sends in one call, to all other ranks.
+
+    A rank of a ring sends its keys and values N - 1 times forward and N - 1 times backward; also the gradients of one
+    block once in the inputs' type, and N - 2 times those of several blocks in float32.
+    """
+    if splitting.is_alone or ranks == 1:
+        return 0
+    keys = _kv_bytes(shape, ranks)
+    if splitting.splits_heads:
+        # A rank sends all but its own share of queries, keys, values and output. The gradients are sent back.
+        queries = keys * shape.heads // shape.kv_heads // 2
+        return (2 * queries + keys) * (ranks - 1) // ranks * (2 if shape.is_backward else 1)
+    if not shape.is_backward:
+        return (ranks - 1) * keys
+    in_float32 = keys * FLOAT32_BYTES // shape.element_bytes
+    if splitting.is_ring:
+        return 2 * (ranks - 1) * keys + keys + (ranks - 2) * in_float32
+    # torch sends float32 gradients, and once more than there are steps between ranks.
+    return 2 * (ranks - 1) * keys + ranks * in_float32

@@ -16,14 +16,15 @@ logarithm. The kernels handle shared key and value heads.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from benchmarker.workloads.context_parallel.exchange import Pending, Plan, RingExchange
-from benchmarker.workloads.context_parallel.spec import KernelName
-from benchmarker.workloads.context_parallel.splittings import RingStep, Rows, steps_of
+from benchmarker.workloads.context_parallel.exchange import Pending, Plan, send
+from benchmarker.workloads.context_parallel.spec import KernelName, RingStep, Rows, steps_of
 from benchmarker.workloads.operation.operation_call import Operation
 
 aten = torch.ops.aten
@@ -40,16 +41,12 @@ class Block(NamedTuple):
     """Further arguments of the backward pass: the state of a random generator that was not used."""
 
 
-class BlockKernel(Protocol):
-    """Kernel of one block. `is_causal` for a block on the diagonal, with as many queries as keys."""
-
-    def forward(self, inputs: Triple, *, is_causal: bool) -> Block: ...
-
-    def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
-        """Compute the block's share of the gradients from the gradient of the merged output."""
-
-
 class CpuFlash:
+    """Kernel of one block. `is_causal` for a block on the diagonal, with as many queries as keys.
+
+    `backward` computes the block's share of the gradients from the gradient of the merged output.
+    """
+
     def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
         output, lse = aten._scaled_dot_product_flash_attention_for_cpu(*inputs, 0.0, is_causal)
         return Block(output, lse, ())
@@ -60,7 +57,7 @@ class CpuFlash:
         return gradients
 
 
-class Flash:
+class Flash(CpuFlash):
     """torch's FlashAttention 2; AOTriton's on AMD."""
 
     def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
@@ -77,7 +74,7 @@ class Flash:
         return gradients
 
 
-class Cudnn:
+class Cudnn(CpuFlash):
     def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
         forward = aten._scaled_dot_product_cudnn_attention
         output, lse, _, _, _, _, seed, offset, _ = forward(*inputs, None, True, 0.0, is_causal, False)
@@ -91,12 +88,6 @@ class Cudnn:
         backward = aten._scaled_dot_product_cudnn_attention_backward
         gradients: Triple = backward(*tensors, *merged.rest, *lengths, 0.0, is_causal)
         return gradients
-
-
-def block_kernel(name: KernelName, device: str) -> BlockKernel:
-    if device == "cpu":
-        return CpuFlash()
-    return Cudnn() if name == "cudnn" else Flash()
 
 
 def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
@@ -127,9 +118,10 @@ def add_rows(total: Tensor, gradient: Tensor, rows: Rows = "all") -> Tensor:
 
 
 class Ring(NamedTuple):
-    kernel: BlockKernel
+    kernel: CpuFlash
     steps: tuple[RingStep, ...]
-    exchange: RingExchange
+    send: Callable[..., Pending]
+    """Starts an exchange of tensors with the neighbours (see `exchange.send`)."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Block:
         """Return the merged blocks of this rank's queries. The first block covers all of them."""
@@ -165,14 +157,14 @@ class Ring(NamedTuple):
             shares = _kv_gradients(block, step, key, value)
             if travelling:
                 shares = tuple(sent.float().add_(share) for sent, share in zip(travelling.wait(), shares, strict=True))
-            travelling = self.exchange.send(*shares)
+            travelling = self.send(*shares)
         if travelling:
             returned = travelling.wait()
             key_gradient, value_gradient = add_rows(key_gradient, returned[0]), add_rows(value_gradient, returned[1])
         return query_gradient.to(query.dtype), key_gradient.to(key.dtype), value_gradient.to(value.dtype)
 
     def _pass_on(self, number: int, key: Tensor, value: Tensor) -> Pending | None:
-        return self.exchange.send(key, value) if number < len(self.steps) - 1 else None
+        return self.send(key, value) if number < len(self.steps) - 1 else None
 
     def _block(self, gradient: Tensor, inputs: Triple, merged: Block, step: RingStep) -> Triple | None:
         if step.is_hidden:
@@ -211,8 +203,9 @@ class RingFunction(torch.autograd.Function):
 
 
 def open_ring(plan: Plan) -> Operation:
-    exchange = RingExchange(plan.rank, plan.ranks, is_exchanging=plan.is_exchanging)
-    ring = Ring(block_kernel(plan.kernel, plan.device), steps_of(plan.order, plan.rank, plan.ranks), exchange)
+    on_gpu: dict[KernelName, CpuFlash] = {"flash": Flash(), "cudnn": Cudnn()}
+    kernel = CpuFlash() if plan.device == "cpu" else on_gpu[plan.kernel]
+    ring = Ring(kernel, steps_of(plan.order, plan.rank, plan.ranks), partial(send, plan))
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         output: Tensor = RingFunction.apply(query, key, value, ring)

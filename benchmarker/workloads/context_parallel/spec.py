@@ -1,17 +1,27 @@
-"""Specification of the context_parallel workload: one layer's shape, lengths and ranks, and the ways to split.
+"""Specification of context_parallel: one layer's shape, lengths and ranks, and the ways to split a sequence over ranks.
 
 A rank is one process with one GPU. Each rank holds `seq_len / ranks` positions of the sequence.
+
+contiguous: rank r holds the r-th of N equal chunks. Under a causal mask it computes r + 1 blocks, one on rank 0 and N
+on the last rank, so that the other ranks wait: at most N / (2N - 1) of N ranks is used. zigzag: the sequence is cut
+into 2N chunks, and rank r holds the chunks r and 2N - 1 - r, an early and a late one, so that all ranks have equal
+work (Llama 3, arXiv 2407.21783, section 3.3.2; github.com/zhuzilin/ring-flash-attention).
+
+Imports no torch.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from benchmarker.core.errors import DeviceError, SpecError, did_you_mean
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, Positive, VariantBase
 from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.operation.operation_call import Kind
 from benchmarker.workloads.operation.spec import AttentionHeads, PassMode
 
 KernelName = Literal["flash", "cudnn"]
@@ -80,9 +90,7 @@ class ContextParallelJob(Job):
     @property
     def gpus(self) -> int:
         """GPUs that one process uses at once, including those of the ranks that it starts."""
-        from benchmarker.workloads.context_parallel.splittings import gpus_of
-
-        return gpus_of(self.variant.variant, max(self.grid.ranks))
+        return splitting_of(self.variant.variant).gpus(max(self.grid.ranks))
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:
@@ -98,3 +106,140 @@ def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> Attent
         dtype=subject.dtype,
         mode=mode,
     )
+
+
+Order = Literal["contiguous", "zigzag"]
+Rows = Literal["all", "early", "late"]
+"""Rows of a rank: all, or those of its early or late chunk."""
+
+
+class RingStep(NamedTuple):
+    source: int
+    """Rank that the keys and values come from."""
+    queries: Rows = "all"
+    keys: Rows = "all"
+    is_causal: bool = False
+    """True for a block on the diagonal. Other blocks have no mask."""
+    is_hidden: bool = False
+    """True if the mask hides the whole block, which is then not computed."""
+
+
+def spans_of(order: Order, rank: int, ranks: int, seq_len: int) -> list[tuple[int, int]]:
+    """Return the (first, end) positions of each chunk that a rank holds."""
+    chunks = [rank] if order == "contiguous" else [rank, 2 * ranks - 1 - rank]
+    length = seq_len // (len(chunks) * ranks)
+    return [(chunk * length, (chunk + 1) * length) for chunk in chunks]
+
+
+def steps_of(order: Order, rank: int, ranks: int) -> tuple[RingStep, ...]:
+    """Return the steps of a ring. Keys come from the previous rank, so step s has the keys of rank r - s."""
+    steps = [RingStep(rank, is_causal=True)]
+    for number in range(1, ranks):
+        source = (rank - number) % ranks
+        if order == "contiguous":
+            steps.append(RingStep(source, is_hidden=source > rank))
+        elif source < rank:
+            # The source's early chunk precedes both of ours, its late chunk follows both.
+            steps.append(RingStep(source, keys="early"))
+        else:
+            # Both chunks of the source follow our early chunk and precede our late chunk.
+            steps.append(RingStep(source, queries="late"))
+    return tuple(steps)
+
+
+def most_of_ideal(ranks: int) -> float:
+    """Return the largest share of N ranks that a contiguous causal ring can use: N / (2N - 1)."""
+    return ranks / (2 * ranks - 1)
+
+
+@dataclass(frozen=True)
+class Splitting:
+    order: Order = "contiguous"
+    is_ring: bool = False
+    """True if keys and values go from rank to rank, one step during each block."""
+    splits_heads: bool = False
+    is_alone: bool = False
+    """True if rank 0 computes the full sequence by itself."""
+    is_torchs: bool = False
+    """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
+
+    def gpus(self, ranks: int) -> int:
+        return 1 if self.is_alone else ranks
+
+
+# `rank_work` opens them.
+VARIANTS: dict[str, Splitting] = {
+    "zigzag": Splitting("zigzag", is_ring=True),
+    "ring": Splitting("contiguous", is_ring=True),
+    "ulysses": Splitting(splits_heads=True),
+    "allgather": Splitting("zigzag", is_torchs=True),
+    "alltoall": Splitting("zigzag", is_torchs=True),
+    "single": Splitting(is_alone=True),
+}
+FLASH_MULTIPLE = 8
+"""Required divisor of head_dim in torch's flash kernel. SDPA pads other widths; a ring does not."""
+MAX_HEAD_DIM = 256
+
+
+def splitting_of(name: str) -> Splitting:
+    if name not in VARIANTS:
+        raise SpecError(f"no way to split '{name}'{did_you_mean(name, VARIANTS)}")
+    return VARIANTS[name]
+
+
+def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
+    splitting, ranks = splitting_of(name), point.ranks
+    if splitting.is_alone:
+        return ""
+    parts = 2 * ranks if splitting.order == "zigzag" else ranks
+    if point.seq_len % parts:
+        nearest = max(1, point.seq_len // parts) * parts
+        return f"seq_len: {point.seq_len} is not a multiple of {parts}, for {ranks} ranks; {nearest} is"
+    if splitting.splits_heads and (subject.heads % ranks or subject.shared_heads % ranks):
+        return (
+            f"heads: {name} splits them over the ranks; {subject.heads} heads and {subject.shared_heads} kv_heads "
+            f"are not both multiples of {ranks}"
+        )
+    if subject.head_dim > MAX_HEAD_DIM or subject.head_dim % FLASH_MULTIPLE:
+        allowed = f"a multiple of {FLASH_MULTIPLE} up to {MAX_HEAD_DIM}"
+        return f"head_dim: kernel {kernel} takes {allowed}, not {subject.head_dim}"
+    if kernel == "cudnn" and subject.dtype == "float32":
+        return "dtype: kernel cudnn takes bfloat16 and float16, not float32; use kernel flash"
+    return ""
+
+
+def unsupported(name: str, kernel: KernelName, kind: Kind, dtype: str) -> str:
+    if splitting_of(name).is_torchs and kind == "cpu":
+        return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
+    if kernel == "cudnn" and kind != "cuda":
+        return "kernel cudnn runs on NVIDIA GPUs only; use kernel flash"
+    if kind != "cpu" and dtype == "float32":
+        return "the GPU's flash kernel takes bfloat16 and float16, not float32"
+    return ""
+
+
+def devices_of(first: str, ranks: int) -> tuple[str, ...]:
+    kind, _, index = first.partition(":")
+    return tuple(kind if kind == "cpu" else f"{kind}:{int(index or 0) + rank}" for rank in range(ranks))
+
+
+def check_devices(first: str, ranks: int) -> None:
+    """Raise DeviceError if there are fewer GPUs than ranks, given the device of rank 0 as the user names it."""
+    from benchmarker.distributed.rank import is_torchrun
+    from benchmarker.hardware.device import CudaDevice, find_device
+
+    if is_torchrun():
+        from benchmarker.distributed.ranks import world_size
+
+        if ranks > world_size():
+            raise DeviceError(f"ranks: torchrun started {world_size()} processes, fewer than {ranks} ranks")
+        return
+    device = find_device(first)
+    if not isinstance(device, CudaDevice):
+        return
+    import torch
+
+    count = torch.cuda.device_count() - device.indices[0]
+    if ranks > count:
+        start = f" from {device.torch_name} on" if device.indices[0] else ""
+        raise DeviceError(f"ranks: {ranks} need as many GPUs; there are {count}{start}; give --ranks {count} or less")

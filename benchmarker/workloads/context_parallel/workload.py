@@ -1,23 +1,42 @@
-"""The workload context_parallel."""
+"""The workload context_parallel, and its metrics: scaling, exposed communication, imbalance, and the link."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.registry import Axis
-from benchmarker.workloads.context_parallel.context_parallel_metrics import METRICS
-from benchmarker.workloads.context_parallel.record import ContextParallelRecord
+from benchmarker.workloads.context_parallel.record import (
+    ContextParallelCell,
+    ContextParallelRecord,
+    critical_trace,
+    exposed_s,
+    imbalance,
+)
 from benchmarker.workloads.context_parallel.spec import (
     ContextParallelExperiment,
     ContextParallelJob,
     ContextParallelPoint,
+    check_devices,
+    splitting_of,
+    wrong_shape,
 )
-from benchmarker.workloads.context_parallel.splittings import check_devices, gpus_of, splitting_of, wrong_shape
-from benchmarker.workloads.operation.operation_metrics import MODE_AXIS, SEQ_LEN_AXIS
-from benchmarker.workloads.operation.operation_workload import OperationWorkload
+from benchmarker.workloads.operation.operation_workload import (
+    BACKWARD,
+    ERROR,
+    FORWARD,
+    MODE_AXIS,
+    SEQ_LEN_AXIS,
+    OperationWorkload,
+    fact_metric,
+    flops_per_s,
+    median_latency_s,
+    operation_metric,
+    tflops_metric,
+)
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -27,6 +46,146 @@ if TYPE_CHECKING:
     from benchmarker.explain.values import NotExplained
     from benchmarker.explain.waterfall import Timed
     from benchmarker.hardware.device import Device
+
+
+def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
+    """Return the FLOP rate of one GPU of the group, divided by that of a single GPU with one rank's positions."""
+    if cell.demand is None or cell.single_s is None:
+        return None
+    single_flops_per_s = cell.demand.local_flops / cell.single_s
+    return cell.demand.total_flops / (cell.gpus * latency_s) / single_flops_per_s
+
+
+def exposed_by_difference(cell: ContextParallelCell) -> float | None:
+    """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
+    latency_s = median_latency_s(cell)
+    if latency_s is None or not cell.alone_s:
+        return None
+    return 1 - max(cell.alone_s) / latency_s
+
+
+def exposed_by_trace(cell: ContextParallelCell) -> float | None:
+    trace = critical_trace(cell)
+    return exposed_s(trace) / trace.span_s if trace else None
+
+
+def hidden(cell: ContextParallelCell) -> float | None:
+    """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
+    exposed, latency_s = exposed_by_difference(cell), median_latency_s(cell)
+    if exposed is None or latency_s is None or cell.demand is None or not cell.link_bytes_per_s:
+        return None
+    exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
+    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
+
+
+def needed_bytes_per_s(cell: ContextParallelCell) -> float | None:
+    """Return the rate at which a ring must send to hide its exchange during a block; N blocks are one call."""
+    if cell.demand is None or cell.demand.step_bytes is None or not cell.alone_s:
+        return None
+    return cell.demand.step_bytes * cell.ranks / mean(cell.alone_s)
+
+
+def rank_peak(cell: ContextParallelCell) -> float | None:
+    return max((peak for sample in cell.samples for peak in sample.rank_peak_bytes), default=None)
+
+
+def error_ratio(cell: ContextParallelCell) -> float | None:
+    if cell.checked is None:
+        return None
+    errors = {tensor.tensor: tensor.error for tensor in cell.checked.tensors}
+    ratios = [
+        errors[distance.tensor] / distance.single_error
+        for distance in cell.checked.distances
+        if distance.single_error and distance.tensor in errors
+    ]
+    return max(ratios, default=None)
+
+
+METRICS = (
+    tflops_metric(
+        "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the seconds "
+        "of one call: of all GPUs together",
+        of_latency=lambda cell, latency_s: cell.demand.total_flops / latency_s if cell.demand else None,
+    ),
+    operation_metric(
+        "tflops_gpu",
+        "TFLOP/s/GPU",
+        "TFLOP/s divided by the GPUs that compute",
+        better="higher",
+        of_latency=flops_per_s,
+    ),
+    FORWARD,
+    BACKWARD,
+    operation_metric(
+        "scaling",
+        "scaling %",
+        "FLOPs per second and GPU relative to a single GPU that has seq_len / ranks positions, measured in the same "
+        "process",
+        better="higher",
+        of_latency=scaling,
+    ),
+    fact_metric(
+        "exposed",
+        "exposed %",
+        exposed_by_difference,
+        "exposed communication: share of the time that leaving the exchange out saves",
+    ),
+    fact_metric(
+        "exposed_trace",
+        "traced %",
+        exposed_by_trace,
+        "by the trace: share of a call's span in which only communication ran, on the rank that computes longest; on a "
+        "CPU, in which it waited for an exchange",
+    ),
+    fact_metric(
+        "hidden",
+        "hidden %",
+        hidden,
+        "1 - exposed time / (bytes that a rank sends / link GB/s): share of the exchange that computation hides; 0 if "
+        "it costs more than the link takes",
+        better="higher",
+    ),
+    fact_metric(
+        "imbalance",
+        "imbalance",
+        imbalance,
+        "the slowest rank's time relative to the mean of all ranks, both without exchange",
+    ),
+    fact_metric(
+        "sent",
+        "sent MiB",
+        lambda cell: cell.sent_bytes,
+        "bytes that rank 0 sends to other ranks in one call, counted",
+    ),
+    fact_metric(
+        "needed_link",
+        "needed GB/s",
+        needed_bytes_per_s,
+        "bytes that a rank of a ring sends during one block, divided by the time of one block without exchange",
+    ),
+    fact_metric(
+        "measured_link",
+        "link GB/s",
+        lambda cell: cell.link_bytes_per_s,
+        "bytes per second that each rank sends to the next while it receives as many: the slowest rank's best of five",
+        better="higher",
+    ),
+    fact_metric(
+        "rank_peak",
+        "rank peak MiB",
+        rank_peak,
+        "peak of live tensors on the fullest rank, inputs included",
+        combine="max",
+    ),
+    ERROR,
+    fact_metric(
+        "error_ratio",
+        "of single's",
+        error_ratio,
+        "the largest of the tensors' errors relative to the single GPU's with the same kernel",
+        combine="max",
+    ),
+)
 
 
 class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecord]):
@@ -71,7 +230,7 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
         point: ContextParallelPoint,
         records: Sequence[ContextParallelRecord],  # noqa: ARG002
     ) -> dict[str, Any]:
-        return {**point._asdict(), "gpus": gpus_of(job.variant.variant, point.ranks)}
+        return {**point._asdict(), "gpus": splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}

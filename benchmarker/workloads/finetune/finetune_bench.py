@@ -19,7 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.base import Checkpoint, Target
+from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_text
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
@@ -50,7 +50,6 @@ from benchmarker.workloads.training.training_step import TrainingStep
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 TEXT = "calibration.txt"
 BATCHES = 8
 BASE_LOSS_WINDOWS = 256, 4, 2
@@ -61,7 +60,6 @@ RANDOM_IDS = 2**20
 """Random ids: at least as many as the longest step reads."""
 LOSS_TOLERANCE = 0.05
 """Largest difference in nats between the first loss and that of the unquantized base."""
-
 LEARNING_SEEDS = (0, 1, 2)
 LEARNING_STEPS = 20
 LEARNING_LENGTH = 128
@@ -105,19 +103,14 @@ def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[T
 
 
 def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
-    digest = hashlib.sha256(f"{len(batches[0])} x {len(batches[0][0])}:".encode())
-    for batch in batches:
-        for row in batch:
-            digest.update(",".join(map(str, row)).encode() + b";")
-    return digest.hexdigest()
+    rows = (",".join(map(str, row)) + ";" for batch in batches for row in batch)
+    header = f"{len(batches[0])} x {len(batches[0][0])}:"
+    return hashlib.sha256((header + "".join(rows)).encode()).hexdigest()
 
 
 class FinetuneBench(Bench):
     def __init__(self, job: FinetuneJob, trainee: Trainee, text: TokenText, session: Session) -> None:
-        self._job = job
-        self._trainee = trainee
-        self._text = text
-        self._session = session
+        self._job, self._trainee, self._text, self._session = job, trainee, text, session
         self._has_weights = job.model.load_format != "dummy"
         self._device = trainee.device
         self._pair_flops = attention_pair_flops(trainee.base)
@@ -167,28 +160,20 @@ class FinetuneBench(Bench):
             self._ready = point, self._new_step(point)[0]
         return self._ready[1]
 
-    def measured(self, cell: FinetuneCell, step: TrainingStep) -> Mapping[str, Any]:  # noqa: ARG002
-        losses = self._first_losses[self._ready[0]] if self._ready else None, step.losses[0].item()
-        finite = tuple(loss for loss in losses if loss is not None and math.isfinite(loss))
-        if len(finite) < len(losses):
+    def measured(self, cell: FinetuneCell, step: TrainingStep) -> Mapping[str, Any]:
+        point = FinetunePoint(cell.seq_len, cell.batch_size, cell.accumulate)
+        losses = self._first_losses[point], step.losses[0].item()
+        if not all(map(math.isfinite, losses)):
             raise WrongResultError(f"wrong result: the loss came to {losses[-1]}")
-        if self._frozen is not None and frozen_sha256(self._trainee) != self._frozen:
+        if frozen_sha256(self._trainee) != self._frozen:
             raise WrongResultError("wrong result: frozen weights changed while the adapters were trained")
-        return {"losses": finite}
+        return {"losses": losses}
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
         """Profile one step of the largest cell that ran, and check whether the recipe learns."""
-        last = record.last_good
-        if last is None or not self._job.procedure.profile:
+        if record.last_good is None or not self._job.procedure.profile:
             return {}
-        fields = self._profiled(self._job.points()[last], path)
-        self._session.keep(**fields)
-        if self._text.held_out and self._has_weights:
-            fields["learned"] = learned(self._trainee, self._text, self._session.terminal)
-        return fields
-
-    def _profiled(self, point: FinetunePoint, path: Path) -> dict[str, Any]:
-        terminal, device = self._session.terminal, self._device
+        point, device, terminal = self._job.points()[record.last_good], self._device, self._session.terminal
         terminal.line("profiling one step")
 
         def work() -> Profile:
@@ -197,13 +182,16 @@ class FinetuneBench(Bench):
             return profile_step(step.profiled, device=device, trace_path=path.with_suffix(".trace.json.gz"))
 
         profile = tried(work, device)
+        fields: dict[str, Any] = {"no_profile" if isinstance(profile, Missing) else "profile": profile}
         if isinstance(profile, Missing):
             terminal.line(f"no profile: {profile.reason}")
-            return {"no_profile": profile}
-        if not self._job.part:
+        elif not self._job.part:
             what = f"step of {point.accumulate * point.batch_size} x {point.seq_len} tokens"
             terminal.table(profile_table(profile, what=what, limit=self._job.subject.profile_rows), detail=True)
-        return {"profile": profile}
+        self._session.keep(**fields)
+        if self._text.held_out and self._has_weights:
+            fields["learned"] = learned(self._trainee, self._text, terminal)
+        return fields
 
     def _new_step(self, point: FinetunePoint) -> tuple[TrainingStep, Tensor]:
         """Return a step that alternates over the point's batches, and the first batch."""
@@ -234,9 +222,8 @@ class FinetuneBench(Bench):
 
     def _base_loss(self, batches: list[Tensor]) -> float:
         model, device, terminal = self._job.model, self._device.torch_name, self._session.terminal
-        quant = QUANTS["plain"]
+        quant, target = QUANTS["plain"], Target(device, model.dtype)
         checkpoint = find_checkpoint(model, quant, progress=terminal, device=device)
-        target = Target(device, model.dtype)
         base: Any = LOADERS[quant.quant].load(checkpoint, loader_options(quant), target, terminal).model
         return mean_loss(lambda ids: base(input_ids=ids, labels=ids, use_cache=False).loss, batches)
 
@@ -249,26 +236,19 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
         job.model, recipe.quant, progress=terminal, device=device.torch_name, check_config=lambda c: _check_fits(job, c)
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
-    tokenizer = load_tokenizer(checkpoint)
-    text = token_text(tokenizer, checkpoint.config["vocab_size"], seed=job.subject.seed)
+    config = checkpoint.config
+    text = token_text(load_tokenizer(checkpoint), config["vocab_size"], seed=job.subject.seed)
     session.ready()
-    model = _loaded(job, checkpoint, device, session)
-    trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
-    trained = sum(parameter.numel() for parameter in trainee.trained)
-    terminal.line(f"trained: {trained:,} parameters")
-
-    yield FinetuneBench(job, trainee, text, session)
-
-
-def _loaded(job: FinetuneJob, checkpoint: Checkpoint, device: Device, session: Session) -> Any:
-    quant, packages = job.recipe.quant, ["peft"] if job.recipe.train == "lora" else []
-    form = Form(quant.quant, loader_options(quant), job.model.dtype)
-    loaded, facts = load(checkpoint, form, device, session.terminal, packages=packages)
-    sha256 = shapes_sha256(checkpoint.config)
+    form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
+    packages = ["peft"] if recipe.train == "lora" else []
+    model, facts = load(checkpoint, form, device, terminal, packages=packages)
+    sha256 = shapes_sha256(config)
     found = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
     session.keep(model=session.record.model.model_copy(update=found), load=facts)
-    session.terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
-    return loaded
+    terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
+    trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
+    terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")
+    yield FinetuneBench(job, trainee, text, session)
 
 
 def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
@@ -290,14 +270,13 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
     terminal.line(f"training {len(LEARNING_SEEDS)} times for {LEARNING_STEPS} steps")
     device = trainee.device.torch_name
     _reset_adapters(trainee, LEARNING_SEEDS[0])
-    trained = trainee.trained
-    initial = [parameter.detach().clone() for parameter in trained]
+    initial = [parameter.detach().clone() for parameter in trainee.trained]
     held_out = on_device(windows(text.held_out, LEARNING_LENGTH, LEARNING_BATCH_SIZE, HELD_OUT_BATCHES), device)
     before, after = mean_loss(trainee.loss, held_out), []
     learning_rate = LEARNING_RATES[trainee.recipe.train]
     for seed in LEARNING_SEEDS:
         with torch.no_grad():
-            for parameter, value in zip(trained, initial, strict=True):
+            for parameter, value in zip(trainee.trained, initial, strict=True):
                 parameter.copy_(value)
         _reset_adapters(trainee, seed)
         # Each seed starts at another position of the text.

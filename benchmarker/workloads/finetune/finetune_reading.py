@@ -20,14 +20,14 @@ from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import floor_of, phase_of, timed_call
-from benchmarker.explain.values import Bound, Floor, NotExplained, Phase
+from benchmarker.explain.values import Bound, NotExplained, Phase
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import PARTS, Case, Timed
 from benchmarker.profiling.categories import is_float32, shares
-from benchmarker.schema.record import Demand, Limits, Profile
-from benchmarker.workloads.finetune.record import FinetuneDemand, FinetuneRecord, Learned
-from benchmarker.workloads.training.record import RECOMPUTE
+from benchmarker.schema.record import Demand, Profile
+from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
+from benchmarker.workloads.training.training_step import RECOMPUTE
 
 FLOAT32_PRODUCTS = "products in float32"
 FLOAT32_ATTENTION = "attention in float32"
@@ -75,9 +75,9 @@ def float32_share(profile: Profile) -> float:
 
 def recompute_share(profile: Profile) -> float:
     """Return the share of all kernel time that repeats forward passes."""
-    times = [(section == RECOMPUTE, time_s) for _, section, time_s in _kernel_sections(profile)]
-    total_s = sum(time_s for _, time_s in times)
-    return sum(time_s for is_repeated, time_s in times if is_repeated) / total_s if total_s else 0.0
+    times = [(section, time_s) for _, section, time_s in _kernel_sections(profile)]
+    repeated_s = sum(time_s for section, time_s in times if section == RECOMPUTE)
+    return repeated_s / sum(time_s for _, time_s in times) if repeated_s else 0.0
 
 
 def has_fused_attention(profile: Profile) -> bool:
@@ -128,7 +128,7 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
         phase=step_phase(profile),
         total_s=statistics.median(medians),
         cell=key,
-        floor=floor_of_step(cell.demand, record.limits),
+        floor=floor_of(Demand(flops=cell.demand.linear_flops) if cell.demand else None, record.limits),
         units=cell.batch_size * cell.seq_len * cell.accumulate,
         notes=tuple(_notes(record, profile)),
         parts={**PARTS, FLOAT32_ATTENTION: FLOAT32_ATTENTION, LOSS: "loss", OPTIMIZER: "optimizer"},
@@ -147,19 +147,12 @@ def step_phase(profile: Profile) -> Phase:
     return replace(phase, categories=cast("Any", purposes), busy_s=max(busy_s, 0.0))
 
 
-def floor_of_step(demand: FinetuneDemand | None, limits: Limits | None) -> Floor | None:
-    """Return the least time of the linear layers' products; None without a measured rate."""
-    return floor_of(Demand(flops=demand.linear_flops) if demand else None, limits)
-
-
 def _notes(record: FinetuneRecord, profile: Profile) -> Iterator[str]:
     time_name = "kernel time" if profile.by == "device" else "operators' time"
     built, in_float32, recomputing = record.built, float32_share(profile), recompute_share(profile)
     if in_float32 >= NOTED_SHARE:
-        types = ""
-        if built:
-            dtypes = built.dtypes
-            types = f" (the output layer multiplies {dtypes.head_input}, attention {dtypes.attention_query})"
+        output, query = (built.dtypes.head_input, built.dtypes.attention_query) if built else (None, None)
+        types = f" (the output layer multiplies {output}, attention {query})" if built else ""
         yield (
             f"{percent(in_float32)} of the {time_name} is products and attention in float32, without tensor "
             f"cores{types}"

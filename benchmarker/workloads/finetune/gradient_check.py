@@ -35,12 +35,8 @@ B_STD = 0.02
 
 
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
-    """Compare the gradients of one sequence, cut to at most POSITIONS.
-
-    Raises:
-        WrongResultError: A loss or a gradient is not finite.
-        UnsupportedError: The model does not keep its layers in one list.
-    """
+    """Compare the gradients of one sequence, cut to at most POSITIONS. Raises WrongResultError if a loss or a gradient
+    is not finite, and UnsupportedError if the model does not keep its layers in one list."""
     import torch
 
     ids = ids[:1, :POSITIONS]
@@ -75,10 +71,8 @@ def wrong(checked: FinetuneChecked) -> str | None:
     """Return the fault in one line, or None if the gradients are right."""
     if checked.error <= checked.tolerance:
         return None
-    return (
-        f"wrong result: the gradients' cosine with those in float32 is {1 - checked.error:.4f}; "
-        f"{1 - checked.tolerance:.4f} is allowed"
-    )
+    cosine_text, allowed = f"{1 - checked.error:.4f}", f"{1 - checked.tolerance:.4f}"
+    return f"wrong result: the gradients' cosine with those in float32 is {cosine_text}; {allowed} is allowed"
 
 
 def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
@@ -98,19 +92,18 @@ def _first_layers(base: Any) -> Iterator[int]:
     from torch import nn
 
     decoder, config = base.get_decoder(), base.config.get_text_config()
-    lists = {name: child for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)}
+    lists = [(name, child) for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)]
     if len(lists) != 1:
         raise UnsupportedError(
             f"{type(decoder).__name__} keeps its layers in {len(lists)} lists and not in one: its gradients cannot be "
             "checked"
         )
-    ((name, layers),) = lists.items()
+    name, layers = lists[0]
     count = config.num_hidden_layers
-    least = min(LAYERS, count)
-    setattr(decoder, name, layers[:least])
-    config.num_hidden_layers = least
+    config.num_hidden_layers = min(LAYERS, count)
+    setattr(decoder, name, layers[:LAYERS])
     try:
-        yield least
+        yield config.num_hidden_layers
     finally:
         setattr(decoder, name, layers)
         config.num_hidden_layers = count
@@ -122,15 +115,13 @@ def _random_b(trainee: Trainee) -> Iterator[None]:
 
     generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
     matrices = [parameter for name, parameter in trainee.model.named_parameters() if ".lora_B." in name]
-    with torch.no_grad():
-        for matrix in matrices:
-            matrix.normal_(0, B_STD, generator=generator)
+    for matrix in matrices:
+        torch.nn.init.normal_(matrix, 0, B_STD, generator=generator)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for matrix in matrices:
-                matrix.zero_()
+        for matrix in matrices:
+            torch.nn.init.zeros_(matrix)
 
 
 def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, list[Tensor]]:
@@ -144,11 +135,9 @@ def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, lis
 def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
     """Return loss and gradients of the reference, in the order of the trainee's weights."""
     parameters = dict(reference.named_parameters())
-    trained = [
-        parameters[name.removeprefix("base_model.model.").replace(".default.weight", "")]
-        for name, parameter in trainee.model.named_parameters()
-        if parameter.requires_grad
-    ]
+    names = [name for name, parameter in trainee.model.named_parameters() if parameter.requires_grad]
+    plain_names = [name.removeprefix("base_model.model.").replace(".default.weight", "") for name in names]
+    trained = [parameters[name] for name in plain_names]
     return _gradients(reference(input_ids=ids, labels=ids, use_cache=False).loss, trained)
 
 

@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarker.checkpoints.read_model import undisturbed
 from benchmarker.core.errors import SpecError, did_you_mean, installed_version
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.load import is_linear, module_tensors, storage_bytes, weights_of
@@ -67,29 +68,25 @@ class Trainee:
     def trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
-    def around(self) -> AbstractContextManager[Any]:
-        """Return the context in which products use the model's type whatever their operands' type, if they do."""
-        is_mixed = self.recipe.prepare == "keep" and self.recipe.train == "lora"
-        is_autocast = is_mixed or self.recipe.prepare == "autocast"
-        return autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext()
-
     def loss(self, ids: Tensor) -> Tensor:
         """Return the mean cross entropy of each next token of ids [batch, length], with its graph."""
-        with self.around():
+        recipe = self.recipe
+        # Products use the model's type whatever their operands' type.
+        is_autocast = recipe.prepare == "autocast" or (recipe.prepare == "keep" and recipe.train == "lora")
+        with autocast(self.device.torch_name, self.dtype) if is_autocast else nullcontext():
             loss: Tensor = self.model(input_ids=ids, labels=ids, use_cache=False).loss
         return loss
 
     def optimizer(self, *, learning_rate: float | None = None) -> Optimizer:
         import torch
 
-        rate = learning_rate or LEARNING_RATES[self.recipe.train]
-        if self.recipe.optimizer in ("adamw", "adamw-fused"):
-            fused = self.recipe.optimizer == "adamw-fused"
-            return torch.optim.AdamW(self.trained, lr=rate, weight_decay=0.0, fused=fused)
+        name, rate = self.recipe.optimizer, learning_rate or LEARNING_RATES[self.recipe.train]
+        if name in ("adamw", "adamw-fused"):
+            return torch.optim.AdamW(self.trained, lr=rate, weight_decay=0.0, fused=name == "adamw-fused")
         import bitsandbytes
 
-        name = "PagedAdamW8bit" if self.recipe.optimizer == "paged-adamw8bit" else "AdamW8bit"
-        optimizer: Optimizer = getattr(bitsandbytes.optim, name)(self.trained, lr=rate, weight_decay=0.0)
+        kind = "PagedAdamW8bit" if name == "paged-adamw8bit" else "AdamW8bit"
+        optimizer: Optimizer = getattr(bitsandbytes.optim, kind)(self.trained, lr=rate, weight_decay=0.0)
         return optimizer
 
     def frozen_tensors(self) -> Iterator[Tensor]:
@@ -141,10 +138,17 @@ def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, se
         enable({"use_reentrant": False})
     base = model
     if recipe.train == "lora":
+        from peft import LoraConfig, get_peft_model
+
         # Checkpointing needs inputs with a gradient. Without checkpointing they have one too, for a fair comparison.
         model.enable_input_require_grads()
         torch.manual_seed(seed)
-        model = _with_adapters(model, recipe)
+        targets = recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(",")
+        rank = recipe.rank
+        settings = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
+        # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
+        with undisturbed():
+            model = get_peft_model(model, settings)
     model.train()
     return Trainee(recipe, model, base, linears, device, dtype)
 
@@ -165,57 +169,32 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
                 raise SpecError(f"--targets {target}: no linear layer has this name{did_you_mean(target, endings)}")
 
 
-def _with_adapters(model: Any, recipe: Recipe) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    from benchmarker.checkpoints.read_model import undisturbed
-
-    settings = LoraConfig(
-        r=recipe.rank,
-        lora_alpha=2 * recipe.rank,
-        target_modules=recipe.targets if recipe.targets == ALL_LINEAR else recipe.targets.split(","),
-        task_type="CAUSAL_LM",
-    )
-    # peft imports gptqmodel if it is installed, which sets torch's allocator for the whole process.
-    with undisturbed():
-        return get_peft_model(model, settings)
-
-
 def built_facts(
     trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
 ) -> FinetuneFacts:
-    """Return the facts of a trainee; without a step, types and optimizer state are unknown.
-
-    Args:
-        optimizer: After its first step.
-        ids: A batch, [batch, length], for a forward pass that shows the types.
-        frozen: Hash of the frozen weights before the first step; None if all weights are trained.
-    """
+    """Return the facts of a trainee. Types and optimizer state need an optimizer after its first step and a batch of
+    ids, [batch, length]. `frozen` is the hash of the frozen weights before the first step."""
     import torch
 
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
     checkpointed = linears.in_layers + (matrices if is_lora else 0) if is_checkpointed else 0
-    values = [value for state in (optimizer.state if optimizer else {}).values() for value in state.values()]
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    states = (optimizer.state if optimizer else {}).values()
+    tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
     return FinetuneFacts(
         trained_parameters=sum(parameter.numel() for parameter in trained),
         trained_linear_weights=matrices,
         frozen_linear_weights=linears.total if is_lora else 0,
         checkpointed_linear_weights=checkpointed,
         weight_bytes=storage_bytes(trainee.frozen_tensors()),
-        trained_bytes=2 * sum(map(_bytes, trained)) + sum(map(_bytes, tensors)),
+        trained_bytes=sum(tensor.nbytes for tensor in (*trained, *trained, *tensors)),
         adapted_layers=sum(hasattr(module, "lora_A") for module in trainee.model.modules()),
         dequantize_calls=(3 if is_checkpointed else 2) * linears.packed if linears.packed else None,
         dtypes=DTypes() if ids is None else _seen_dtypes(trainee, tensors, ids),
         frozen_sha256=frozen,
         peft=installed_version("peft") if is_lora else None,
     )
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
@@ -240,16 +219,16 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
             trainee.loss(ids)
     finally:
         handle.remove()
-    norm = next((module for module in trainee.base.modules() if "Norm" in type(module).__name__), None)
+    norms = (module.weight for module in trainee.base.modules() if "Norm" in type(module).__name__)
     # Tensors of one number are step counts.
-    moment = next((tensor for tensor in state if tensor.numel() > 1), None)
+    moments = (tensor for tensor in state if tensor.numel() > 1)
     return DTypes(
-        head_input=inputs[0] if inputs else None,
+        head_input=next(iter(inputs), None),
         head_weight=_dtype_name(head.weight),
         attention_query=queries[-1] if queries else None,
-        norm_weight=None if norm is None else _dtype_name(norm.weight),
+        norm_weight=next(map(_dtype_name, norms), None),
         trained=_dtype_name(trainee.trained[0]),
-        optimizer_state=None if moment is None else _dtype_name(moment),
+        optimizer_state=next(map(_dtype_name, moments), None),
     )
 
 
@@ -281,12 +260,10 @@ def attention_pair_flops(model: Any) -> int:
 
 
 def demand_of(facts: FinetuneFacts, pair_flops: int, point: FinetunePoint) -> FinetuneDemand:
-    sequences = point.batch_size * point.accumulate
+    sequences, checkpointed = point.batch_size * point.accumulate, facts.checkpointed_linear_weights
     tokens = sequences * point.seq_len
     linear = tokens * (4 * facts.frozen_linear_weights + 6 * facts.trained_linear_weights)
-    pairs = point.seq_len * (point.seq_len + 1) // 2
-    forward = sequences * pair_flops * pairs
-    checkpointed = facts.checkpointed_linear_weights
+    forward = sequences * pair_flops * (point.seq_len * (point.seq_len + 1) // 2)
     return FinetuneDemand(
         flops=linear + round(3.5 * forward),
         linear_flops=linear,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
-from benchmarker.workloads.training.record import StepPart
+from benchmarker.workloads.training.training_step import StepPart, TrainingSample
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
@@ -31,15 +32,10 @@ MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 
 
 def _part_metric(part: StepPart, formula: str) -> Metric:
-    return Metric(
-        name=part,
-        heading=f"{part} ms",
-        unit="s",
-        scale=1e3,
-        better="lower",
-        formula=formula,
-        of_sample=lambda cell, sample: sample.drained_parts_s.get(part),
-    )
+    def of_sample(cell: FinetuneCell, sample: TrainingSample) -> float | None:  # noqa: ARG001
+        return sample.drained_parts_s.get(part)
+
+    return Metric(part, f"{part} ms", unit="s", scale=1e3, better="lower", formula=formula, of_sample=of_sample)
 
 
 def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], int]) -> Metric:
@@ -53,18 +49,7 @@ def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], 
     return Metric(name, heading=heading, unit="", scale=100.0, better="higher", formula=formula, of_cell=of_cell)
 
 
-def _memory_metric(name: str, formula: str, of_cell: Callable[[FinetuneRecord, FinetuneCell], int | None]) -> Metric:
-    return Metric(
-        name=name,
-        heading=f"{name} GiB",
-        unit="B",
-        scale=1 / GIB,
-        better="lower",
-        formula=formula,
-        of_cell=of_cell,
-        combine="max",
-    )
-
+_memory_metric = partial(Metric, unit="B", scale=1 / GIB, better="lower", combine="max")
 
 METRICS = (
     Metric(
@@ -93,20 +78,25 @@ METRICS = (
     _part_metric("optimizer", "seconds of the optimizer in the same step"),
     _memory_metric(
         "weights",
-        "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every weight "
-        "is trained",
+        "weights GiB",
+        formula="bytes of all that is not trained: unique storages, scales of quantized weights included; none if "
+        "every weight is trained",
         # If every weight is trained, only a few constants are left.
-        lambda record, cell: record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None,
+        of_cell=lambda record, cell: (
+            record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None
+        ),
     ),
     _memory_metric(
         "trained",
-        "bytes of trained weights, of their gradients and of the optimizer's state",
-        lambda record, cell: record.built.trained_bytes if record.built else None,
+        "trained GiB",
+        formula="bytes of trained weights, of their gradients and of the optimizer's state",
+        of_cell=lambda record, cell: record.built.trained_bytes if record.built else None,
     ),
     _memory_metric(
         "activations",
-        "live bytes after the forward pass minus those before it, in one untimed step",
-        lambda record, cell: cell.step_memory.kept_bytes if cell.step_memory else None,
+        "activations GiB",
+        formula="live bytes after the forward pass minus those before it, in one untimed step",
+        of_cell=lambda record, cell: cell.step_memory.kept_bytes if cell.step_memory else None,
     ),
 )
 
@@ -122,13 +112,8 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
     axes = (
         Axis("seq_len", "S", lambda length: f"{length:,} tokens"),
         Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"),
-        Axis(
-            "accumulate",
-            "micro-batches",
-            lambda count: f"{count} micro-batch{'es' if count > 1 else ''}",
-            # Each micro-batch reuses the memory of the previous one.
-            is_size=False,
-        ),
+        # Each micro-batch reuses the memory of the previous one.
+        Axis("accumulate", "micro-batches", lambda n: f"{n} micro-batch{'es' if n > 1 else ''}", is_size=False),
     )
     metrics = METRICS
     headline = "tokens"
@@ -158,10 +143,9 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
             raise SpecError("--chat-template: wraps a prompt, and there is none; leave it out")
         if job.procedure.energy:
             raise SpecError("--energy: is not counted for fine-tuning; leave it out")
-        packages = ["bitsandbytes"] if recipe.optimizer in ("adamw8bit", "paged-adamw8bit") else []
-        packages += ["peft"] if recipe.train == "lora" else []
-        for package in packages:
-            if installed_version(package) is None:
+        packages = {"bitsandbytes": "8bit" in recipe.optimizer, "peft": recipe.train == "lora"}
+        for package, is_used in packages.items():
+            if is_used and installed_version(package) is None:
                 hint = install_hint("finetune")
                 raise MissingLibraryError(f"{name}: the library '{package}' is not installed; {hint}")
 
@@ -178,16 +162,13 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
         }
 
     def record_fields(self, job: FinetuneJob) -> dict[str, Any]:
-        recipe = job.recipe
-        without_adapters = {} if recipe.train == "lora" else {"rank": None, "targets": None}
+        recipe, variant = job.recipe, job.variant
+        facts: dict[str, Any] = {**vars(recipe), "options": variant.model_dump(exclude={"name"})}
+        if recipe.train != "lora":
+            facts |= {"rank": None, "targets": None}
         return {
             "model": ModelFacts(**job.model.model_dump()),
-            "variant": FinetuneVariantFacts(
-                name=job.variant.name,
-                variant=job.variant.variant,
-                options=job.variant.model_dump(exclude={"name"}),
-                **{**vars(recipe), **without_adapters},
-            ),
+            "variant": FinetuneVariantFacts(name=variant.name, variant=variant.variant, **facts),
         }
 
     def inputs(self, job: FinetuneJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002

@@ -32,9 +32,9 @@ class Outcome:
     way: str
     """Name of the engine."""
     reason: str | None
-    """Why it does not run, with the remedy; None if it runs."""
+    """Reason why it does not run, with the remedy; None if it runs."""
     is_for_others: bool = False
-    """Whether the quantization has no code for this device, so that there is no remedy."""
+    """True if the quantization has no code for this device, so that there is no remedy."""
 
 
 def look(machine: Any, device: Device) -> Iterator[Outcome]:

@@ -31,9 +31,9 @@ class GenerationDemand(Demand):
     kv_bytes: Count
     """KV cache read by a mean decode step, all sequences together."""
     decode_flops: Count
-    """Of a mean decode step, all sequences together."""
+    """FLOPs of a mean decode step, all sequences together."""
     prefill_flops: Positive
-    """Of the prompt, with logits for its last position alone."""
+    """FLOPs of the prompt, with logits for its last position alone."""
 
     @property
     def step_bytes(self) -> int:
@@ -55,8 +55,8 @@ class GenerationCell(CellBase):
     """Number of different prompts in the batch, depth included. 1 if all sequences have the same prompt, as in records
     without this field."""
     inputs_sha256: str | None = None
-    """Of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every variant
-    of a comparison. Different sequences are separated by semicolons."""
+    """SHA-256 of the token ids (those of the depth, then the prompt's), comma-separated decimals: the same for every
+    variant of a comparison. Different sequences are separated by semicolons."""
     prompt_source: str | None = None
     """Source of the ids: the shipped text, a given text, or random ids without a tokenizer."""
     warmup: tuple[GenerationSample, ...] = ()

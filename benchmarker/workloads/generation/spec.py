@@ -85,7 +85,7 @@ class Point(NamedTuple):
     batch_size: int
     depth: int = 0
     has_distinct_prompts: bool = False
-    """Whether each sequence of the batch has a different prompt or depth. False for a single sequence."""
+    """True if each sequence of the batch has a different prompt or depth. False for a single sequence."""
 
 
 class Grid(GridBase):

@@ -1,4 +1,4 @@
-"""Mixers by their recurrence, with FLOPs, bytes and state of one call. Imports no torch.
+"""Mixers by their recurrence, their implementations by name, and FLOPs, bytes and state of one call.
 
 A linear mixer keeps a matrix of head_dim x value_dim for each head. A token writes into it (2 FLOPs per number) and
 reads from it (2 more); the delta rule first reads the value stored for the key (another 2):
@@ -8,19 +8,44 @@ reads from it (2 more); the delta rule first reads the value stored for the key 
 
 The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
 `workloads/attention/record.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
-Kernels that work on chunks multiply more; the additional products do not count.
+Kernels that work on chunks multiply more, which does not count.
+
+flash-linear-attention (fla 0.6.0) has kernels in Triton, with functions that take [batch, length, heads, width]. It
+imports on any machine with triton and runs only on a GPU. It may hand a call to another library's kernel, so the kernel
+that ran is checked by name.
+
+Those in torch alone are references: chunks of 64 positions, matrix products in float32 inside each chunk, a state
+between them, nothing fused. For decays a and strengths b, with G_i the sum of log a from the chunk's start to position
+i, and S0 the state at its start (Yang et al., "Gated Delta Networks", arXiv 2412.06464, section 3.3; chunks of linear
+attention: Hua et al., arXiv 2202.10447):
+
+    L_ij = exp(G_i - G_j) for j <= i, otherwise 0
+    U    = v, or for the delta rule (I + lower(b k k^T L))^-1 (b v - b exp(G) k S0)
+    o    = (q k^T L) U + exp(G) q S0                            all over sqrt(head_dim)
+    S    = exp(G_last) S0 + (exp(G_last - G) k)^T U
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean, install_hint
+from benchmarker.workloads.attention.attention_variants import VARIANTS as ATTENTION_VARIANTS
 from benchmarker.workloads.attention.record import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.mixers.record import MixerName, MixersDemand
 from benchmarker.workloads.mixers.spec import MixerShape
-from benchmarker.workloads.operation.operation_call import Implementation
+from benchmarker.workloads.operation.operation_call import ANY_KERNEL, Implementation, Operation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Layout = Literal["heads first", "length first"]
 """[batch, heads, length, width] or [batch, length, heads, width]. Each implementation gets its inputs in the layout
@@ -61,40 +86,24 @@ class MixerImplementation(Implementation):
     """Packages whose versions are recorded."""
     wide_values: bool = True
     """True if values may be wider or narrower than keys."""
-    normalizes: bool = False
-    """True if it can divide by the sum of its weights."""
     has_backward: bool = True
     writes_scores: bool = False
     """True if the scores of all pairs go through memory."""
-
-    @property
-    def is_softmax(self) -> bool:
-        return self.mixer is SOFTMAX
 
     def wrong_shape(self, shape: MixerShape) -> str | None:
         if reason := super().wrong_shape(shape):
             return reason
         if shape.value_dim != shape.head_dim and not self.wide_values:
             return f"takes values as wide as keys, not {shape.value_dim} beside {shape.head_dim}"
-        if shape.normalize and self.mixer is LINEAR and not self.normalizes:
-            return "does not divide by the sum of its weights"
         if shape.is_backward and not self.has_backward:
             return "has no backward pass"
         return None
 
 
 def softmax_shape(shape: MixerShape) -> AttentionShape:
-    return AttentionShape(
-        batch_size=shape.batch_size,
-        seq_len=shape.seq_len,
-        heads=shape.heads,
-        kv_heads=shape.heads,
-        head_dim=shape.head_dim,
-        causal=True,
-        window=None,
-        dtype=shape.dtype,
-        mode="forward_backward" if shape.is_backward else "forward",
-    )
+    size = shape.batch_size, shape.seq_len, shape.heads, shape.heads, shape.head_dim
+    mode = "forward_backward" if shape.is_backward else "forward"
+    return AttentionShape(*size, causal=True, window=None, dtype=shape.dtype, mode=mode)
 
 
 def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
@@ -115,12 +124,18 @@ def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
     )
 
 
+def input_bytes(mixer: Mixer, shape: MixerShape) -> int:
+    """Return the bytes of queries, keys, values and gates, and with a backward pass of the output's gradient."""
+    numbers = 2 * shape.head_dim + shape.value_dim * (1 + shape.is_backward)
+    gate = GATE_BYTES + shape.element_bytes if mixer.is_gated_delta else 0
+    return shape.tokens * shape.heads * (numbers * shape.element_bytes + gate)
+
+
 def _bytes(mixer: Mixer, shape: MixerShape) -> int:
-    """Forward: read inputs, write output. Backward: read inputs and the output's gradient, write gradients; softmax
-    also reads its output again and the log-sum-exp of each row."""
+    """Backward: read inputs and the output's gradient, write gradients; softmax also reads its output again and the
+    log-sum-exp of each row."""
     rows = shape.tokens * shape.heads
-    gates = rows * (GATE_BYTES + shape.element_bytes) if mixer.is_gated_delta else 0
-    inputs = rows * (2 * shape.head_dim + shape.value_dim) * shape.element_bytes + gates
+    inputs = input_bytes(mixer, shape._replace(mode="forward"))
     output = rows * shape.value_dim * shape.element_bytes
     if not shape.is_backward:
         return inputs + output
@@ -132,3 +147,175 @@ def least_bytes(mixer: Mixer, shape: MixerShape, *, writes_scores: bool) -> int:
     """Return a lower bound of the memory: inputs, output, and the scores of an implementation that writes them."""
     scores = shape.batch_size * shape.heads * shape.seq_len**2 * shape.element_bytes if writes_scores else 0
     return _bytes(mixer, shape._replace(mode="forward")) + scores
+
+
+GATE_OFFSET = 4.0
+"""Added to the random number of a decay, so that half of the tokens keep more than 98 % of the state."""
+CHUNK = 64
+EPSILON = 1e-10
+"""Added to the sum of the weights, as in fla."""
+COMPILER_REFUSED = "upgrade triton"
+"""Part of fla's message for a Triton that miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
+of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""
+
+
+def open_chunked(mixer: Mixer, shape: MixerShape, device: str) -> Operation:
+    decay = head_decay(mixer, shape.heads, device)
+
+    def mix(
+        query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None = None, strength: Tensor | None = None
+    ) -> Tensor:
+        dtype = value.dtype
+        query, key, value = (tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in (query, key, value))
+        if log_decay is None and decay is not None:
+            log_decay = decay.to(query.dtype)[:, None].expand(query.shape[:3])
+        strength = None if strength is None else strength.to(query.dtype)
+        is_normalized = shape.normalize and mixer is LINEAR
+        return chunked(query, key, value, log_decay, strength, is_normalized=is_normalized).to(dtype)
+
+    return Operation(mix)
+
+
+def head_decay(mixer: Mixer, heads: int, device: str | torch.device) -> Tensor | None:
+    """Return the log of retention's constant decay of each head, float64; None for other mixers."""
+    import torch
+
+    if mixer.name != "retention":
+        return None
+    return torch.log1p(-(2.0 ** (-5.0 - torch.arange(heads, dtype=torch.float64, device=device))))
+
+
+def chunked(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, strength: Tensor | None, *, is_normalized: bool
+) -> Tensor:
+    """Return the output, [.., length, value_dim], for any length.
+
+    Args:
+        query: [.., length, head_dim], as the key; the value is [.., length, value_dim].
+        log_decay: [.., length], as the strength. None for no decay, and for sums without the delta rule.
+    """
+    import torch
+    from torch.nn.functional import pad
+
+    length, scale = query.shape[-2], 1 / math.sqrt(query.shape[-1])
+    missing = -length % CHUNK
+    if is_normalized:
+        value = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
+    chunks = [pad(tensor, (0, 0, 0, missing)).unflatten(-2, (-1, CHUNK)) for tensor in (query * scale, key, value)]
+    log_decay = query.new_zeros(query.shape[:-1]) if log_decay is None else log_decay.to(query.dtype)
+    decay_sums = pad(log_decay, (0, missing)).unflatten(-1, (-1, CHUNK)).cumsum(-1)
+    if strength is not None:
+        strength = pad(strength, (0, missing)).unflatten(-1, (-1, CHUNK))[..., None]
+    state = query.new_zeros(*query.shape[:-2], key.shape[-1], value.shape[-1])
+    outputs = []
+    for number in range(decay_sums.shape[-2]):
+        q, k, v = (tensor[..., number, :, :] for tensor in chunks)
+        decay_sum = decay_sums[..., number, :]
+        # Above the diagonal the difference is positive and may overflow: tril before exp, and again after it.
+        between = (decay_sum[..., :, None] - decay_sum[..., None, :]).tril().exp().tril()
+        from_start, to_end = decay_sum.exp()[..., None], (decay_sum[..., -1:] - decay_sum).exp()[..., None]
+        update = v
+        if strength is not None:
+            scaled_key = strength[..., number, :, :] * k
+            lower = (scaled_key @ k.mT * between).tril(-1)
+            rest = strength[..., number, :, :] * v - (from_start * scaled_key) @ state
+            update = torch.linalg.solve_triangular(lower, rest, upper=False, unitriangular=True)
+        outputs.append((q @ k.mT * between) @ update + (from_start * q) @ state)
+        state = decay_sum[..., -1:, None].exp() * state + (to_end * k).mT @ update
+    output = torch.cat(outputs, dim=-2)[..., :length, :]
+    return output[..., :-1] / (output[..., -1:] + EPSILON) if is_normalized else output
+
+
+def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
+    """Return queries or keys as the mixer takes them: of length 1, or after the feature map."""
+    from torch.nn.functional import elu, normalize
+
+    if mixer.is_gated_delta:
+        return normalize(tensor.float(), dim=-1)
+    return elu(tensor) + 1 if mixer is LINEAR and shape.feature_map == "elu" else tensor
+
+
+def _fla(mixer: Mixer, module: str, name: str, kernel: str, *, has_backward: bool = True) -> MixerImplementation:
+    def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
+        mix: Callable[..., Any] = getattr(import_module(f"fla.ops.{module}"), name)
+        # Normalization is an option of linear attention alone, and its default.
+        options = {"normalize": shape.normalize} if mixer is LINEAR else {}
+
+        def call(query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Tensor:
+            output: Tensor = mix(query, key, value, **dict(zip(("g", "beta"), gates, strict=False)), **options)[0]
+            return output
+
+        return Operation(call)
+
+    return MixerImplementation(
+        mixer=mixer,
+        source="fla",
+        open=open_function,
+        kernels={"cuda": kernel, "rocm": kernel},
+        layout="length first",
+        dtypes=("bfloat16", "float16"),
+        modules=("triton", "fla"),
+        remedy=install_hint("mixers"),
+        packages=("fla-core", "triton", "torch"),
+        has_backward=has_backward,
+    )
+
+
+def _softmax(name: str, *, is_naive: bool = False) -> MixerImplementation:
+    attention = ATTENTION_VARIANTS[name]
+    return MixerImplementation(
+        mixer=SOFTMAX,
+        source=f"torch, {name}",
+        open=lambda shape, device: attention.open(softmax_shape(shape), device),
+        kernels=attention.kernels,
+        dtypes=tuple(dtype for dtype in MixerImplementation.dtypes if dtype in attention.dtypes),
+        modules=attention.modules,
+        remedy=attention.remedy,
+        wide_values=is_naive,
+        writes_scores=is_naive,
+    )
+
+
+def _in_torch(mixer: Mixer) -> MixerImplementation:
+    opener = partial(open_chunked, mixer)
+    return MixerImplementation(mixer=mixer, source="torch, chunked", open=opener, kernels=ANY_KERNEL)
+
+
+VARIANTS: dict[str, MixerImplementation] = {
+    "softmax-naive": _softmax("naive", is_naive=True),
+    "softmax-sdpa": _softmax("auto"),
+    "softmax-flash": _softmax("flash"),
+    "softmax-cudnn": _softmax("cudnn"),
+    "linear-torch": _in_torch(LINEAR),
+    "linear-fla-chunk": _fla(LINEAR, "linear_attn", "chunk_linear_attn", r"chunk_fwd_kernel_[ho]"),
+    "linear-fla-fused": _fla(LINEAR, "linear_attn", "fused_chunk_linear_attn", r"fused_chunk_fwd_kernel"),
+    "retention-torch": _in_torch(RETENTION),
+    "retention-fla-chunk": _fla(RETENTION, "retention", "chunk_retention", r"chunk_fwd_kernel_[ho]"),
+    "gdn-torch": _in_torch(GATED_DELTA),
+    "gdn-fla-chunk": _fla(GATED_DELTA, "gated_delta_rule", "chunk_gated_delta_rule", r"chunk_gated_delta_rule_fwd"),
+    # A loop over positions, for decoding.
+    "gdn-fla-recurrent": _fla(
+        GATED_DELTA,
+        "gated_delta_rule",
+        "fused_recurrent_gated_delta_rule",
+        r"fused_recurrent_gated_delta_rule",
+        has_backward=False,
+    ),
+}
+
+
+def implementation_of(name: str) -> MixerImplementation:
+    if name not in VARIANTS:
+        raise SpecError(f"no mixer '{name}'{did_you_mean(name, VARIANTS)}")
+    return VARIANTS[name]
+
+
+@contextmanager
+def refused_compiler_is_unsupported() -> Iterator[None]:
+    """Turn fla's refusal of a Triton that miscompiles a kernel into UnsupportedError, in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if COMPILER_REFUSED not in str(error).lower():
+            raise
+        raise UnsupportedError(f"fla: {str(error).strip().splitlines()[0]}") from error

@@ -1,7 +1,14 @@
-"""Measurement of one implementation of a mixer.
+"""Measurement of one implementation of a mixer: inputs, reference in float64, and checks.
 
-Beyond the checks of every operation, later inputs must not change earlier outputs, and once per process and mode the
-lengths around the end of a chunk are compared with float64.
+Queries, keys, values, gates and the output's gradient are normal: the same numbers for every mixer before its own
+scaling. Linear attention applies its feature map to queries and keys. The delta rule scales them to length 1; its decay
+is sigmoid(x + 4) and its strength is sigmoid(x). All of this happens before timing.
+
+The reference is the recurrence of a mixer's paper, one token after the other, up to 512 positions. A longer sequence is
+compared with chunks in float64, whose first 512 positions must equal the recurrence. Heads are independent, so only the
+first and the last head of the last sequence are compared, at every position. Softmax is compared as in the workload
+attention. Later inputs must not change earlier outputs, and once per process and mode the lengths around the end of a
+chunk are compared too.
 """
 
 from __future__ import annotations
@@ -15,29 +22,38 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import WrongResultError
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
-from benchmarker.workloads.attention.attention_bench import rows_of
-from benchmarker.workloads.mixers.mixer import MixerImplementation, demand_of, least_bytes
-from benchmarker.workloads.mixers.mixer_reference import (
-    COMPARED_HEADS,
-    TOLERANCES,
-    checked_errors,
+from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
+from benchmarker.workloads.attention.attention_bench import check as check_attention
+from benchmarker.workloads.mixers.mixer import (
+    EPSILON,
+    GATE_OFFSET,
+    LINEAR,
+    SOFTMAX,
+    Layout,
+    Mixer,
+    MixerImplementation,
+    chunked,
+    demand_of,
+    head_decay,
+    implementation_of,
     input_bytes,
-    inputs_sha256,
-    make_inputs,
+    least_bytes,
+    refused_compiler_is_unsupported,
+    scaled,
+    softmax_shape,
 )
-from benchmarker.workloads.mixers.mixer_variants import implementation_of, refused_compiler_is_unsupported
-from benchmarker.workloads.mixers.record import (
-    MixersCell,
-    MixersChecked,
-    MixersFacts,
-)
-from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, training_demand
+from benchmarker.workloads.mixers.record import MixersCell, MixersChecked, MixersFacts, MixersTensorError
+from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, scores, training_demand
 from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
 from benchmarker.workloads.operation.operation_call import (
+    GRADIENT_NAMES,
     CallInputs,
+    Results,
+    check_finite,
     copies_needed,
     fresh_results,
+    hash_inputs,
     relative_error,
     results_of,
 )
@@ -46,6 +62,7 @@ from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from benchmarker.hardware.device import Device
@@ -56,6 +73,13 @@ MAX_COPIES = 64
 model as well."""
 CHUNK_ENDS = (63, 64, 65, 127)
 """Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks."""
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
+GATE_FACTOR = 3.0
+"""Factor of the tolerance for decays and strengths: their gradients are sums in which large numbers cancel."""
+RECURRENCE_LENGTH = 512
+REFERENCE_DISTANCE = 1e-9
+"""Largest distance between the recurrence and the chunks."""
+COMPARED_HEADS = 2
 
 
 class MixersBench(OperationBench[MixerImplementation]):
@@ -68,12 +92,9 @@ class MixersBench(OperationBench[MixerImplementation]):
         cache_bytes: int | None = None,
         report: Callable[[str], object] | None = None,
     ) -> None:
-        """Open a variant. With `report`, models are trained on the subject's tasks after timing, each with a line of
-        progress."""
+        """With `report`, models are trained on the subject's tasks after timing, each with a line of progress."""
         super().__init__(implementation_of(variant), device, cache_bytes=cache_bytes)
-        self._mixer = self.implementation.mixer
-        self._subject = subject
-        self._report = report
+        self._mixer, self._subject, self._report = self.implementation.mixer, subject, report
         self._chunk_end_errors: dict[bool, float] = {}
 
     def facts(self) -> Mapping[str, Any]:
@@ -125,8 +146,6 @@ class MixersBench(OperationBench[MixerImplementation]):
     def afterwards(self, record: RunRecord, path: Path) -> Mapping[str, Any]:  # noqa: ARG002
         if self._report is None:
             return {}
-        from benchmarker.workloads.mixers.mixer_tasks import scores
-
         self._ready = None
         return scores(self.implementation, self._subject, self.device, self._report)
 
@@ -137,7 +156,7 @@ class MixersBench(OperationBench[MixerImplementation]):
         output = results["o"]
         del results
         causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
-        is_softmax = self.implementation.is_softmax
+        is_softmax = self._mixer is SOFTMAX
         return MixersChecked(
             against="float64",
             error=max(tensor.error for tensor in errors),
@@ -199,3 +218,129 @@ def _free_bytes(device: Device) -> int:
     import torch
 
     return int(torch.cuda.mem_get_info(device.torch_name)[0])
+
+
+def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layout: Layout) -> CallInputs:
+    import torch
+    from torch.nn.functional import logsigmoid
+
+    dtype: torch.dtype = getattr(torch, shape.dtype)
+    query, key, value, gate, strength, *gradients = _random(shape, device, seed)
+    named = {"q": scaled(query, mixer, shape), "k": scaled(key, mixer, shape), "v": value}
+    named = {name: tensor.to(dtype) for name, tensor in named.items()}
+    if mixer.is_gated_delta:
+        named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
+    if layout == "heads first":
+        named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
+        gradients = [tensor.transpose(1, 2).contiguous() for tensor in gradients]
+    for tensor in named.values():
+        tensor.requires_grad_(shape.is_backward)
+    return CallInputs(named, gradients[0].to(dtype) if gradients else None)
+
+
+def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
+    """Return the SHA-256 of shape, seed and first random numbers: the same for every mixer and type."""
+    return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
+
+
+def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
+    import torch
+
+    generator = torch.Generator(device=device).manual_seed(seed)
+    rows = shape.batch_size, shape.seq_len, shape.heads
+    keys, values = (*rows, shape.head_dim), (*rows, shape.value_dim)
+    sizes = [keys, keys, values, rows, rows, *[values] * shape.is_backward]
+    return [torch.randn(size, generator=generator, device=device) for size in sizes]
+
+
+def checked_errors(
+    results: Results, implementation: MixerImplementation, inputs: CallInputs, shape: MixerShape, suffix: str = ""
+) -> tuple[MixersTensorError, ...]:
+    """Return the error of the output and of the gradients. Raises WrongResultError, with a suffix, if one is above its
+    tolerance or holds a number that is not finite."""
+    check_finite(results)
+    if implementation.mixer is SOFTMAX and shape.value_dim == shape.head_dim:
+        checked = check_attention(results, inputs, softmax_shape(shape))
+        errors = {tensor.tensor: tensor.error for tensor in checked.tensors}
+    else:
+        layout = implementation.layout
+        expected = reference(implementation.mixer, inputs, shape, layout)
+        errors = {name: relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()}
+    tensors = []
+    for name, error in errors.items():
+        tolerance = TOLERANCES[shape.dtype] * (GATE_FACTOR if name in ("dg", "dbeta") else 1.0)
+        if error > tolerance:
+            problem = f"{name} is off by {error:.2g} of its size from float64; {tolerance:.0e} is allowed"
+            raise WrongResultError(f"wrong result{suffix}: {problem}")
+        tensors.append(MixersTensorError(tensor=name, error=error, tolerance=tolerance))
+    return tuple(tensors)
+
+
+def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
+    """Return the first and the last head of the last sequence, [2, length, ..], or the only head."""
+    heads_first = tensor if layout == "heads first" else tensor.transpose(1, 2)
+    last = heads_first[-1]
+    return last[:: max(1, last.shape[0] - 1)][:COMPARED_HEADS]
+
+
+def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout) -> Results:
+    """Return output and gradients of two heads, [2, length, ..]."""
+    import torch
+
+    leaves = {
+        name: two_heads(tensor.detach(), layout).double().requires_grad_(shape.is_backward)
+        for name, tensor in inputs.named.items()
+    }
+    output = _output(mixer, leaves, shape)
+    if not shape.is_backward or inputs.gradient is None:
+        return {"o": output}
+    gradient = two_heads(inputs.gradient, layout).double()
+    gradients = torch.autograd.grad(output, tuple(leaves.values()), gradient)
+    named = {GRADIENT_NAMES[name]: tensor for name, tensor in zip(leaves, gradients, strict=True)}
+    return {"o": output.detach(), **named}
+
+
+def _output(mixer: Mixer, leaves: Mapping[str, Tensor], shape: MixerShape) -> Tensor:
+    """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
+    import torch
+
+    query, length, is_normalized = leaves["q"], shape.seq_len, shape.normalize and mixer is LINEAR
+    if mixer.state_products is None:
+        allowed = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        return by_formula(query, leaves["k"], leaves["v"], allowed)
+    decay = head_decay(mixer, shape.heads, query.device)
+    if decay is not None:
+        decay = decay[:: max(1, shape.heads - 1)][:COMPARED_HEADS, None].expand(-1, length)
+    tensors = query, leaves["k"], leaves["v"], leaves.get("g", decay), leaves.get("beta")
+    if length <= RECURRENCE_LENGTH:
+        return recurrence(*tensors, is_normalized=is_normalized)
+    output = chunked(*tensors, is_normalized=is_normalized)
+    with torch.no_grad():
+        start: list[Any] = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
+        distance = relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, is_normalized=is_normalized))
+    assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
+    return output
+
+
+def recurrence(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, strength: Tensor | None, *, is_normalized: bool
+) -> Tensor:
+    """Return the output token by token, [heads, length, value_dim]. Arguments as in `chunked`."""
+    import torch
+
+    state = value.new_zeros(value.shape[0], key.shape[-1], value.shape[-1])
+    key_sum = torch.zeros_like(key[:, 0])
+    outputs = []
+    for position in range(query.shape[1]):
+        q, k, update = query[:, position] / query.shape[-1] ** 0.5, key[:, position], value[:, position]
+        if log_decay is not None:
+            state = log_decay[:, position, None, None].exp() * state
+        if strength is not None:
+            update = strength[:, position, None] * (update - (k[:, None] @ state)[:, 0])
+        state = state + k[:, :, None] * update[:, None, :]
+        output = (q[:, None] @ state)[:, 0]
+        if is_normalized:
+            key_sum = key_sum + k
+            output = output / ((q * key_sum).sum(-1, keepdim=True) + EPSILON)
+        outputs.append(output)
+    return torch.stack(outputs, dim=1)

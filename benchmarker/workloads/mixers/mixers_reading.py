@@ -22,7 +22,7 @@ from benchmarker.comparison.crossing import Ratios, always_faster, crossings, ve
 from benchmarker.comparison.results import by_round
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
-from benchmarker.core.stats import Estimate, Ratio, estimate, paired_ratio, verdicts
+from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained
@@ -62,6 +62,9 @@ class MixersRow(Row):
 def make_mixers_row(
     fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]
 ) -> MixersRow:
+    def kernels_s(cell: Any, _: object) -> float:
+        return float(sum(kernel.total_s for kernel in cell.kernels))
+
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     demand = good[0][1].demand if good else None
     has_kernels = all(
@@ -71,15 +74,11 @@ def make_mixers_row(
     misfits = [cell for cell in cells if cell and cell.status in OUT_OF_MEMORY and cell.least_bytes is not None]
     return MixersRow(
         **fields,
-        kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cast("MixersCell", cell))) if has_kernels else {},
+        kernels_by_round=by_round(good, kernels_s) if has_kernels else {},
         tasks=next((record.tasks for record in newest if record.tasks), ()),
         mixer_share=demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         misfit=misfits[-1] if misfits and fields["status"] in OUT_OF_MEMORY else None,
     )
-
-
-def _kernels_s(cell: MixersCell) -> float:
-    return float(sum(kernel.total_s for kernel in cell.kernels))
 
 
 def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
@@ -93,27 +92,6 @@ def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplai
     return timed_call(call, categories, floor=floor, notes=kernels_note(call.cell.kernels))
 
 
-SLOPE_LENGTHS = 3
-"""Minimum number of lengths for a line, because it fits any two."""
-
-
-class SoftmaxRatio(NamedTuple):
-    """Speed of a mixer relative to the fastest softmax at one length."""
-
-    seq_len: int
-    ratio: Ratio
-    best: str
-
-
-class Slope(NamedTuple):
-    """Least-squares line bytes = fixed_bytes + per_token_bytes * tokens."""
-
-    fixed_bytes: float
-    per_token_bytes: float
-    worst: float
-    """Largest relative distance of a measured size from the line."""
-
-
 def remarks(rows: Sequence[MixersRow]) -> list[str]:
     return [*crossing_remarks(rows), *_mixer_shares(rows), *_slopes(rows), *_misfits(rows)]
 
@@ -122,31 +100,34 @@ def crossing_remarks(rows: Sequence[MixersRow]) -> list[str]:
     lines = []
     for series in length_series([row.cell for row in rows if row.cell and row.latency]):
         members = [row for row in rows if row.cell in series.keys and row.latency]
-        by_kernels = _softmax_ratios(members, lambda row: row.kernels_by_round)
-        for variant, points in _softmax_ratios(members, lambda row: row.latency_by_round).items():
+        by_kernels, _ = _softmax_ratios(members, lambda row: row.kernels_by_round)
+        by_variant, best = _softmax_ratios(members, lambda row: row.latency_by_round)
+        for variant, ratios in by_variant.items():
             kernels = by_kernels.get(variant, [])
-            differs = crossings(_ratios(kernels)) != crossings(_ratios(points))
-            if text := crossing_text(plain_line(variant), points):
+            differs = crossings(kernels) != crossings(ratios)
+            if text := crossing_text(plain_line(variant), ratios, best):
                 lines.append(f"{series.label}: {text}{kernels_text(kernels) if differs else ''}.")
     return lines
 
 
 def _softmax_ratios(
     rows: Sequence[MixersRow], seconds_of: Callable[[MixersRow], Mapping[Moment, float]]
-) -> dict[str, list[SoftmaxRatio]]:
-    """Return the ratios of each mixer's times by round to those of the fastest softmax, shortest length first."""
+) -> tuple[Mapping[str, Ratios], dict[int, str]]:
+    """Return the ratios of each mixer's times by round to those of the fastest softmax, shortest length first, and the
+    fastest softmax at each length."""
     by_length: dict[int, list[MixersRow]] = defaultdict(list)
     for row in rows:
         if row.cell and seconds_of(row):
             by_length[row.cell.seq_len].append(row)
-    ratios: dict[str, list[SoftmaxRatio]] = defaultdict(list)
+    ratios: dict[str, list[tuple[int, Ratio]]] = defaultdict(list)
+    names = {}
     for seq_len, members in sorted(by_length.items()):
         if best := best_softmax(members):
+            names[seq_len] = plain_line(best.variant)
             for row in members:
                 if not row.is_softmax:
-                    ratio = paired_ratio(seconds_of(best), seconds_of(row))
-                    ratios[row.variant].append(SoftmaxRatio(seq_len, ratio, plain_line(best.variant)))
-    return ratios
+                    ratios[row.variant].append((seq_len, paired_ratio(seconds_of(best), seconds_of(row))))
+    return ratios, names
 
 
 def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
@@ -154,43 +135,34 @@ def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
     return min(measured, key=lambda row: row.latency.value if row.latency else 0.0, default=None)
 
 
-def _ratios(points: Sequence[SoftmaxRatio]) -> Ratios:
-    return [(point.seq_len, point.ratio) for point in points]
-
-
-def crossing_text(variant: str, points: Sequence[SoftmaxRatio]) -> str | None:
-    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths.
-
-    Args:
-        points: Shortest length first.
-    """
-    if len(points) < 2:
+def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str | None:
+    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths. The ratios
+    begin with the shortest length; `best` has the best softmax at each length."""
+    if len(ratios) < 2:
         return None
-    best = {point.seq_len: point.best for point in points}
-    if spans := crossings(_ratios(points)):
+    if spans := crossings(ratios):
         return "; ".join(
             f"{variant} is {span.verdict} than the best softmax from between {span.after:,} and {span.before:,} "
             f"positions on ({best[span.before]} at {span.before:,})"
             for span in spans
         )
-    shortest, longest = points[0], points[-1]
-    lengths = f"from {shortest.seq_len:,} to {longest.seq_len:,} positions"
-    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best.values()))})"
-    ends = ", ".join(f"{decimal(end.ratio.value, digits=3)}x at {end.seq_len:,}" for end in (shortest, longest))
-    is_faster = always_faster(_ratios(points))
+    lengths = f"from {ratios[0][0]:,} to {ratios[-1][0]:,} positions"
+    softmax = f"the best softmax ({' and '.join(dict.fromkeys(best[seq_len] for seq_len, _ in ratios))})"
+    ends = ", ".join(f"{decimal(ratio.value, digits=3)}x at {end:,}" for end, ratio in (ratios[0], ratios[-1]))
+    is_faster = always_faster(ratios)
     if is_faster is None:
         return f"{variant} relative to {softmax}: {ends}; no crossing is decided, {lengths}"
     return f"{variant} is {verdict_text(is_faster=is_faster)} than {softmax} at all measured lengths, {lengths}: {ends}"
 
 
-def kernels_text(points: Sequence[SoftmaxRatio]) -> str:
+def kernels_text(ratios: Ratios) -> str:
     """Return `; its kernels alone are faster from between 4,096 and 8,192 on`, or '' if undecided, from the ratios of
     the kernels' times without the host that launches them."""
     start = "; its kernels alone are"
-    if spans := crossings(_ratios(points)):
+    if spans := crossings(ratios):
         texts = (f"{span.verdict} from between {span.after:,} and {span.before:,} on" for span in spans)
         return f"{start} {', '.join(texts)}"
-    is_faster = always_faster(_ratios(points))
+    is_faster = always_faster(ratios)
     return "" if is_faster is None else f"{start} {verdict_text(is_faster=is_faster)} at all measured lengths"
 
 
@@ -217,21 +189,24 @@ def _slopes(rows: Sequence[MixersRow]) -> Iterator[str]:
             sizes[row.variant, fact][row.cell.seq_len * row.cell.batch_size] = round(row.facts[fact])
     for (variant, fact), measured in sizes.items():
         if line := slope(sorted(measured.items())):
+            per_token_bytes, worst = line
             verb = "keeps for the backward pass" if fact == "kept" else "has at its forward peak"
-            per_token = f"{line.per_token_bytes / 1024:.1f} KiB per token"
-            yield f"{plain_line(variant)} {verb} {per_token}, at most {percent(line.worst)} off a straight line."
+            per_token = f"{per_token_bytes / 1024:.1f} KiB per token"
+            yield f"{plain_line(variant)} {verb} {per_token}, at most {percent(worst)} off a straight line."
 
 
-def slope(sizes: Sequence[tuple[int, int]]) -> Slope | None:
-    """Return the line through (tokens, bytes); None for fewer than three numbers of tokens."""
+def slope(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
+    """Return the slope of the least-squares line through (tokens, bytes), in bytes per token, and the largest relative
+    distance of a size from the line; None for fewer than three numbers of tokens."""
     import numpy
 
-    if len({tokens for tokens, _ in sizes}) < SLOPE_LENGTHS:
+    # A line fits any two sizes.
+    if len({tokens for tokens, _ in sizes}) < 3:
         return None
     tokens, measured = numpy.array(sizes, dtype=float).T
     per_token, fixed = numpy.polyfit(tokens, measured, 1)
     worst = float(numpy.max(numpy.abs(fixed + per_token * tokens - measured) / measured))
-    return Slope(float(fixed), float(per_token), worst)
+    return float(per_token), worst
 
 
 def _misfits(rows: Sequence[MixersRow]) -> Iterator[str]:
@@ -256,10 +231,6 @@ class Learned(NamedTuple):
     """Verdict on its bits per token relative to the baseline's."""
 
     @property
-    def is_text(self) -> bool:
-        return self.scores[0].task == "bytes"
-
-    @property
     def accuracy(self) -> tuple[float, float, float]:
         return wilson(sum(score.right for score in self.scores), sum(score.asked for score in self.scores))
 
@@ -269,10 +240,6 @@ class Learned(NamedTuple):
         _, low, high = self.accuracy
         chance = self.scores[0].chance
         return "" if chance < low else ", below chance" if high < chance else ", at chance"
-
-    @property
-    def bits(self) -> Estimate:
-        return estimate([score.bits for score in self.scores])
 
 
 def wilson(right: int, total: int) -> tuple[float, float, float]:
@@ -289,20 +256,17 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
     for row in rows:
         for score in row.tasks:
             by_task[score.task, score.size][row.variant].append(score)
-    baseline = next((row.variant for row in rows if row.is_baseline), None)
-    return [entry for by_variant in by_task.values() for entry in _with_verdicts(by_variant, baseline)]
-
-
-def _with_verdicts(by_variant: dict[str, list[TaskScore]], baseline: str | None) -> list[Learned]:
-    bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
-    texts: dict[str, str] = {}
-    if baseline in bits:
-        others = [name for name in bits if name != baseline]
-        ratios = [paired_ratio(bits[baseline], bits[name]) for name in others]
-        for name, verdict in zip(others, verdicts(ratios), strict=True):
-            texts[name] = BITS_VERDICTS.get(verdict, verdict)
-        texts[baseline] = "baseline"
-    return [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
+    baseline = next((row.variant for row in rows if row.is_baseline), "")
+    entries: list[Learned] = []
+    for by_variant in by_task.values():
+        bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
+        texts: dict[str, str] = {}
+        if reference := bits.pop(baseline, None):
+            found = verdicts([paired_ratio(reference, other) for other in bits.values()])
+            texts = {name: BITS_VERDICTS.get(verdict, verdict) for name, verdict in zip(bits, found, strict=True)}
+            texts[baseline] = "baseline"
+        entries += [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
+    return entries
 
 
 def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
@@ -310,21 +274,17 @@ def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
     return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 
 
-def _accuracy(entry: Learned) -> str:
+def _accuracies(entry: Learned) -> tuple[str, str, str]:
+    """Return the cells of accuracy, accuracy by seed, and chance, which a text does not have."""
+    if entry.scores[0].task == "bytes":
+        return MISSING, MISSING, MISSING
     share, low, high = (percent(value, places=1).removesuffix(" %") for value in entry.accuracy)
-    return MISSING if entry.is_text else f"{share} [{low}, {high}]"
-
-
-def _by_seed(entry: Learned) -> str:
-    return MISSING if entry.is_text else " ".join(f"{100 * score.right / score.asked:.0f}" for score in entry.scores)
-
-
-def _chance(entry: Learned) -> str:
-    return MISSING if entry.is_text else f"{100 * entry.scores[0].chance:.1f}{entry.luck}"
+    by_seed = " ".join(f"{100 * score.right / score.asked:.0f}" for score in entry.scores)
+    return f"{share} [{low}, {high}]", by_seed, f"{100 * entry.scores[0].chance:.1f}{entry.luck}"
 
 
 def _bits(entry: Learned) -> str:
-    bits = entry.bits
+    bits = estimate([score.bits for score in entry.scores])
     if bits.low is None or bits.high is None:
         return decimal(bits.value)
     return f"{decimal(bits.value)} [{decimal(bits.low)}, {decimal(bits.high)}]"
@@ -334,9 +294,9 @@ COLUMNS: Sequence[Column[Learned]] = (
     Column("task", lambda entry: entry.scores[0].task, "left"),
     Column("size", lambda entry: str(entry.scores[0].size)),
     Column("variant", lambda entry: plain_line(entry.variant), "left"),
-    Column("right %", _accuracy),
-    Column("by seed", _by_seed),
-    Column("chance %", _chance),
+    Column("right %", lambda entry: _accuracies(entry)[0]),
+    Column("by seed", lambda entry: _accuracies(entry)[1]),
+    Column("chance %", lambda entry: _accuracies(entry)[2]),
     Column("bits a token", _bits),
     Column("bits against the baseline", lambda entry: entry.verdict or MISSING),
     Column("parameters M", lambda entry: f"{entry.scores[0].parameters / 1e6:.3f}"),

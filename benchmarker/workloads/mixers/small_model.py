@@ -1,26 +1,51 @@
-"""Small language model around a mixer: pre-norm blocks of mixer and MLP, learned positions.
+"""Small language models around a mixer, their timed training step, and the tasks on which they are judged.
 
     x += mixer(norm(x));  x += W2 gelu(W1 norm(x))
 
 All mixers have the same projections to heads * head_dim and back. Gated mixers add a decay and a strength per head;
 mixers whose outputs are sums scale them to a root mean square of 1, without weights. With `match: parameters` the width
-of the MLP compensates, so that every model has the parameters of the softmax model.
+of the MLP compensates, so that every model has the parameters of the softmax model. Positions are learned. Weights are
+float32; in 16-bit types the products run under autocast, as in training.
 
-Weights are float32; in 16-bit types the products run under autocast, as in training.
+mqar, multi-query associative recall, follows Arora et al., "Zoology" (arXiv 2312.04927): pairs of a key and a value,
+then each key once more at a random position, where the model must predict the value. Keys and values are different
+tokens, drawn anew for every sequence, so that nothing can be memorized. copy: tokens, then the same tokens again.
+bytes: the shipped evaluation text, nine tenths for training and the last tenth held out. For one seed, every mixer sees
+the same sequences in the same order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarker.workloads.mixers.mixer import SOFTMAX, Mixer, MixerImplementation, demand_of
-from benchmarker.workloads.mixers.mixer_reference import GATE_OFFSET, scaled
-from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand
-from benchmarker.workloads.mixers.spec import MixerShape, MixersSubject, shape_of
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.schema.record import Missing
+from benchmarker.workloads.mixers.mixer import (
+    GATE_OFFSET,
+    SOFTMAX,
+    Mixer,
+    MixerImplementation,
+    demand_of,
+    refused_compiler_is_unsupported,
+    scaled,
+)
+from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand, TaskScore
+from benchmarker.workloads.mixers.spec import (
+    MixerShape,
+    MixersSubject,
+    MixersTasks,
+    TaskName,
+    shape_of,
+    shipped_bytes,
+    training_bytes,
+)
 from benchmarker.workloads.operation.record import OperationSample, PassMemory
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.training.training_step import TrainingStep, autocast
@@ -28,6 +53,8 @@ from benchmarker.workloads.training.training_step import TrainingStep, autocast
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
+Batch = tuple[Tensor, Tensor]
+"""Tokens and labels, [batch, length]. The label of a position is the token to predict there."""
 CONVOLUTION = 4
 """Positions of the short convolution."""
 MLP_FACTOR = 4
@@ -36,9 +63,8 @@ MLP_FACTOR = 4
 
 def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
     """Return the parameters of one layer's mixer: projections, gates, and convolution."""
-    value_dim = subject.value_dim or subject.head_dim
+    value_dim, hidden = subject.value_dim or subject.head_dim, subject.block.hidden
     inner = subject.heads * (2 * subject.head_dim + value_dim)
-    hidden = subject.block.hidden
     gates = 2 * subject.heads * (hidden + 1) if mixer.is_gated_delta else 0
     convolution = CONVOLUTION * inner if subject.block.short_conv else 0
     return hidden * inner + subject.heads * value_dim * hidden + gates + convolution
@@ -60,13 +86,13 @@ def parameters_of(mixer: Mixer, subject: MixersSubject, vocabulary: int, length:
 
 
 def block_facts(mixer: Mixer, subject: MixersSubject, length: int) -> BlockFacts:
-    sizes = subject.block.vocabulary, length
-    parameters = parameters_of(mixer, subject, *sizes)
+    vocabulary = subject.block.vocabulary
+    parameters = parameters_of(mixer, subject, vocabulary, length)
     return BlockFacts(
         parameters=parameters,
         mixer_parameters=mixer_parameters(mixer, subject),
         mlp_width=mlp_width(mixer, subject),
-        residual=parameters / parameters_of(SOFTMAX, subject, *sizes) - 1,
+        residual=parameters / parameters_of(SOFTMAX, subject, vocabulary, length) - 1,
         short_conv=subject.block.short_conv,
     )
 
@@ -77,18 +103,16 @@ def training_demand(mixer: Mixer, subject: MixersSubject, point: LengthPoint) ->
     FLOPs: 6 per multiplied weight and token, and those of the mixers. Bytes: each weight is read twice and its gradient
     written; AdamW reads weight, gradient and two moments, and writes weight and moments.
     """
-    shape = shape_of(subject, point)
-    layer = demand_of(mixer, shape._replace(mode="forward_backward"))
-    parameters = parameters_of(mixer, subject, subject.block.vocabulary, shape.seq_len)
-    embedded = (subject.block.vocabulary + shape.seq_len) * subject.block.hidden
-    mixers = layer.flops * subject.block.layers
-    return layer.model_copy(
-        update={
-            "forward_flops": 2 * (parameters - embedded) * shape.tokens + layer.forward_flops * subject.block.layers,
-            "flops": 6 * (parameters - embedded) * shape.tokens + mixers,
-            "bytes": 10 * 4 * parameters,
-            "mixer_flops": mixers,
-        }
+    shape, block = shape_of(subject, point), subject.block
+    layer = demand_of(mixer, shape)
+    parameters = parameters_of(mixer, subject, block.vocabulary, shape.seq_len)
+    products = (parameters - (block.vocabulary + shape.seq_len) * block.hidden) * shape.tokens
+    return MixersDemand(
+        forward_flops=2 * products + layer.forward_flops * block.layers,
+        flops=6 * products + layer.flops * block.layers,
+        bytes=10 * 4 * parameters,
+        state_floats=layer.state_floats,
+        mixer_flops=layer.flops * block.layers,
     )
 
 
@@ -101,18 +125,18 @@ class MixerLayer(nn.Module):
         self._is_heads_first = implementation.layout == "heads first"
         self._operation = implementation.open(shape, device)
         self._widths = [shape.heads * size for size in (shape.head_dim, shape.head_dim, shape.value_dim)]
-        inner = sum(self._widths)
-        self.inward = nn.Linear(subject.block.hidden, inner, bias=False)
-        self.outward = nn.Linear(self._widths[2], subject.block.hidden, bias=False)
+        self._has_convolution = subject.block.short_conv
+        inner, hidden = sum(self._widths), subject.block.hidden
+        self.inward = nn.Linear(hidden, inner, bias=False)
+        self.outward = nn.Linear(self._widths[2], hidden, bias=False)
         if self._mixer.is_gated_delta:
-            self.gates = nn.Linear(subject.block.hidden, 2 * shape.heads)
-        self.convolution = (
-            nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False) if subject.block.short_conv else None
-        )
+            self.gates = nn.Linear(hidden, 2 * shape.heads)
+        if self._has_convolution:
+            self.convolution = nn.Conv1d(inner, inner, CONVOLUTION, groups=inner, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         projected = self.inward(hidden)
-        if self.convolution is not None:
+        if self._has_convolution:
             padded = functional.pad(projected.transpose(1, 2), (CONVOLUTION - 1, 0))
             projected = functional.silu(self.convolution(padded).transpose(1, 2))
         query, key, value = (
@@ -137,6 +161,11 @@ class MixerLayer(nn.Module):
         return result
 
 
+def _feed_forward(hidden: int, width: int) -> nn.Module:
+    first, last = nn.Linear(hidden, width, bias=False), nn.Linear(width, hidden, bias=False)
+    return nn.Sequential(nn.RMSNorm(hidden), first, nn.GELU(), last)
+
+
 class SmallModel(nn.Module):
     """Language model: tokens [batch, length] to logits [batch, length, vocabulary]. One seed gives the same weights on
     every device."""
@@ -158,15 +187,7 @@ class SmallModel(nn.Module):
         self.tokens = nn.Embedding(vocabulary, hidden)
         self.positions = nn.Embedding(shape.seq_len, hidden)
         self.mixers = nn.ModuleList(MixerLayer(implementation, subject, shape, device) for _ in layers)
-        self.feeds = nn.ModuleList(
-            nn.Sequential(
-                nn.RMSNorm(hidden),
-                nn.Linear(hidden, width, bias=False),
-                nn.GELU(),
-                nn.Linear(width, hidden, bias=False),
-            )
-            for _ in layers
-        )
+        self.feeds = nn.ModuleList(_feed_forward(hidden, width) for _ in layers)
         self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in layers)
         self.last = nn.RMSNorm(hidden)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
@@ -181,24 +202,32 @@ class SmallModel(nn.Module):
         return logits
 
 
+def _step_of(
+    model: SmallModel, next_batch: Callable[[], Batch], subject: MixersSubject, device: Device
+) -> TrainingStep:
+    name = device.torch_name
+
+    def loss() -> Tensor:
+        tokens, labels = next_batch()
+        with autocast(name, subject.dtype):
+            logits = model(tokens.to(name))
+        return functional.cross_entropy(logits.float().flatten(0, 1), labels.to(name).flatten())
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
+    return TrainingStep(loss, optimizer, device, times_parts=False)
+
+
 class ModelStep:
     """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
 
     def __init__(
         self, implementation: MixerImplementation, subject: MixersSubject, point: LengthPoint, device: Device
     ) -> None:
-        name, vocabulary, shape = device.torch_name, subject.block.vocabulary, shape_of(subject, point)
-        model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=subject.seed)
+        name, vocabulary, seed = device.torch_name, subject.block.vocabulary, subject.seed
+        model = SmallModel(implementation, subject, shape_of(subject, point), name, vocabulary=vocabulary, seed=seed)
         size = point.batch_size, point.seq_len + 1
-        tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(subject.seed)).to(name)
-
-        def loss() -> Tensor:
-            with autocast(name, shape.dtype):
-                logits = model(tokens[:, :-1])
-            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-        optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
-        self._step = TrainingStep(loss, optimizer, device, times_parts=False)
+        tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(seed)).to(name)
+        self._step = _step_of(model, lambda: (tokens[:, :-1], tokens[:, 1:]), subject, device)
 
     def __call__(self) -> OperationSample:
         return OperationSample(latency_s=self._step().latency_s)
@@ -208,8 +237,128 @@ class ModelStep:
         memory = self._step.memory()
         if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
             return PassMemory()
-        forward_bytes = memory.forward_peak_bytes - memory.before_bytes
-        backward_bytes = memory.backward_peak_bytes - memory.before_bytes
         return PassMemory(
-            forward_peak_bytes=forward_bytes, kept_bytes=memory.kept_bytes, backward_peak_bytes=backward_bytes
+            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
+            kept_bytes=memory.kept_bytes,
+            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
         )
+
+
+IGNORED = -100
+"""Label of a position without a prediction, as in torch's cross_entropy."""
+HELD_OUT_SEED = 10**6
+"""Offset of the seed of held-out data."""
+HELD_OUT_BATCHES = 8
+BYTES = 256
+MAX_EPOCHS = 4
+"""Passes over the text. Up to four teach almost as much as new text, later ones ever less (Muennighoff et al., arXiv
+2305.16264); after 22 passes the models of configs/mixers-block.yaml were overconfident."""
+
+
+class Setting(NamedTuple):
+    task: TaskName
+    size: int
+
+    def point(self, tasks: MixersTasks) -> LengthPoint:
+        length = {"mqar": 8, "copy": 2, "bytes": 1}[self.task] * self.size
+        return LengthPoint(length, tasks.batch_size, "training_step")
+
+    def vocabulary(self, tasks: MixersTasks) -> int:
+        return BYTES if self.task == "bytes" else tasks.vocabulary
+
+    def steps(self, tasks: MixersTasks) -> int:
+        """Return the training steps; for text, at most MAX_EPOCHS passes."""
+        if self.task != "bytes":
+            return tasks.steps
+        most = MAX_EPOCHS * training_bytes() // (tasks.batch_size * self.size)
+        return max(1, min(tasks.steps, most))
+
+    def chance(self, tasks: MixersTasks) -> float:
+        return {"mqar": 1 / self.size, "copy": 1 / (tasks.vocabulary - 1), "bytes": 0.0}[self.task]
+
+
+def settings_of(tasks: MixersTasks) -> list[Setting]:
+    sizes = {"mqar": tasks.pairs, "copy": tasks.copied, "bytes": (tasks.text_len,)}
+    return [Setting(name, size) for name in tasks.names for size in sizes[name]]
+
+
+def make_batch(setting: Setting, tasks: MixersTasks, generator: torch.Generator, *, held_out: bool = False) -> Batch:
+    if setting.task == "mqar":
+        return _recall_batch(setting.size, tasks, generator)
+    if setting.task == "bytes":
+        return _bytes_batch(setting.size, tasks.batch_size, generator, held_out=held_out)
+    first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, setting.size), generator=generator)
+    tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
+    return tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1)
+
+
+def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
+    rows, half = tasks.batch_size, tasks.vocabulary // 2
+    keys = 1 + torch.rand(rows, half - 1, generator=generator).argsort(-1)[:, :pairs]
+    values = half + torch.randint(tasks.vocabulary - half, (rows, pairs), generator=generator)
+    tokens = torch.zeros(rows, 8 * pairs, dtype=torch.long)
+    labels = torch.full_like(tokens, IGNORED)
+    tokens[:, : 2 * pairs] = torch.stack([keys, values], dim=-1).flatten(1)
+    positions = 2 * pairs + torch.rand(rows, 6 * pairs, generator=generator).argsort(-1)[:, :pairs]
+    return tokens.scatter(1, positions, keys), labels.scatter(1, positions, values)
+
+
+def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out: bool) -> Batch:
+    text, border = torch.frombuffer(bytearray(shipped_bytes()), dtype=torch.uint8), training_bytes()
+    section = text[border:] if held_out else text[:border]
+    starts = torch.randint(len(section) - length, (rows,), generator=generator)
+    windows = section[starts[:, None] + torch.arange(length + 1)]
+    return windows[:, :-1].long(), windows[:, 1:].long()
+
+
+def train(
+    implementation: MixerImplementation, subject: MixersSubject, setting: Setting, seed: int, device: Device
+) -> TaskScore:
+    tasks, name, steps = subject.tasks, device.torch_name, setting.steps(subject.tasks)
+    shape, vocabulary = shape_of(subject, setting.point(tasks)), setting.vocabulary(tasks)
+    model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    step = _step_of(model, lambda: make_batch(setting, tasks, generator), subject, device)
+    for _ in range(steps):
+        step()
+    total = right = 0
+    nats = 0.0
+    held_out = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
+    with torch.no_grad(), autocast(name, shape.dtype):
+        for _ in range(HELD_OUT_BATCHES):
+            tokens, labels = make_batch(setting, tasks, held_out, held_out=True)
+            logits, expected = model(tokens.to(name)).float().flatten(0, 1), labels.to(name).flatten()
+            total += int((expected != IGNORED).sum())
+            right += int((logits.argmax(-1) == expected).sum())
+            nats += float(functional.cross_entropy(logits, expected, reduction="sum"))
+    return TaskScore(
+        **setting._asdict(),
+        seed=seed,
+        steps=steps,
+        asked=total,
+        right=right,
+        chance=setting.chance(tasks),
+        bits=nats / total / math.log(2),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def scores(
+    implementation: MixerImplementation, subject: MixersSubject, device: Device, report: Callable[[str], object]
+) -> dict[str, Any]:
+    """Train on every task in every size, once per seed; return fields of the record."""
+    results: list[TaskScore] = []
+    missing: Missing | None = None
+    try:
+        for setting, seed in product(settings_of(subject.tasks), range(subject.tasks.seeds)):
+            implementation.check_available(shape_of(subject, setting.point(subject.tasks)), device.kind)
+            with refused_compiler_is_unsupported():
+                score = train(implementation, subject, setting, subject.seed + seed, device)
+            results.append(score)
+            report(
+                f"  {setting.task} {setting.size}, seed {seed}: {score.right:,} of {score.asked:,} correct, "
+                f"{score.bits:.3f} bits per token"
+            )
+    except UnsupportedError as error:
+        missing = Missing(error_kind=error.kind, reason=str(error))
+    return {"tasks": tuple(results), "no_tasks": missing}

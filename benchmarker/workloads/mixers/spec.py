@@ -16,14 +16,12 @@ MixerMode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
 TaskName = Literal["mqar", "copy", "bytes"]
 
-
 TRAINING_SHARE = 0.9
 """Share of the shipped text, from its start, that the task bytes trains on. The rest is held out."""
 
 
 @cache
 def shipped_bytes() -> bytes:
-    """Return the text of the task bytes."""
     return shipped_text("evaluation.txt").encode()
 
 
@@ -159,24 +157,13 @@ class MixerShape(NamedTuple):
 
     @property
     def is_backward(self) -> bool:
-        """True if the call includes the gradients."""
         return self.mode != "forward"
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole batch."""
         return self.batch_size * self.seq_len
 
 
 def shape_of(subject: MixersSubject, point: LengthPoint) -> MixerShape:
-    return MixerShape(
-        batch_size=point.batch_size,
-        seq_len=point.seq_len,
-        heads=subject.heads,
-        head_dim=subject.head_dim,
-        value_dim=subject.value_dim or subject.head_dim,
-        feature_map=subject.feature_map,
-        normalize=subject.normalize,
-        dtype=subject.dtype,
-        mode=point.mode,
-    )
+    layer = subject.model_dump(include={"heads", "head_dim", "feature_map", "normalize", "dtype"})
+    return MixerShape(**point._asdict(), **layer, value_dim=subject.value_dim or subject.head_dim)

@@ -8,23 +8,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import Missing
 from benchmarker.schema.registry import Metric
-from benchmarker.workloads.mixers.mixer_variants import implementation_of
+from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
-from benchmarker.workloads.operation.operation_metrics import (
+from benchmarker.workloads.operation.operation_workload import (
     BACKWARD,
     ERROR,
     FORWARD,
     KEPT,
     LENGTH_AXES,
     PEAK,
+    SEED_FLAG,
+    OperationWorkload,
     fact_metric,
     tflops_metric,
 )
-from benchmarker.workloads.operation.operation_workload import SEED_FLAG, OperationWorkload
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
@@ -58,14 +59,12 @@ METRICS = (
         lambda cell: cell.demand.state_floats if cell.demand else None,
         "numbers that one sequence carries through the layer: heads * head_dim * value_dim; for softmax, heads * "
         "(head_dim + value_dim) per position",
-        scale=1e-3,
     ),
     fact_metric(
         "parameters",
         "parameters M",
         lambda cell: cell.block.parameters if cell.block else None,
         "parameters of the model whose training step is timed, embeddings and head included",
-        scale=1e-6,
     ),
     replace(ERROR, is_quality=False),
 )
@@ -86,8 +85,6 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     speed_axis = "million tokens per second"
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(
             self.job,
             flags={

@@ -21,6 +21,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
+import torch
+from torch._C._autograd import DeviceType
+
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.measure.repeat import Step, calls_needed
 from benchmarker.workloads.operation.operation_call import CallInputs, Implementation, Operation, results_of
@@ -29,8 +32,6 @@ from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
-    import torch
-
     from benchmarker.hardware.device import Device
 
 MatmulPrecision = Literal["ieee", "tf32"]
@@ -62,32 +63,20 @@ def kernels_of(work: Callable[[], object], device: Device) -> tuple[SeenKernel, 
 
     On a CPU, return the operators of attention with the time of their callees.
     """
-    from torch._C._autograd import DeviceType
-
     on_cpu = device.kind == "cpu"
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     device.synchronize()
-    with _profiler(on_cpu=on_cpu) as profiler:
+    opened: Any = torch.autograd.profiler.profile() if on_cpu else torch.profiler.profile(activities=activities)
+    with opened as profiler:
         work()
         device.synchronize()
-    calls: dict[str, int] = defaultdict(int)
-    total_us: dict[str, float] = defaultdict(float)
+    times_us: dict[str, list[float]] = defaultdict(list)
     device_type = DeviceType.CPU if on_cpu else DeviceType.CUDA
     for event in (profiler.function_events if on_cpu else profiler.events()) or ():
         if event.device_type == device_type and (not on_cpu or _FORWARD_ATTENTION.search(event.name)):
-            calls[event.name] += 1
-            total_us[event.name] += event.time_range.elapsed_us()
-    kernels = (SeenKernel(name=name, calls=calls[name], total_s=total_us[name] / 1e6) for name in calls)
+            times_us[event.name].append(event.time_range.elapsed_us())
+    kernels = (SeenKernel(name=name, calls=len(us), total_s=sum(us) / 1e6) for name, us in times_us.items())
     return tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
-
-
-def _profiler(*, on_cpu: bool) -> Any:
-    if on_cpu:
-        from torch.autograd.profiler import profile as host_profile
-
-        return host_profile()
-    from torch.profiler import ProfilerActivity, profile
-
-    return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
 
 
 @contextmanager
@@ -130,10 +119,7 @@ class CallStep:
         return self._operation.call(*inputs.tensors)
 
     def forward_backward(self, inputs: CallInputs) -> object:
-        import torch
-
-        output = self._operation.call(*inputs.tensors)
-        return torch.autograd.grad(output, inputs.tensors, inputs.gradient)
+        return torch.autograd.grad(self._operation.call(*inputs.tensors), inputs.tensors, inputs.gradient)
 
     def work(self) -> Work:
         return self.forward_backward if self._is_backward else self.forward
@@ -157,8 +143,6 @@ class CallStep:
         return self.times(work, self._calls[work])
 
     def _recorded_event(self) -> torch.cuda.Event | None:
-        import torch
-
         if self._device.kind == "cpu":
             return None
         event = torch.cuda.Event(enable_timing=True)
@@ -172,8 +156,6 @@ def split_passes(both_s: float, forward_s: float) -> dict[str, float]:
 
 
 def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -> PassMemory:
-    import torch
-
     if device.kind == "cpu":
         return PassMemory()
     with operation.around():
@@ -195,8 +177,6 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
 @contextmanager
 def matmul_precision(dtype: str) -> Iterator[MatmulPrecision | None]:
     """Set the precision of float32 products for a type, and yield the one that torch reports; None for 16-bit types."""
-    import torch
-
     if dtype not in ("float32", "tf32"):
         yield None
         return

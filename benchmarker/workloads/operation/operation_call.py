@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
@@ -62,32 +63,30 @@ class Implementation:
             return f"takes {' and '.join(self.dtypes)}, not {shape.dtype}"
         return None
 
-    def unsupported(self, shape: Any, kind: Kind) -> str | None:
-        if kind not in self.kernels:
-            return f"not on {KIND_NAMES[kind]}; it runs on {' and '.join(KIND_NAMES[name] for name in self.kernels)}"
-        if kind == "cpu" and shape.dtype == "tf32":
-            return "TF32 is a format of NVIDIA's tensor cores; a CPU has none"
-        return self.wrong_shape(shape)
-
     def check_available(self, shape: Any, kind: Kind) -> None:
-        if reason := self.unsupported(shape, kind):
+        if kind not in self.kernels:
+            runs_on = " and ".join(KIND_NAMES[name] for name in self.kernels)
+            raise UnsupportedError(f"not on {KIND_NAMES[kind]}; it runs on {runs_on}")
+        if kind == "cpu" and shape.dtype == "tf32":
+            raise UnsupportedError("TF32 is a format of NVIDIA's tensor cores; a CPU has none")
+        if reason := self.wrong_shape(shape):
             raise UnsupportedError(reason)
         if missing := self.missing_module():
             raise UnsupportedError(f"needs {missing}, which is not installed: {self.remedy}")
 
     def missing_module(self) -> str | None:
-        return next((module for module in self.modules if not _is_installed(module)), None)
+        for module in self.modules:
+            try:
+                is_installed = find_spec(module) is not None
+            except ModuleNotFoundError:  # a parent package is missing
+                is_installed = False
+            if not is_installed:
+                return module
+        return None
 
     def matches(self, kernel_names: Iterable[str], kind: Kind) -> bool:
         pattern = self.kernels[kind]
         return not pattern or any(re.search(pattern, name) for name in kernel_names)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # a parent package is missing
-        return False
 
 
 @dataclass(frozen=True)
@@ -108,9 +107,9 @@ class CallInputs:
         }
         return CallInputs(named, None if self.gradient is None else function(self.gradient))
 
-    def shifted(self, positions: int) -> CallInputs:
-        """Return a copy with every tensor rolled: as random as new numbers, and made much faster."""
-        return self.mapped(lambda tensor: tensor.roll(positions))
+    def copies(self, count: int) -> list[CallInputs]:
+        """Return these inputs and copies with every tensor rolled: as random as new numbers, and made much faster."""
+        return [self, *(self.mapped(methodcaller("roll", number)) for number in range(1, count))]
 
     def overwrite(self, source: CallInputs) -> None:
         import torch

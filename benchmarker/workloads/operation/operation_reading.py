@@ -14,8 +14,8 @@ from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case, Timed
 from benchmarker.profiling.categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
-from benchmarker.workloads.operation.operation_metrics import mode_text
 from benchmarker.workloads.operation.record import SeenKernel
+from benchmarker.workloads.operation.spec import mode_text
 
 SHOWN_KERNELS = 3
 FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
@@ -66,13 +66,8 @@ def timed_call(
     products: tuple[Category, ...] = CATEGORIES,
     advice: Mapping[Bound, Callable[[Case], str]] = CALL_ADVICE,
 ) -> Timed:
-    """Return the call for an explanation.
-
-    Args:
-        categories: Seconds of the profiled call by category of kernels.
-        busy_s: Seconds in which a kernel ran; by default the sum of the categories.
-        products: Categories of kernels to which the floor applies.
-    """
+    """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
+    which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
     kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",

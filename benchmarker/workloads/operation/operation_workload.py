@@ -1,20 +1,109 @@
-"""Methods that the workloads of operations share."""
+"""Axes, metrics and methods that the workloads of operations share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.core.formatting import MIB
 from benchmarker.schema.options import Option
+from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
+from benchmarker.workloads.operation.record import LengthCell, OperationCell, OperationSample
+from benchmarker.workloads.operation.spec import mode_text
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
-
 SEED_FLAG = {"subject.seed": "--input-seed"}
 """A sweep has a `--seed` of its own."""
+
+
+SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
+MODE_AXIS = Axis("mode", "mode", mode_text, is_size=False)
+LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"batch of {sequences}"), MODE_AXIS)
+UNITS: dict[str, tuple[str, float]] = {
+    "ms": ("s", 1e3),
+    "MiB": ("B", 1 / MIB),
+    "GB/s": ("B/s", 1e-9),
+    "TFLOP/s": ("FLOP/s", 1e-12),
+    "TFLOP/s/GPU": ("FLOP/s", 1e-12),
+    "%": ("", 100.0),
+    "ppm": ("", 1e6),
+    "M": ("", 1e-6),
+    "kfloat": ("", 1e-3),
+}
+"""Unit of a metric's value, and the factor that a table multiplies it by, by the last word of its heading."""
+
+
+def median_latency_s(cell: OperationCell) -> float | None:
+    """Return the median of the process's repeats; None for a cell without times."""
+    return median(sample.latency_s for sample in cell.samples) if cell.samples else None
+
+
+def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
+    return cell.demand.flops / latency_s if cell.demand else None
+
+
+def operation_metric(
+    name: str, heading: str, formula: str, *, better: Literal["higher", "lower"] = "lower", **values: Any
+) -> Metric:
+    """Return a metric. `values` are further fields of it: the function that computes it, and `combine`."""
+    unit, scale = UNITS.get(heading.split()[-1], ("", 1.0))
+    return Metric(name=name, heading=heading, unit=unit, scale=scale, better=better, formula=formula, **values)
+
+
+def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | None] = flops_per_s) -> Metric:
+    return operation_metric("tflops", "TFLOP/s", formula, better="higher", of_latency=of_latency)
+
+
+def fact_metric(name: str, heading: str, of_cell: Callable[[Any], float | None], formula: str, **values: Any) -> Metric:
+    return operation_metric(name, heading, formula, of_cell=lambda record, cell: of_cell(cell), **values)
+
+
+def _forward_s(cell: OperationCell, sample: OperationSample) -> float | None:
+    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
+
+
+def _peak_bytes(cell: LengthCell) -> int | None:
+    memory = cell.passes
+    peaks = (memory.forward_peak_bytes, memory.backward_peak_bytes) if memory else ()
+    return max((peak for peak in peaks if peak), default=None)
+
+
+FORWARD = operation_metric(
+    "forward", "forward ms", "seconds of one forward pass, the mean of calls in a row", of_sample=_forward_s
+)
+BACKWARD = operation_metric(
+    "backward",
+    "backward ms",
+    "seconds by which forward and backward take longer than forward alone",
+    of_sample=lambda cell, sample: sample.parts_s.get("backward"),
+)
+PEAK = fact_metric(
+    "peak",
+    "call's peak MiB",
+    _peak_bytes,
+    "peak of live tensors in one untimed call, without the inputs",
+    combine="max",
+)
+KEPT = fact_metric(
+    "kept",
+    "kept MiB",
+    lambda cell: cell.passes.kept_bytes if cell.passes else None,
+    "bytes that the forward pass keeps for the backward pass, its output included",
+    combine="max",
+)
+ERROR = fact_metric(
+    "error",
+    "error ppm",
+    lambda cell: cell.checked.error if cell.checked else None,
+    "largest distance of a result from float64, by Frobenius norms, relative to its size",
+    combine="max",
+    is_quality=True,
+)
 
 
 class OperationWorkload(Workload[JobT, RecordT, RowT]):

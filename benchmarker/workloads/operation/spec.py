@@ -16,6 +16,10 @@ PassMode = Literal["forward", "forward_backward"]
 ELEMENT_BYTES: dict[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2}
 
 
+def mode_text(mode: str) -> str:
+    return mode.replace("_", " " if mode == "training_step" else " + ")
+
+
 class LengthPoint(NamedTuple):
     seq_len: int
     batch_size: int

@@ -1,4 +1,4 @@
-"""One training step: forward, backward, optimizer.
+"""One training step and its record: forward, backward, optimizer.
 
     loss().backward()      for each micro-batch, the loss divided by their number
     optimizer.step()
@@ -15,17 +15,51 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from pydantic import Field
 
 from benchmarker.hardware.device import Device
 from benchmarker.profiling.trace import section_mark
-from benchmarker.workloads.training.record import RECOMPUTE, STEP_PARTS, StepMemory, StepPart, TrainingSample
+from benchmarker.schema.base import Plain, Seconds, Whole
+from benchmarker.schema.record import SampleBase
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-Around = Callable[[StepPart], AbstractContextManager[None]]
+StepPart = Literal["forward", "backward", "optimizer"]
+STEP_PARTS: tuple[StepPart, ...] = get_args(StepPart)
+RECOMPUTE = "recompute"
+"""Section of a profile: forward passes that gradient checkpointing repeats inside the backward pass."""
+
+
+class TrainingSample(SampleBase):
+    """One timed training step. `latency_s` is the time of the undivided step."""
+
+    drained_parts_s: dict[StepPart, Seconds] = Field(default_factory=dict)
+    """Seconds of each part of a second step, which waits for the device after each part. Their sum is a little longer
+    than the undivided step, in which the host runs ahead of the device. Empty if parts were not requested."""
+
+
+class StepMemory(Plain):
+    """Bytes of live tensors around one untimed step. None on CPU."""
+
+    before_bytes: Whole | None = None
+    """Before the step: weights and optimizer state. Gradients are freed at the end of each step."""
+    kept_bytes: Whole | None = None
+    """After the forward pass minus before it: kept for the backward pass."""
+    gradient_bytes: Whole | None = None
+    """Between backward pass and optimizer, minus before the step."""
+    forward_peak_bytes: Whole | None = None
+    """Peak of the forward pass, weights included."""
+    backward_peak_bytes: Whole | None = None
+    """Peak of the backward pass, weights included."""
+    optimizer_peak_bytes: Whole | None = None
+    """Peak of the optimizer, weights included."""
+
+
+Around = Callable[[StepPart], AbstractContextManager[object]]
 Result = TypeVar("Result")
 
 
@@ -44,7 +78,7 @@ class TrainingStep:
     """Follow each timed step by a step whose parts are timed."""
     losses: tuple[Tensor, ...] = ()
     """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
-    _part: StepPart | None = None
+    _part: StepPart = "forward"
     _is_annotated: bool = False
 
     def __call__(self) -> TrainingSample:
@@ -69,14 +103,9 @@ class TrainingStep:
     def profiled(self) -> TrainingSample:
         from torch.profiler import record_function
 
-        @contextmanager
-        def annotated(part: StepPart) -> Iterator[None]:
-            with record_function(section_mark(part)):
-                yield
-
         self._is_annotated = True
         try:
-            return TrainingSample(latency_s=self._timed(annotated))
+            return TrainingSample(latency_s=self._timed(lambda part: record_function(section_mark(part))))
         finally:
             self._is_annotated = False
 
@@ -135,26 +164,20 @@ class TrainingStep:
     def _run(self, around: Around) -> None:
         losses = []
         for _ in range(self.accumulate):
-            with self._within("forward", around):
+            self._part = "forward"
+            with around("forward"):
                 loss = self.loss() / self.accumulate
-            with self._within("backward", around):
+            self._part = "backward"
+            with around("backward"):
                 loss.backward()
             losses.append(loss.detach() * self.accumulate)
             # Frees the graph, whose memory the next forward pass needs.
             del loss
-        with self._within("optimizer", around):
+        self._part = "optimizer"
+        with around("optimizer"):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         self.losses = tuple(losses)
-
-    @contextmanager
-    def _within(self, part: StepPart, around: Around) -> Iterator[None]:
-        self._part = part
-        try:
-            with around(part):
-                yield
-        finally:
-            self._part = None
 
 
 def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel.record import sent_bytes
 from benchmarker.workloads.context_parallel.ring import Block, CpuFlash, Ring, merge, rows_of
-from benchmarker.workloads.context_parallel.splittings import VARIANTS, most_of_ideal, sent_bytes, spans_of, steps_of
+from benchmarker.workloads.context_parallel.spec import VARIANTS, most_of_ideal, spans_of, steps_of
 
 ORDERS = ("contiguous", "zigzag")
 
@@ -74,7 +75,7 @@ def by_ranks(order, ranks, query, key, value, gradient):
     def run(rank):
         own = positions(order, rank, ranks, query.shape[2])
         following = Round(queues[rank], queues[(rank + 1) % ranks], sent[rank])
-        ring = Ring(CpuFlash(), steps_of(order, rank, ranks), following)
+        ring = Ring(CpuFlash(), steps_of(order, rank, ranks), following.send)
         parts = [tensor[:, :, own] for tensor in (query, key, value)]
         block = ring.forward(*parts)
         gradients = ring.backward(gradient[:, :, own], parts, block)

@@ -16,8 +16,7 @@ from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import collect
 from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench, read_variables
-from benchmarker.workloads.context_parallel.spec import ContextParallelPoint
-from benchmarker.workloads.context_parallel.splittings import devices_of
+from benchmarker.workloads.context_parallel.spec import ContextParallelPoint, devices_of
 from tests.jobs import read_job
 
 SHAPE = ("--heads", "2", "--head-dim", "16", "--dtype", "float32", "--device", "cpu", "--seq-len", "64")
@@ -31,7 +30,7 @@ def read(*words):
 @pytest.mark.parametrize("variant", ["zigzag", "ring", "ulysses", "single"])
 def test_the_result_of_all_ranks_is_that_of_one_process_in_float64(variant):
     job = read("--variant", variant, "--heads", "4", "--kv-heads", "2", "--seq-len", "512")
-    with closing(ContextParallelBench(job, CpuDevice(), None)) as bench:
+    with closing(ContextParallelBench(job, CpuDevice(), None, None)) as bench:
         checked = bench.correct(ContextParallelPoint(2, 512, "forward_backward"))["checked"]
     assert {tensor.tensor for tensor in checked.tensors} == {"o", "dq", "dk", "dv"}
     assert checked.error <= 1e-5

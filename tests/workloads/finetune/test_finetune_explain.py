@@ -7,7 +7,6 @@ from benchmarker.workloads.finetune.finetune_reading import (
     FLOAT32_ATTENTION,
     FLOAT32_PRODUCTS,
     float32_share,
-    floor_of_step,
     has_fused_attention,
     purposes,
     recompute_share,
@@ -15,7 +14,6 @@ from benchmarker.workloads.finetune.finetune_reading import (
     step_phase,
     unpacking_calls,
 )
-from benchmarker.workloads.finetune.record import FinetuneDemand
 
 SGEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)"
 UNPACK = "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)"
@@ -87,8 +85,3 @@ def test_on_a_cpu_autograds_own_rows_are_the_hosts():
     phase = step_phase(step)
     assert phase.categories == {"matmul": 2.0}
     assert phase.busy_s == 2.0
-
-
-def test_the_floor_is_of_the_linear_layers_and_without_a_rate_there_is_none():
-    demand = FinetuneDemand(flops=500, linear_flops=400, recompute_flops=100, tokens=4)
-    assert floor_of_step(demand, None) is None

@@ -16,12 +16,20 @@ from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX
-from benchmarker.workloads.mixers.mixer_tasks import IGNORED, Setting, make_batch, settings_of, train
-from benchmarker.workloads.mixers.mixer_variants import VARIANTS
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, VARIANTS
 from benchmarker.workloads.mixers.mixers_reading import Learned, learned, wilson
 from benchmarker.workloads.mixers.record import TaskScore
-from benchmarker.workloads.mixers.small_model import SmallModel, block_facts, parameters_of, training_demand
+from benchmarker.workloads.mixers.small_model import (
+    IGNORED,
+    Setting,
+    SmallModel,
+    block_facts,
+    make_batch,
+    parameters_of,
+    settings_of,
+    train,
+    training_demand,
+)
 from benchmarker.workloads.mixers.spec import (
     MixersBlock,
     MixersSubject,

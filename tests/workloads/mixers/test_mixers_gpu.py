@@ -9,9 +9,9 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
-from benchmarker.workloads.mixers.mixer_tasks import Setting, train
-from benchmarker.workloads.mixers.mixer_variants import VARIANTS, refused_compiler_is_unsupported
+from benchmarker.workloads.mixers.mixer import VARIANTS, refused_compiler_is_unsupported
 from benchmarker.workloads.mixers.mixers_bench import MixersBench
+from benchmarker.workloads.mixers.small_model import Setting, train
 from benchmarker.workloads.mixers.spec import MixersBlock, MixersSubject, MixersTasks
 from benchmarker.workloads.operation.spec import LengthPoint
 

@@ -7,10 +7,17 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, RETENTION, MixerImplementation
-from benchmarker.workloads.mixers.mixer_reference import recurrence
-from benchmarker.workloads.mixers.mixer_variants import VARIANTS, chunked, head_decay, open_chunked
-from benchmarker.workloads.mixers.mixers_bench import MixersBench
+from benchmarker.workloads.mixers.mixer import (
+    GATED_DELTA,
+    LINEAR,
+    RETENTION,
+    VARIANTS,
+    MixerImplementation,
+    chunked,
+    head_decay,
+    open_chunked,
+)
+from benchmarker.workloads.mixers.mixers_bench import MixersBench, recurrence
 from benchmarker.workloads.mixers.spec import MixersSubject
 from benchmarker.workloads.operation.operation_call import Operation, relative_error
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -45,8 +52,8 @@ def test_the_recurrence_of_two_tokens():
         torch.full((1, 2), 0.5),
     )
     # Plain: the state is 0.5 * 4 = 2, then 2 + 6 = 8. Delta: 0.5 * 0.5 * 4 = 1, halved 0.5, then 0.5 + 0.5 * (6 - 0.5).
-    plain = recurrence(query, key, value, None, None, is_delta=False)
-    delta = recurrence(query, key, value, log_decay, strength, is_delta=True)
+    plain = recurrence(query, key, value, None, None, is_normalized=False)
+    delta = recurrence(query, key, value, log_decay, strength, is_normalized=False)
     assert plain.flatten().tolist() == [4.0, 24.0]
     assert delta.flatten().tolist() == pytest.approx([2.0, 3 * 3.25])
 
@@ -54,16 +61,17 @@ def test_the_recurrence_of_two_tokens():
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 200])
 @pytest.mark.parametrize("is_delta", [False, True])
 def test_chunks_are_the_recurrence_at_any_length(length, is_delta):
-    parts = rows(length)
-    expected = recurrence(*parts, is_delta=is_delta)
-    assert relative_error(chunked(*parts, is_delta=is_delta), expected) < 1e-12
+    *parts, strength = rows(length)
+    parts.append(strength if is_delta else None)
+    expected = recurrence(*parts, is_normalized=False)
+    assert relative_error(chunked(*parts, is_normalized=False), expected) < 1e-12
 
 
 def test_dividing_by_the_sum_of_the_weights_gives_a_mean():
     query, key, value, _, _ = rows(100)
     positive = (query.abs() + 0.1, key.abs() + 0.1, torch.ones_like(value))
     for form in (chunked, recurrence):
-        assert torch.allclose(form(*positive, None, None, is_delta=False, is_normalized=True), torch.ones_like(value))
+        assert torch.allclose(form(*positive, None, None, is_normalized=True), torch.ones_like(value))
 
 
 def test_retention_forgets_by_a_fixed_share_of_each_head():

@@ -16,10 +16,9 @@ from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect, write_record
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, demand_of, least_bytes
-from benchmarker.workloads.mixers.mixer_reference import input_bytes, inputs_sha256, make_inputs
-from benchmarker.workloads.mixers.mixer_variants import VARIANTS
-from benchmarker.workloads.mixers.mixers_reading import SoftmaxRatio, crossing_text, kernels_text, slope
+from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, VARIANTS, demand_of, least_bytes
+from benchmarker.workloads.mixers.mixers_bench import input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.mixers_reading import crossing_text, kernels_text, slope
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -161,25 +160,26 @@ def test_written_scores_count_for_the_least_memory():
     )
 
 
-def against(seq_len, low, value, high, best="softmax-cudnn"):
-    return SoftmaxRatio(seq_len, Ratio(value, rounds=3, low=low, high=high), best)
+def against(seq_len, low, value, high):
+    return seq_len, Ratio(value, rounds=3, low=low, high=high)
 
 
 def test_a_crossover_names_the_lengths_around_it_and_the_softmax():
-    series = [against(1024, 0.2, 0.3, 0.4, "softmax-flash"), against(4096, 0.9, 1.0, 1.1), against(8192, 1.4, 1.5, 1.6)]
-    assert crossing_text("gdn", series) == (
+    series = [against(1024, 0.2, 0.3, 0.4), against(4096, 0.9, 1.0, 1.1), against(8192, 1.4, 1.5, 1.6)]
+    assert crossing_text("gdn", series, {1024: "softmax-flash", 4096: "softmax-cudnn", 8192: "softmax-cudnn"}) == (
         "gdn is faster than the best softmax from between 1,024 and 8,192 positions on (softmax-cudnn at 8,192)"
     )
 
 
 def test_without_a_crossing_all_measured_lengths_are_one_sentence():
-    assert crossing_text("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)]) == (
+    best = {1024: "softmax-cudnn", 4096: "softmax-cudnn", 8192: "softmax-flash"}
+    assert crossing_text("gdn", [against(1024, 0.2, 0.25, 0.3), against(4096, 0.5, 0.6, 0.7)], best) == (
         "gdn is slower than the best softmax (softmax-cudnn) at all measured lengths, from 1,024 to 4,096 positions: "
         "0.250x at 1,024, 0.600x at 4,096"
     )
-    one_round = [SoftmaxRatio(length, Ratio(ratio, rounds=1), "s") for length, ratio in ((1024, 0.5), (4096, 2.0))]
-    assert "no crossing is decided" in crossing_text("gdn", one_round)
-    assert crossing_text("gdn", one_round[:1]) is None
+    one_round = [(length, Ratio(ratio, rounds=1)) for length, ratio in ((1024, 0.5), (4096, 2.0))]
+    assert "no crossing is decided" in crossing_text("gdn", one_round, best)
+    assert crossing_text("gdn", one_round[:1], best) is None
 
 
 def test_a_different_crossing_of_the_kernels_is_named():
@@ -189,10 +189,10 @@ def test_a_different_crossing_of_the_kernels_is_named():
     assert kernels_text([against(4096, 0.9, 1.0, 1.1)]) == kernels_text([]) == ""
 
 
-def test_a_slope_has_an_intercept():
-    line = slope([(1000, 60_000), (2000, 110_000), (4000, 210_000)])
-    assert (line.fixed_bytes, line.per_token_bytes) == pytest.approx((10_000, 50))
-    assert line.worst < 1e-9
+def test_a_slope_is_that_of_a_line_with_an_intercept():
+    per_token_bytes, worst = slope([(1000, 60_000), (2000, 110_000), (4000, 210_000)])
+    assert per_token_bytes == pytest.approx(50)
+    assert worst < 1e-9
     assert slope([(1000, 60_000), (2000, 110_000)]) is None
 
 

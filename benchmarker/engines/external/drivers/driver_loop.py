@@ -1,8 +1,7 @@
 """Main program of a driver, which runs an engine inside the engine's own environment.
 
 Started as `python -I driver_loop.py FILE` with the driver's own module. Needs the standard library and the engine, and
-nothing of benchmarker. Requests are lines of JSON on standard input. Each is answered by one line on the original
-standard output; everything that engines print goes to standard error. external/driver_process.py has the protocol.
+nothing of benchmarker. external/driver_process.py has the protocol.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _without_incomparable(row: GenerationRow, standard: Quality | None) -> Gener
     if row.quality.measured_on != standard.measured_on or row.quality.path != standard.path:
         return replace(row, perplexity=None, kl_divergence=None, top1_agreement=None)
     if row.quality.top_k != standard.top_k:
-        # Only divergences depend on how many tokens were kept: as bounds, not as values.
+        # Divergences depend on the number of tokens that were kept, perplexities do not.
         return replace(row, kl_divergence=None)
     return row
 

@@ -69,7 +69,7 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
         for what, time in TIMES.items():
             if words := _batches(variant, peer, what, _speed_ups(per_batch, time)):
                 lines.append(f"{words} ({_shape(cell)}).")
-    # How many tokens follow is nothing to a prefill.
+    # A prefill does not depend on the number of new tokens.
     for (variant, peer, cell), per_prompt in _series(rows, baseline, "prompt_tokens", "new_tokens").items():
         if max(per_prompt) >= PREFILL_TOKENS and (
             words := _prompts(variant, peer, _speed_ups(per_prompt, lambda row: row.ttft))

@@ -118,7 +118,7 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
         if place is None:
             continue
         places.append(place)
-        # The same tokens came before it, so that either engine's gap will do.
+        # Both engines read the same tokens before it, so that either gap is valid.
         gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
     known = [gap for gap in gaps if gap is not None]
     return FirstDifference(
@@ -154,7 +154,7 @@ class GenerationRow(Row):
     mbu: float | None = None
     """Share of the memory bandwidth that decoding used for its required reads."""
     fits_cache: bool = False
-    """Whether all bytes of a step fit in the device's last cache."""
+    """True if all bytes of a step fit in the device's last cache."""
     best_ratio: float | None = None
     """Largest possible speed-up: the ratio of the floors on the same limits."""
     share_of_best_ratio: float | None = None
