@@ -35,12 +35,8 @@ B_STD = 0.02
 
 
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
-    """Compare the gradients of one sequence, cut to at most POSITIONS.
-
-    Raises:
-        WrongResultError: A loss or a gradient is not finite.
-        UnsupportedError: The model does not keep its layers in one list.
-    """
+    """Compare the gradients of one sequence, cut to at most POSITIONS. Raises WrongResultError if a loss or a gradient
+    is not finite, and UnsupportedError if the model does not keep its layers in one list."""
     import torch
 
     ids = ids[:1, :POSITIONS]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
 from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.record import CellBase, Checked, Demand, RunRecord, VariantFacts
@@ -19,9 +17,6 @@ from benchmarker.workloads.finetune.spec import (
     Train,
 )
 from benchmarker.workloads.training.training_step import StepMemory, TrainingSample
-
-SWITCHES = ("base", "train", "checkpointing", "prepare", "optimizer", "attention")
-"""Switches of a recipe, whatever it trains."""
 
 
 class FinetuneDemand(Demand):
@@ -155,13 +150,14 @@ class FinetuneRecord(RunRecord):
     """Loss of this variant on the same tokens, before any step."""
     learned: Learned | None = None
     """None for random weights, and if another process of the sweep measures it."""
-    cells: tuple[FinetuneCell, ...] = Field(default=())
+    cells: tuple[FinetuneCell, ...] = ()
 
     @property
     def form(self) -> dict[str, str]:
         variant = self.variant
-        switches = {name: getattr(variant, name) for name in SWITCHES}
-        return {**switches, "adapters": f"rank {variant.rank}, {variant.targets}" if variant.rank else "none"}
+        switches = ("base", "train", "checkpointing", "prepare", "optimizer", "attention")
+        adapters = f"rank {variant.rank}, {variant.targets}" if variant.rank else "none"
+        return {**{name: getattr(variant, name) for name in switches}, "adapters": adapters}
 
     @property
     def family(self) -> str:

@@ -172,20 +172,15 @@ def _check_targets(model: Any, recipe: Recipe) -> None:
 def built_facts(
     trainee: Trainee, optimizer: Optimizer | None = None, ids: Tensor | None = None, *, frozen: str | None = None
 ) -> FinetuneFacts:
-    """Return the facts of a trainee; without a step, types and optimizer state are unknown.
-
-    Args:
-        optimizer: After its first step.
-        ids: A batch, [batch, length], for a forward pass that shows the types.
-        frozen: Hash of the frozen weights before the first step; None if all weights are trained.
-    """
+    """Return the facts of a trainee. Types and optimizer state need an optimizer after its first step and a batch of
+    ids, [batch, length]. `frozen` is the hash of the frozen weights before the first step."""
     import torch
 
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
     checkpointed = linears.in_layers + (matrices if is_lora else 0) if is_checkpointed else 0
-    states = optimizer.state.values() if optimizer else ()
+    states = (optimizer.state if optimizer else {}).values()
     tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
     return FinetuneFacts(
         trained_parameters=sum(parameter.numel() for parameter in trained),

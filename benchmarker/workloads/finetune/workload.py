@@ -163,8 +163,9 @@ class Finetune(Workload[FinetuneJob, FinetuneRecord]):
 
     def record_fields(self, job: FinetuneJob) -> dict[str, Any]:
         recipe, variant = job.recipe, job.variant
-        without_adapters = {} if recipe.train == "lora" else {"rank": None, "targets": None}
-        facts = {**vars(recipe), **without_adapters, "options": variant.model_dump(exclude={"name"})}
+        facts: dict[str, Any] = {**vars(recipe), "options": variant.model_dump(exclude={"name"})}
+        if recipe.train != "lora":
+            facts |= {"rank": None, "targets": None}
         return {
             "model": ModelFacts(**job.model.model_dump()),
             "variant": FinetuneVariantFacts(name=variant.name, variant=variant.variant, **facts),

@@ -192,8 +192,7 @@ def chunked(
 
     Args:
         query: [.., length, head_dim], as the key; the value is [.., length, value_dim].
-        log_decay: [.., length]; None for no decay.
-        strength: [.., length], of the delta rule; None for sums without it.
+        log_decay: [.., length], as the strength. None for no decay, and for sums without the delta rule.
     """
     import torch
     from torch.nn.functional import pad

@@ -62,6 +62,9 @@ class MixersRow(Row):
 def make_mixers_row(
     fields: dict[str, Any], records: Sequence[MixersRecord], good: Sequence[tuple[Any, Any]]
 ) -> MixersRow:
+    def kernels_s(cell: Any, _: object) -> float:
+        return float(sum(kernel.total_s for kernel in cell.kernels))
+
     newest = sorted(records, key=lambda record: record.started_at, reverse=True)
     demand = good[0][1].demand if good else None
     has_kernels = all(
@@ -71,15 +74,11 @@ def make_mixers_row(
     misfits = [cell for cell in cells if cell and cell.status in OUT_OF_MEMORY and cell.least_bytes is not None]
     return MixersRow(
         **fields,
-        kernels_by_round=by_round(good, lambda cell, _: _kernels_s(cast("MixersCell", cell))) if has_kernels else {},
+        kernels_by_round=by_round(good, kernels_s) if has_kernels else {},
         tasks=next((record.tasks for record in newest if record.tasks), ()),
         mixer_share=demand.mixer_flops / demand.flops if demand and demand.mixer_flops else None,
         misfit=misfits[-1] if misfits and fields["status"] in OUT_OF_MEMORY else None,
     )
-
-
-def _kernels_s(cell: MixersCell) -> float:
-    return float(sum(kernel.total_s for kernel in cell.kernels))
 
 
 def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
@@ -137,12 +136,8 @@ def best_softmax(rows: Sequence[MixersRow]) -> MixersRow | None:
 
 
 def crossing_text(variant: str, ratios: Ratios, best: Mapping[int, str]) -> str | None:
-    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths.
-
-    Args:
-        ratios: Shortest length first.
-        best: The fastest softmax at each length.
-    """
+    """Return from which length on a mixer is faster than the best softmax; None for fewer than two lengths. The ratios
+    begin with the shortest length; `best` has the best softmax at each length."""
     if len(ratios) < 2:
         return None
     if spans := crossings(ratios):
@@ -205,7 +200,7 @@ def slope(sizes: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
     distance of a size from the line; None for fewer than three numbers of tokens."""
     import numpy
 
-    # A line fits any two.
+    # A line fits any two sizes.
     if len({tokens for tokens, _ in sizes}) < 3:
         return None
     tokens, measured = numpy.array(sizes, dtype=float).T
@@ -262,7 +257,7 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
         for score in row.tasks:
             by_task[score.task, score.size][row.variant].append(score)
     baseline = next((row.variant for row in rows if row.is_baseline), "")
-    entries = []
+    entries: list[Learned] = []
     for by_variant in by_task.values():
         bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
         texts: dict[str, str] = {}

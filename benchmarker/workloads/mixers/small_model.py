@@ -53,6 +53,8 @@ from benchmarker.workloads.training.training_step import TrainingStep, autocast
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
 
+Batch = tuple[Tensor, Tensor]
+"""Tokens and labels, [batch, length]. The label of a position is the token to predict there."""
 CONVOLUTION = 4
 """Positions of the short convolution."""
 MLP_FACTOR = 4
@@ -200,24 +202,32 @@ class SmallModel(nn.Module):
         return logits
 
 
+def _step_of(
+    model: SmallModel, next_batch: Callable[[], Batch], subject: MixersSubject, device: Device
+) -> TrainingStep:
+    name = device.torch_name
+
+    def loss() -> Tensor:
+        tokens, labels = next_batch()
+        with autocast(name, subject.dtype):
+            logits = model(tokens.to(name))
+        return functional.cross_entropy(logits.float().flatten(0, 1), labels.to(name).flatten())
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
+    return TrainingStep(loss, optimizer, device, times_parts=False)
+
+
 class ModelStep:
     """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
 
     def __init__(
         self, implementation: MixerImplementation, subject: MixersSubject, point: LengthPoint, device: Device
     ) -> None:
-        name, vocabulary, shape = device.torch_name, subject.block.vocabulary, shape_of(subject, point)
-        model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=subject.seed)
+        name, vocabulary, seed = device.torch_name, subject.block.vocabulary, subject.seed
+        model = SmallModel(implementation, subject, shape_of(subject, point), name, vocabulary=vocabulary, seed=seed)
         size = point.batch_size, point.seq_len + 1
-        tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(subject.seed)).to(name)
-
-        def loss() -> Tensor:
-            with autocast(name, shape.dtype):
-                logits = model(tokens[:, :-1])
-            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-        optimizer = torch.optim.AdamW(model.parameters(), lr=subject.tasks.learning_rate)
-        self._step = TrainingStep(loss, optimizer, device, times_parts=False)
+        tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(seed)).to(name)
+        self._step = _step_of(model, lambda: (tokens[:, :-1], tokens[:, 1:]), subject, device)
 
     def __call__(self) -> OperationSample:
         return OperationSample(latency_s=self._step().latency_s)
@@ -243,13 +253,6 @@ BYTES = 256
 MAX_EPOCHS = 4
 """Passes over the text. Up to four teach almost as much as new text, later ones ever less (Muennighoff et al., arXiv
 2305.16264); after 22 passes the models of configs/mixers-block.yaml were overconfident."""
-
-
-class Batch(NamedTuple):
-    """Tokens and labels, [batch, length]. The label of a position is the token to predict there."""
-
-    tokens: Tensor
-    labels: Tensor
 
 
 class Setting(NamedTuple):
@@ -286,7 +289,7 @@ def make_batch(setting: Setting, tasks: MixersTasks, generator: torch.Generator,
         return _bytes_batch(setting.size, tasks.batch_size, generator, held_out=held_out)
     first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, setting.size), generator=generator)
     tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
-    return Batch(tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1))
+    return tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1)
 
 
 def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
@@ -297,7 +300,7 @@ def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) ->
     labels = torch.full_like(tokens, IGNORED)
     tokens[:, : 2 * pairs] = torch.stack([keys, values], dim=-1).flatten(1)
     positions = 2 * pairs + torch.rand(rows, 6 * pairs, generator=generator).argsort(-1)[:, :pairs]
-    return Batch(tokens.scatter(1, positions, keys), labels.scatter(1, positions, values))
+    return tokens.scatter(1, positions, keys), labels.scatter(1, positions, values)
 
 
 def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out: bool) -> Batch:
@@ -305,7 +308,7 @@ def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out
     section = text[border:] if held_out else text[:border]
     starts = torch.randint(len(section) - length, (rows,), generator=generator)
     windows = section[starts[:, None] + torch.arange(length + 1)]
-    return Batch(windows[:, :-1].long(), windows[:, 1:].long())
+    return windows[:, :-1].long(), windows[:, 1:].long()
 
 
 def train(
@@ -315,14 +318,7 @@ def train(
     shape, vocabulary = shape_of(subject, setting.point(tasks)), setting.vocabulary(tasks)
     model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-
-    def loss() -> Tensor:
-        batch = make_batch(setting, tasks, generator)
-        with autocast(name, shape.dtype):
-            logits = model(batch.tokens.to(name))
-        return functional.cross_entropy(logits.float().flatten(0, 1), batch.labels.to(name).flatten())
-
-    step = TrainingStep(loss, torch.optim.AdamW(model.parameters(), lr=tasks.learning_rate), device, times_parts=False)
+    step = _step_of(model, lambda: make_batch(setting, tasks, generator), subject, device)
     for _ in range(steps):
         step()
     total = right = 0
