@@ -76,9 +76,9 @@ def test_a_variant_refuses_shapes_without_torch():
 
 
 def test_cudnn_is_unsupported_on_amd_and_on_a_processor():
-    with pytest.raises(UnsupportedError, match="^not on AMD GPUs; it runs on NVIDIA GPUs$"):
+    with pytest.raises(UnsupportedError, match=r"^not on AMD GPUs; it runs on NVIDIA GPUs$"):
         VARIANTS["cudnn"].check_available(shape(), "rocm")
-    with pytest.raises(UnsupportedError, match="^not on CPUs; it runs on NVIDIA GPUs$"):
+    with pytest.raises(UnsupportedError, match=r"^not on CPUs; it runs on NVIDIA GPUs$"):
         VARIANTS["cudnn"].check_available(shape(), "cpu")
 
 
