@@ -243,8 +243,8 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     packages = ["peft"] if recipe.train == "lora" else []
     model, facts = load(checkpoint, form, device, terminal, packages=packages)
     sha256 = shapes_sha256(config)
-    found = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
-    session.keep(model=session.record.model.model_copy(update=found), load=facts)
+    fields = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
+    session.keep(model=session.record.model.model_copy(update=fields), load=facts)
     terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
     trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
     terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")

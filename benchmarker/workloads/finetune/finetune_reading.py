@@ -118,10 +118,10 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
     profile, position = cast("Profile", record.profile), cast("int", record.last_good)
     key, cell = keys_of(record)[position], record.cells[position]
     medians = [
-        statistics.median(sample.latency_s for sample in other.samples)
-        for one in records
-        for other, other_key in zip(one.cells, keys_of(one), strict=True)
-        if other_key == key and other.status == "ok" and other.samples
+        statistics.median(sample.latency_s for sample in measured.samples)
+        for process in records
+        for measured, measured_key in zip(process.cells, keys_of(process), strict=True)
+        if measured_key == key and measured.status == "ok" and measured.samples
     ]
     return replace(
         timed,

@@ -262,8 +262,8 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
         bits = {name: {score.seed: score.bits for score in scores} for name, scores in by_variant.items()}
         texts: dict[str, str] = {}
         if reference := bits.pop(baseline, None):
-            found = verdicts([paired_ratio(reference, other) for other in bits.values()])
-            texts = {name: BITS_VERDICTS.get(verdict, verdict) for name, verdict in zip(bits, found, strict=True)}
+            results = verdicts([paired_ratio(reference, by_seed) for by_seed in bits.values()])
+            texts = {name: BITS_VERDICTS.get(verdict, verdict) for name, verdict in zip(bits, results, strict=True)}
             texts[baseline] = "baseline"
         entries += [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
     return entries
