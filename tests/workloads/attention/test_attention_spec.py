@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from benchmarker.core.errors import SpecError
+from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.schema.base import first_problem
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of
 from benchmarker.workloads.attention.record import allowed_pairs, demand_of, scores_passes
@@ -76,12 +76,15 @@ def test_a_variant_refuses_shapes_without_torch():
 
 
 def test_cudnn_is_unsupported_on_amd_and_on_a_processor():
-    assert VARIANTS["cudnn"].unsupported(shape(), "rocm") == "not on AMD GPUs; it runs on NVIDIA GPUs"
-    assert VARIANTS["cudnn"].unsupported(shape(), "cpu") == "not on CPUs; it runs on NVIDIA GPUs"
+    with pytest.raises(UnsupportedError, match=r"^not on AMD GPUs; it runs on NVIDIA GPUs$"):
+        VARIANTS["cudnn"].check_available(shape(), "rocm")
+    with pytest.raises(UnsupportedError, match=r"^not on CPUs; it runs on NVIDIA GPUs$"):
+        VARIANTS["cudnn"].check_available(shape(), "cpu")
 
 
 def test_tf32_is_unsupported_on_a_processor():
-    assert "a CPU has none" in VARIANTS["naive"].unsupported(shape(dtype="tf32"), "cpu")
+    with pytest.raises(UnsupportedError, match="a CPU has none"):
+        VARIANTS["naive"].check_available(shape(dtype="tf32"), "cpu")
 
 
 def test_a_library_that_is_missing_is_named():
