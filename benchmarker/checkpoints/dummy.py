@@ -131,8 +131,11 @@ def make_dummy(
     if cache.find(key) is None:
         tensors = plan_tensors(source, config, needs, trusted=model.trust_remote_code)
         quantization = config.get("quantization_config") or {}
-        scalars = {name: value for name, value in quantization.items() if isinstance(value, str | int | float | bool)}
-        described: dict[str, Any] = scalars or {"dtype": config.get("dtype") or config.get("torch_dtype")}
+        described: dict[str, Any] = {
+            name: value for name, value in quantization.items() if isinstance(value, str | int | float | bool)
+        }
+        if not described:
+            described["dtype"] = config.get("dtype") or config.get("torch_dtype")
         needed_bytes = sum(map(tensor_bytes, tensors))
         with cache.new_entry(key, kind="dummy", model=model.id, options=described, needed_bytes=needed_bytes) as draft:
             _write(draft, config, extras, tensors, progress, device)

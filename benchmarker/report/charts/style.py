@@ -186,7 +186,8 @@ def to_png(chart: Chart, path: Path, *, remark: str = "") -> None:
 def _drawing(ink: Ink, *, salt: str) -> AbstractContextManager[None]:
     colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), ink.text)
     colours |= dict.fromkeys(("grid.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink.faint)
-    return matplotlib.rc_context({**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt})
+    settings: dict[Any, Any] = {**_SETTINGS, **colours, "axes.facecolor": "none", "svg.hashsalt": salt}
+    return matplotlib.rc_context(settings)
 
 
 def _for_page(svg: str, name: str) -> str:

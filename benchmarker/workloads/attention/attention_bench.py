@@ -151,7 +151,7 @@ def reference(
     for start in range(0, groups, chunk):
         part = slice(start, start + chunk)
         leaves = [tensor[part].to(dtype).requires_grad_(shape.is_backward) for tensor in (query, key, value)]
-        output = attend(*leaves, allowed)
+        output = attend(leaves[0], leaves[1], leaves[2], allowed)
         gradients = () if gradient is None else torch.autograd.grad(output, leaves, gradient[part].to(dtype))
         chunks.append([output.detach(), *gradients])
     joined = [torch.cat(tensors) for tensors in zip(*chunks, strict=True)]

@@ -109,7 +109,8 @@ def redistribute(tensor: Tensor, plan: Plan, split: int, joined: int) -> Tensor:
         COUNT.sent_bytes += sent.nbytes * (plan.ranks - 1) // plan.ranks
         with COUNT.waiting():
             dist.all_to_all_single(received, sent)
-    return received.movedim(0, joined).flatten(joined, joined + 1)
+    joined_tensor: Tensor = received.movedim(0, joined).flatten(joined, joined + 1)
+    return joined_tensor
 
 
 class Redistribution(torch.autograd.Function):
