@@ -16,25 +16,25 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 48_866,
+    "lines outside kernels/": 41_000,
     "lines in kernels/": 4_300,
-    "files": 368,
+    "files": 266,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,
     "workload hooks": 35,
     "string dispatch": 0,
-    "modules in a chain of imports": 13,
+    "modules in a chain of imports": 12,
     "mutual packages": 0,
-    "packages": 24,
-    "modules at the top": 4,
+    "packages": 20,
+    "modules at the top": 3,
 }
 """Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4."""
 MAXIMAL_PRONOUNS = 0.006
 """Share of the bindings."""
 MAXIMAL_EXECUTED_FILES = {
-    "compare results/reference/h100-native": 57,
-    "run --quant int8 --model qwen3-tiny --load-format dummy --runs 3 --new-tokens 8": 141,
+    "compare results/reference/h100-native": 45,
+    "run --quant int8 --model qwen3-tiny --load-format dummy --runs 3 --new-tokens 8": 82,
 }
 """Files with a function that a command executes; goal: 55 and 85."""
 

@@ -129,7 +129,7 @@ def doctor(
 ) -> None:
     """List the variants that run here in each engine, with a remedy for each one that does not.
 
-    Runs each variant on a two-layer model and checks the instruments against known values; takes a few minutes. The
+    Runs each variant on a two-layer model and checks the instruments against reference values; takes a few minutes. The
     output can be pasted into an issue. The exit code is 1 if a variant runs in no engine, or an instrument is wrong.
 
     Example: benchmarker doctor --quick

@@ -50,7 +50,7 @@ class RunCommand(TyperCommand):
 
     @params.setter
     def params(self, ignored: Any) -> None:
-        """Ignore the parameters of the function that typer reads, which has none."""
+        """Ignore typer's own assignment: the options come from the workload, not from the signature of `run`."""
 
 
 def run() -> None:

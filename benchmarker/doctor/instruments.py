@@ -17,7 +17,7 @@ from typing import Any
 from benchmarker.core.formatting import GIB
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.gpu import Gpu, find_gpu
-from benchmarker.measure.peaks import measure_limits
+from benchmarker.measure.device_limits import measure_limits
 
 SLEEP_S = 0.2
 CLOCK_TRIES = 20

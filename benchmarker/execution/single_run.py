@@ -19,7 +19,7 @@ from benchmarker.execution.jobs import blank_record, changed_files, check_unchan
 from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.hardware.read_environment import environment
-from benchmarker.measure.peaks import measure_limits
+from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.schema.record_io import write_record
@@ -53,7 +53,7 @@ class Run(Session):
         """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {self.record.environment.device.name}")
-        # From here on, a sweep can read the progress of this process, also if it dies.
+        # A sweep can now read the progress of this process, also if it dies.
         self.keep()
         try:
             self._measure()

@@ -37,7 +37,7 @@ SLOWER_PROFILED = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Case):
-    """Why one variant is as fast as it is in one cell."""
+    """Reason for the speed of one variant in one cell."""
 
     variant: str
     unit: str

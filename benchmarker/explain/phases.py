@@ -97,7 +97,7 @@ def table_phase(table: ProfilerTable, tokens: int) -> Phase:
         by=table.by,
         is_decode=False,
         tokens=tokens,
-        # With all kernels on one stream their sum is the busy time; with more it can only be less.
+        # The sum is the busy time if all kernels ran on one stream; with more streams the busy time can only be less.
         busy_s=table.total_s / tokens - views_s,
         categories=categories,
         kernels=kernels,

@@ -120,7 +120,7 @@ class Waterfall:
 @dataclass(frozen=True)
 class Ceiling:
     """Rate of the same kernels without waiting for the host: a range, because the time between two kernels of a graph
-    is not known exactly."""
+    is an estimate."""
 
     per_s: float
     least_per_s: float | None

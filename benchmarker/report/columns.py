@@ -115,7 +115,7 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
-    """Return the column of the ratio of whole calls; none if it is the speed-up of every row."""
+    """Return the column `whole call`, the ratio of whole latencies; no column if all its values equal the speed-up."""
     if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
         return []
 

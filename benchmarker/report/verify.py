@@ -73,7 +73,7 @@ class _Expected:
     calls: dict[Place, Rounds]
     """Latency by round."""
     metrics: dict[Place, str]
-    """Name of each row's ranking metric. Rates of two metrics have no ratio."""
+    """Name of each row's ranking metric; a ratio needs two rows with the same metric."""
     circumstances: Mapping[str, object]
 
     def rate(self, place: Place) -> float:

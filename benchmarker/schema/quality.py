@@ -16,7 +16,7 @@ from benchmarker.schema.base import Number, Plain, Positive, Whole
 
 QualitySize = Literal["quick", "full"]
 WINDOW_TOKENS: dict[QualitySize, int] = {"quick": 289, "full": 512}
-"""The first 256 tokens of a window are context and the last has no successor: `quick` scores 32, `full` 255."""
+"""Length of a window. 256 tokens are context and the last has no successor, so 32 or 255 tokens are scored."""
 
 
 class Divergence(Plain):
@@ -53,7 +53,7 @@ class StepDivergence(Plain):
     kl_max: Number
     same_top: Number
     plain_kl_mean: Number | None = None
-    """Mean divergence of the library's own step, without capture or compilation: ordinary rounding."""
+    """Mean divergence of the library's own uncaptured, uncompiled step from the same forward: ordinary rounding."""
     of_engine: bool = False
     """True for an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False

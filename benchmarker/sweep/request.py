@@ -88,7 +88,11 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def make_request(config: ConfigFile, words: Sequence[str], options: Options, settings: Settings) -> SweepRequest:
-    """Check everything that was given; raises BenchmarkerError. The words are variants, and at most one folder."""
+    """Return the checked request of a sweep. Raises BenchmarkerError.
+
+    Args:
+        words: Names of variants, and at most one folder of an earlier sweep.
+    """
     experiment, path = config.experiment, config.path
     names, word = chosen(experiment, words, path)
     if word and not settings.resume:

@@ -117,7 +117,11 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return fingerprints of a job's files, by description; with `judged`, also of those that quality needs."""
+        """Return the fingerprint of each file that a job reads, by its description.
+
+        Args:
+            judged: Whether to include the files that only the quality measurement reads.
+        """
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
@@ -211,7 +215,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return memory(rows) if whole else plain_costs(rows)
 
     def brief_columns(self, rows: Sequence[RowT]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        """Return the columns of the first table before the ranking metric, and those of exactness."""
+        """Return two groups of the first table's columns: those left of the ranking metric, and those of quality."""
         from benchmarker.report.columns import latency_columns, quality_columns
 
         return latency_columns(rows), quality_columns(rows)

@@ -21,7 +21,7 @@ from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
 from benchmarker.kernels.launch_support import can_start_early
 from benchmarker.kernels.linear_dispatch import replace_linears
 from benchmarker.kernels.quantized_gemm import ALL_EIGHT
-from benchmarker.measure.peaks import measure_limits
+from benchmarker.measure.device_limits import measure_limits
 from benchmarker.measure.profile_repeat import count_kernels
 from benchmarker.quantization.load import load_model
 from tests.gemv_sums import with_ends

@@ -9,8 +9,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from benchmarker.comparison.results import to_rows
 from benchmarker.core.errors import SpecError
 from benchmarker.hardware.device import CpuDevice
-from benchmarker.measure import peaks
-from benchmarker.measure.peaks import (
+from benchmarker.measure import device_limits
+from benchmarker.measure.device_limits import (
     CPU_ARRAY_BYTES,
     LAUNCH_REPEATS,
     LAUNCHES,
@@ -117,10 +117,10 @@ def test_limits_are_measured_in_the_process_and_a_cpu_launches_nothing() -> None
 
 def test_the_ceiling_of_a_processor_is_its_fastest_product_whatever_its_type(monkeypatch) -> None:
     rates = {("float32", 256): 60e9, ("float32", 512): 80e9, ("float32", 768): 70e9, ("bfloat16", 256): 1e9}
-    monkeypatch.setattr(peaks, "_product", lambda device, dtype, size: (rates[dtype, size], dtype, size))
-    assert peaks._cpu_product(CpuDevice(), "bfloat16") == (80e9, "float32", 512)
+    monkeypatch.setattr(device_limits, "_product", lambda device, dtype, size: (rates[dtype, size], dtype, size))
+    assert device_limits._cpu_product(CpuDevice(), "bfloat16") == (80e9, "float32", 512)
     rates |= {("bfloat16", size): 300e9 + size for size in (256, 512, 768)}
-    assert peaks._cpu_product(CpuDevice(), "bfloat16") == (300e9 + 768, "bfloat16", 768)
+    assert device_limits._cpu_product(CpuDevice(), "bfloat16") == (300e9 + 768, "bfloat16", 768)
 
 
 def test_the_array_is_several_times_the_cache_as_far_as_memory_goes() -> None:

@@ -163,7 +163,7 @@ IDLE = {
 
 
 def over(typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the typed values. Prompt lengths replace a config's texts.
+    """Return the command line's values, with the config's values that they replace: prompt lengths replace texts.
 
     Raises:
         SpecError: Both were typed.

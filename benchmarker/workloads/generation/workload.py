@@ -96,7 +96,7 @@ AXES = (
 )
 
 
-class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
+class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
     """One call that generates new tokens after a prompt."""
 
     name = "generation"
@@ -349,4 +349,4 @@ class Generation(Workload[GenerationJob, GenerationRecord, "GenerationRow"]):
         return ceilings(comparison), break_evens(comparison)
 
 
-WORKLOAD = Generation()
+WORKLOAD = TextGeneration()

@@ -9,7 +9,7 @@ import torch
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.hardware.device import find_device
-from benchmarker.measure.peaks import measure_limits
+from benchmarker.measure.device_limits import measure_limits
 from benchmarker.workloads.attention.attention_variants import variants_with_kernel
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant
 from benchmarker.workloads.operation.spec import LengthPoint
