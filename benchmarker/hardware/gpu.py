@@ -187,7 +187,7 @@ class AmdGpu:
         return None if ticks is None else ticks * count["counter_resolution"] / 1e6
 
     def power_w(self) -> float | None:
-        return _scaled(_number(self._metrics(), "current_socket_power", "average_socket_power"), 1)
+        return self.state().power_w
 
     def power_limit_w(self) -> float | None:
         return _scaled(_number(self._table("amdsmi_get_power_cap_info"), "power_cap"), 1e6)
@@ -196,10 +196,10 @@ class AmdGpu:
         return _scaled(_number(self._table("amdsmi_get_power_cap_info"), "default_power_cap"), 1e6)
 
     def temperature_c(self) -> float | None:
-        return _scaled(_number(self._metrics(), "temperature_hotspot"), 1)
+        return self.state().temperature_c
 
     def clock_mhz(self) -> int | None:
-        return _rounded(_number(self._metrics(), "current_gfxclk"))
+        return self.state().clock_mhz
 
     def memory_bytes_per_s(self) -> float | None:
         # In GB/s; only in newer releases.
@@ -212,18 +212,17 @@ class AmdGpu:
         return None
 
     def state(self) -> GpuState:
-        status = _number(self._metrics(), "throttle_status")
+        # One table, so that all values are of one moment.
+        time_s, metrics = time.time(), self._table("amdsmi_get_gpu_metrics_info")
+        status = _number(metrics, "throttle_status")
         return GpuState(
-            time_s=time.time(),
-            clock_mhz=self.clock_mhz(),
-            temperature_c=self.temperature_c(),
-            power_w=self.power_w(),
+            time_s=time_s,
+            clock_mhz=_rounded(_number(metrics, "current_gfxclk")),
+            temperature_c=_scaled(_number(metrics, "temperature_hotspot"), 1),
+            power_w=_scaled(_number(metrics, "current_socket_power", "average_socket_power"), 1),
             # The meaning of the bits differs between generations of GPUs.
             throttled_by=None if status is None else frozenset({"unspecified"} if status else ()),
         )
-
-    def _metrics(self) -> dict[str, Any]:
-        return self._table("amdsmi_get_gpu_metrics_info")
 
     def _memory_bytes(self, key: str) -> int | None:
         # Documented as MB, but the library divides by 2^20.

@@ -98,9 +98,9 @@ class Monitor:
             time.sleep(COOL_STEP_S)
 
     def _is_hot(self) -> bool:
-        state = self._state()
-        temperature_c = state.temperature_c if state else None
-        return temperature_c is not None and self._first_c is not None and temperature_c > self._first_c + COOL_WITHIN_C
+        if self._first_c is None or (state := self._state()) is None or state.temperature_c is None:
+            return False
+        return state.temperature_c > self._first_c + COOL_WITHIN_C
 
 
 def find_monitor(environment: Environment) -> Monitor | None:

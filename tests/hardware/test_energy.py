@@ -182,6 +182,20 @@ class FakeLibrary:
         return {"current_socket_power": "N/A", "average_socket_power": 250, "temperature_hotspot": 61}
 
 
+def test_the_values_of_an_amd_gpus_state_are_of_one_reading(monkeypatch):
+    readings = []
+
+    def read(handle):
+        readings.append(handle)
+        return {"average_socket_power": 250 + len(readings), "temperature_hotspot": 61, "current_gfxclk": 1700}
+
+    library = FakeLibrary()
+    monkeypatch.setattr(library, "amdsmi_get_gpu_metrics_info", read, raising=False)
+    state = AmdGpu(library, None).state()
+    assert (state.power_w, state.temperature_c, state.clock_mhz, state.throttled_by) == (251, 61, 1700, None)
+    assert len(readings) == 1
+
+
 def test_the_gpus_give_base_units():
     nvidia, amd = NvidiaGpu(FakeLibrary(), None), AmdGpu(FakeLibrary(), None)
     assert nvidia.energy_j() == 5000.0
