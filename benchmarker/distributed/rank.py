@@ -111,11 +111,13 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
     try:
         yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        for name in values:
-            del os.environ[name]
-        os.environ.update(before)
+        try:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        finally:
+            for name in values:
+                os.environ.pop(name, None)
+            os.environ.update(before)
 
 
 def barrier(device: Device) -> None:

@@ -146,6 +146,7 @@ class RankWork:
         self._device = find_device(device)
         self._call: RankCall | None = None
         self._steps: dict[TimedKind, CallStep] = {}
+        self._is_profiler_warm = False
         if self._device.kind == "cpu":
             # The ranks share the cores of this host.
             torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
@@ -231,18 +232,20 @@ class RankWork:
         run = partial(getattr(CallStep(operation, copies, self._device), work), copies[0])
         trace: RankTrace | None = None
         with operation.around():
-            if self._device.kind != "cpu":
+            if self._device.kind != "cpu" and not self._is_profiler_warm:
                 start_profiler_once(self._device)
+                self._is_profiler_warm = True
             self._barrier()
             kernels = kernels_of(run, self._device)
             self._barrier()
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
-                assert overlap is not None
-                kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-                works = tuple(WorkKind(kind=kind, busy_s=took.busy_s, alone_s=took.alone_s) for kind, took in kinds)
-                trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
+                # Without the driver's tracer a trace has no kernels.
+                if overlap is not None:
+                    kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
+                    works = tuple(WorkKind(kind=kind, busy_s=took.busy_s, alone_s=took.alone_s) for kind, took in kinds)
+                    trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
             elif self._ranks > 1:
                 trace = _trace_by_clock(run)
         seen = [kernel.model_dump() for kernel in kernels[:RECORDED_KERNELS]]
