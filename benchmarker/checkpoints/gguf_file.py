@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,14 +148,14 @@ def write_gguf(folder: Path, target: Path) -> None:
     writer = gguf.GGUFWriter(target, "qwen3")
     _write_shape(writer, config)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
-    for name, shape in tensor_shapes(folder):
+    for name, shape in tensor_shapes(folder, config):
         kind, itemsize = ("float16", 2) if len(shape) > 1 else ("float32", 4)
         size_bytes = math.prod(shape) * itemsize
         writer.add_tensor_info(_gguf_name(names, name, folder), shape, numpy.dtype(kind), size_bytes)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for name, values in _values(folder):
+    for name, values in _values(folder, config):
         if not numpy.isfinite(values).all():
             raise ModelError(f"{folder}: {name} has values that float16 cannot hold, so it cannot be written as F16")
         writer.write_tensor_data(values)
@@ -206,10 +206,10 @@ def _gguf_name(names: Any, name: str, folder: Path) -> str:
     return str(translated)
 
 
-def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
+def _tensor_names(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
     from safetensors import safe_open
 
-    tied = read_config(folder).get("tie_word_embeddings", False)
+    tied = config.get("tie_word_embeddings", False)
     for path in sorted(folder.glob("*.safetensors")) if (folder / INDEX).exists() else [folder / SINGLE]:
         with safe_open(path, framework="pt") as file:
             for name in sorted(file.keys()):
@@ -217,13 +217,13 @@ def _tensor_names(folder: Path) -> Iterator[tuple[Any, str]]:
                     yield file, name
 
 
-def tensor_shapes(folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield names and shapes of a folder's tensors, shared ones once, from the file headers."""
-    for file, name in _tensor_names(folder):
+def tensor_shapes(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield names and shapes of a text model's tensors, shared ones once, from the file headers."""
+    for file, name in _tensor_names(folder, config):
         yield name, tuple(file.get_slice(name).get_shape())
 
 
-def _values(folder: Path) -> Iterator[tuple[str, NDArray[numpy.floating[Any]]]]:
-    for file, name in _tensor_names(folder):
+def _values(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, NDArray[numpy.floating[Any]]]]:
+    for file, name in _tensor_names(folder, config):
         tensor = file.get_tensor(name)
         yield name, (tensor.half() if tensor.dim() > 1 else tensor.float()).numpy()

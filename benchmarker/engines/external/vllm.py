@@ -96,7 +96,7 @@ class VllmEngine(ExternalEngine):
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
         if checkpoint.quantization is not None or facts.weight_bytes is None:
             return None
-        parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder))
+        parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
         packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         return LoadFacts(
             load_s=load_s,
