@@ -152,8 +152,8 @@ def _gpu(machine: Machine) -> Iterator[Finding]:
             f"there is {name}, but this torch is built for {built_for}",
             f"install a torch built for {wanted}: the selector on pytorch.org gives the command",
         )
-    # A driver supports every CUDA of its major version.
-    elif newest and machine.torch_runtime and _numbers(newest)[0] < _numbers(machine.torch_runtime)[0]:
+    # A driver supports every CUDA of its major version. HIP's version ends with a commit.
+    elif newest and machine.torch_runtime and int(newest.split(".")[0]) < int(machine.torch_runtime.split(".")[0]):
         yield _no(
             f"driver {driver} runs CUDA {newest}, and this torch is built for {machine.torch_runtime}",
             f"update the driver, or install a torch built for CUDA {newest} or older",

@@ -100,6 +100,13 @@ def test_a_driver_that_is_too_old_for_this_torch():
     assert no.do == "update the driver, or install a torch built for CUDA 12.2 or older"
 
 
+def test_a_version_of_hip_ends_with_a_commit():
+    gpus = (card(driver="535.54", newest_cuda="12.2"),)
+    rocm = {"torch_for": "rocm", "torch_runtime": "6.2.41133-dd7f95766", "has_amd": True}
+    no = the_no(torch_sees_gpu=False, gpus=gpus, environment=cpu_environment(), **rocm)
+    assert "torch does not see it" in no.what
+
+
 def test_a_hidden_card_is_reported_with_the_error_of_torch():
     no = the_no(torch_sees_gpu=False, torch_says="No CUDA GPUs are available", environment=cpu_environment())
     assert no.what.endswith("torch does not see it: No CUDA GPUs are available")
