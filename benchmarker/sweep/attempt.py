@@ -176,8 +176,9 @@ class Attempt(Child):
 
     def _complete(self, decision: Decision, fault: Fault | None) -> None:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
-        blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
-        before = self.record or blank.model_copy(update=self._place)
+        before = self.record or blank_record(job, environment, run_id=self.path.stem, started=self._started).model_copy(
+            update=self._place
+        )
         cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]

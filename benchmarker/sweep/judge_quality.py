@@ -47,9 +47,11 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
         if judging and (quantization := judging.form(job)):
             groups.setdefault(quantization, []).append(name)
     try:
-        files = sorted(collect([sweep.folder]).files, key=lambda file: file[1].started_at) if groups else []
+        collected = collect([sweep.folder]).files if groups else []
     except ResultsError:
         return []
+    # Records in subfolders are of other sweeps.
+    files = sorted((file for file in collected if file[0].parent == sweep.folder), key=lambda file: file[1].started_at)
     missing = []
     for variants in groups.values():
         job, newest = sweep.jobs[variants[0]], []

@@ -327,17 +327,19 @@ def measure(setting: Setting, task: Task) -> Result:
         for name, content in task.files.items():
             (sweep.folder / name).write_bytes(content)
         worker = replace(task.worker, slot=int(card.rpartition("/")[2]) % task.worker.slots)
-        equipment = equip(sweep, worker, environment, setting.tools, print_line)
-        equipment.shares_host = task.shares_host
-        with equipment.in_use():
-            ended = do(sweep, equipment, worker, task.work)
-        if isinstance(ended.error, BenchmarkerError):
-            return Result(card, environment, error=ended.error)
-        if ended.error:
-            raise ended.error
+        try:
+            equipment = equip(sweep, worker, environment, setting.tools, print_line)
+            equipment.shares_host = task.shares_host
+            with equipment.in_use():
+                ended = do(sweep, equipment, worker, task.work)
+            if ended.error:
+                raise ended.error
+        except BenchmarkerError as error:
+            return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
         files = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
-        return Result(card, environment, files=files, progress=sweep.progress)
+        # The records travel as files.
+        return Result(card, environment, files=files, progress=replace(sweep.progress, records=[]))
 
 
 def _enter(setting: Setting, worker: Worker) -> str:
@@ -369,6 +371,10 @@ def engine_fingerprints() -> dict[str, str]:
 
 
 def _refused_engine(setting: Setting) -> str | None:
+    """Return the reason if an engine's environment differs from the sweep's own.
+
+    Otherwise whoever can write to a host's cache folder could decide which program runs.
+    """
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():
