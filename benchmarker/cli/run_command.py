@@ -24,7 +24,6 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
     from benchmarker.schema.job import Job
-    from benchmarker.schema.record import RunRecord
     from benchmarker.workloads.base import Workload
 
 WITH_JOB = ("--job", "--part", "--device", "--output", "--quiet", "--verbose")
@@ -114,7 +113,8 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
             record = run.execute()
             if not job.part:
                 print_result(record, run.path, terminal, workload)
-    if _is_incomplete(record):
+    is_unjudged = any(getattr(record, name, None) for name in ("no_quality", "no_tasks"))
+    if is_unjudged or any(cell.status != "ok" for cell in record.cells):
         raise typer.Exit(1)
 
 
@@ -179,8 +179,3 @@ def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
     )
     if limit.largest is None:
         raise typer.Exit(1)
-
-
-def _is_incomplete(record: RunRecord) -> bool:
-    missing = (getattr(record, name, None) for name in ("no_quality", "no_tasks"))
-    return any(missing) or any(cell.status != "ok" for cell in record.cells)

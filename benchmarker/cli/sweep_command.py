@@ -141,7 +141,6 @@ def sweep_config(
         KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
     """
     from benchmarker.core.errors import ResultsError
-    from benchmarker.report.compare import brief, compare
     from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
@@ -153,16 +152,19 @@ def sweep_config(
     sweep, stopped = run_sweep(request, terminal, tools or Tools())
     if sweep is None:
         return []
+    from benchmarker.report.compare import brief, compare
+
     terminal.pin("")
-    drawn = None
     try:
         terminal.show(brief(compare([sweep.folder])))
-        drawn = _draw(sweep.folder, report)
+        is_compared = True
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
+        is_compared = False
+    # Before the report, which may take minutes to draw.
     terminal.line(f"records: {sweep.folder}")
-    if drawn:
-        terminal.line(drawn)
+    if is_compared:
+        terminal.line(_draw(sweep.folder, report))
     for failure in sweep.progress.failures:
         _print_failure(failure, terminal)
     if stopped:
