@@ -320,7 +320,7 @@ FORMATS: tuple[Format, ...] = (
     Format(("avg_latency", "latencies"), vllm_latency),
     Format(("elapsed_time", "num_requests", "total_num_tokens"), vllm_throughput),
     Format(("batch_size", "input_len", "output_len", "overall_throughput"), sglang_one_batch),
-    Format(("benchmarks.metrics.request_totals",), guidellm),
+    Format(("benchmarks.metrics",), guidellm),
     Format(("request_latency.unit", "request_count.unit"), aiperf),
     Format(("report.prefill",), optimum_benchmark),
     Format(("report.forward",), optimum_benchmark),

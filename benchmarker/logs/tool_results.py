@@ -53,15 +53,15 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
     fitting = [value for value in objects if layout.fits(value)]
     try:
         rows = [layout.read(value) for value in fitting]
+        if layout.read is serving:
+            rows = [
+                replace(row, model=", ".join(filter(None, (row.model, settings_of(value, fitting)))))
+                for row, value in zip(rows, fitting, strict=True)
+            ]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ResultsError(
             f"{path}: lacks a value that its tool always writes ({type(error).__name__}: {error}); get the whole file"
         ) from error
-    if layout.read is serving:
-        rows = [
-            replace(row, model=", ".join(filter(None, (row.model, settings_of(value, fitting)))))
-            for row, value in zip(rows, fitting, strict=True)
-        ]
     return tuple(replace(row, model=row.model or path.name) for row in rows)
 
 

@@ -265,6 +265,11 @@ def test_guidellm_has_a_row_a_benchmark_and_no_zero_for_what_never_came(tmp_path
     [
         ({"a": 1}, r"results.json: not a result file of llama-bench, .*; docs/imports.md lists the files"),
         ([{"n_prompt": 1, "n_gen": 0, "model_filename": "a"}], r"lacks a value .* \(KeyError: 'avg_ts'\)"),
+        ({**SERVE, "model_id": 5}, r"lacks a value .* \(TypeError: .*\); get the whole file"),
+        (
+            {**GUIDELLM, "benchmarks": [*GUIDELLM["benchmarks"], {"metrics": {}}]},
+            r"lacks a value .* \(KeyError: 'request_totals'\); get the whole file",
+        ),
         ({"results": {"gsm8k": {"acc,none": 0.5}}, "configs": {}, "versions": {}}, "scores of lm-eval, .* no times"),
         ({"traceEvents": []}, "a profiler trace; give it to `benchmarker explain`"),
         ({"schema_version": 3, "cells": []}, "a benchmarker record; give it to `benchmarker compare`"),
