@@ -87,6 +87,25 @@ def own_config_notes(title: str, own: dict[str, Any], options: Options) -> tuple
     return (note, f"its own config won over {', '.join(unused)}") if unused else (note,)
 
 
+@dataclass(frozen=True)
+class TorchGpu:
+    name: str
+    capability: tuple[int, int]
+    nvidia: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({'.'.join(map(str, self.capability))})"
+
+
+def torch_gpu(device: str) -> TorchGpu | None:
+    import torch
+
+    if device == "cpu":
+        return None
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    return TorchGpu(name, capability, nvidia=torch.version.hip is None)
+
+
 def has_int8_head(options: Options) -> bool:
     return isinstance(options, FormOptions) and options.lm_head is not None
 

@@ -29,7 +29,7 @@ from benchmarker.checkpoints.dummy import empty_model, packable_linears
 from benchmarker.checkpoints.files import TOKENIZER_FILES, content_sha256, read_config, shipped_text
 from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, read_model, undisturbed
 from benchmarker.core.errors import ModelError, SpecError, read_problem
-from benchmarker.quantization.base import FormOptions, Loaded, Loader
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, torch_gpu
 from benchmarker.quantization.gptqmodel_kernels import (
     GROUPS,
     PACKING,
@@ -40,7 +40,6 @@ from benchmarker.quantization.gptqmodel_kernels import (
     gptq_config,
     is_group_aware,
     read_packed,
-    torch_gpu,
 )
 from benchmarker.schema.base import DType
 

@@ -21,6 +21,7 @@ from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
 from benchmarker.hardware.device import error_kind_of, find_device
+from benchmarker.quantization.base import TorchGpu
 
 if TYPE_CHECKING:
     import torch
@@ -52,22 +53,6 @@ KERNELS: dict[str, Kernel] = {
     "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
 }
 """From gptqmodel's declarations (SUPPORTS_BITS, ...), which it logs and does not always enforce."""
-
-
-@dataclass(frozen=True)
-class TorchGpu:
-    name: str
-    capability: tuple[int, int]
-    nvidia: bool
-
-
-def torch_gpu(device: str) -> TorchGpu | None:
-    import torch
-
-    if device == "cpu":
-        return None
-    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-    return TorchGpu(name, capability, nvidia=torch.version.hip is None)
 
 
 def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: TorchGpu | None) -> None:
@@ -102,8 +87,7 @@ def _device_problem(kernel: Kernel, gpu: TorchGpu | None) -> str | None:
     if kernel.needs == "nvidia" and not gpu.nvidia:
         return f"needs an NVIDIA GPU; this is {gpu.name}"
     if gpu.nvidia and gpu.capability < kernel.capability:
-        needed, present = (".".join(map(str, pair)) for pair in (kernel.capability, gpu.capability))
-        return f"needs compute capability {needed}; this is {gpu.name} ({present})"
+        return f"needs compute capability {'.'.join(map(str, kernel.capability))}; this is {gpu}"
     return None
 
 

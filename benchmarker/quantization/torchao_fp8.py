@@ -8,25 +8,20 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, torch_gpu
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
-    import torch
-
-    if target.device == "cpu":
+    gpu = torch_gpu(target.device)
+    if gpu is None:
         raise DeviceError("fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here")
-    name = torch.cuda.get_device_name(target.device)
-    if torch.version.hip is not None:
-        raise DeviceError(f"fp8: was written for NVIDIA GPUs; this is {name}. int8-dynamic runs here")
-    major, minor = torch.cuda.get_device_capability(target.device)
-    if (major, minor) < CAPABILITY:
-        raise DeviceError(
-            f"fp8: needs compute capability 8.9; this is {name} ({major}.{minor}). int8-dynamic runs here"
-        )
+    if not gpu.nvidia:
+        raise DeviceError(f"fp8: was written for NVIDIA GPUs; this is {gpu.name}. int8-dynamic runs here")
+    if gpu.capability < CAPABILITY:
+        raise DeviceError(f"fp8: needs compute capability 8.9; this is {gpu}. int8-dynamic runs here")
     if target.dtype != "bfloat16":
         # torch's product with row scales returns bfloat16 only.
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")

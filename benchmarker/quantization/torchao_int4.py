@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, torch_gpu
 
 CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
@@ -28,17 +28,14 @@ class Int4Options(FormOptions):
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
     """Raise an error without torchao, bfloat16 or an NVIDIA GPU with the kernel."""
-    import torch
-
-    if target.device == "cpu":
+    gpu = torch_gpu(target.device)
+    if gpu is None:
         raise DeviceError("int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too")
-    name = torch.cuda.get_device_name(target.device)
-    if torch.version.hip is not None:
-        raise DeviceError(f"int4: torchao's kernel needs an NVIDIA GPU; this is {name}. bnb4 and gptq run here too")
-    major, minor = torch.cuda.get_device_capability(target.device)
-    if (major, minor) < CAPABILITY:
+    if not gpu.nvidia:
+        raise DeviceError(f"int4: torchao's kernel needs an NVIDIA GPU; this is {gpu.name}. bnb4 and gptq run here too")
+    if gpu.capability < CAPABILITY:
         needed = ".".join(map(str, CAPABILITY))
-        raise DeviceError(f"int4: torchao's kernel needs compute capability {needed}; this is {name} ({major}.{minor})")
+        raise DeviceError(f"int4: torchao's kernel needs compute capability {needed}; this is {gpu}")
     if target.dtype != "bfloat16":
         raise SpecError(f"int4: torchao's kernel computes in bfloat16, not {target.dtype}; use --dtype bfloat16")
 

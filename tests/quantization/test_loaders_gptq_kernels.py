@@ -6,8 +6,9 @@ import pytest
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.core.errors import BenchmarkerError, FieldError, SpecError
+from benchmarker.quantization.base import TorchGpu
 from benchmarker.quantization.gptq import LOADER, GPTQOptions
-from benchmarker.quantization.gptqmodel_kernels import KernelName, TorchGpu, check_kernel, check_shapes
+from benchmarker.quantization.gptqmodel_kernels import KernelName, check_kernel, check_shapes
 from benchmarker.schema.config_io import validated
 from benchmarker.workloads.generation.generation_job import resolve
 from benchmarker.workloads.generation.spec import VariantSpec
