@@ -120,14 +120,15 @@ def _check_lengths(job: GenerationJob, config: dict[str, Any]) -> None:
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
-    """Return the lengths of the prompts that are texts; check all prompts."""
-    lengths: dict[str | None, int] = {}
+    """Return the lengths of the prompts that are texts, checked."""
+    lengths: dict[str, int] = {}
     for point in job.grid.points():
-        prompt, *_ = make_prompts(
-            point, tokenizer=tokenizer, vocabulary=config["vocab_size"], chat_template=job.model.chat_template
-        )
-        _check(job, point, len(prompt.ids), config)
-        lengths[point.prompt] = len(prompt.ids)
+        if point.prompt is not None:
+            prompt, *_ = make_prompts(
+                point, tokenizer=tokenizer, vocabulary=config["vocab_size"], chat_template=job.model.chat_template
+            )
+            _check(job, point, len(prompt.ids), config)
+            lengths[point.prompt] = len(prompt.ids)
     return tuple(lengths[text] for text in job.grid.prompts)
 
 

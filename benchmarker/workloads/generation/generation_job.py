@@ -48,6 +48,11 @@ def resolve(variant: VariantSpec) -> VariantSpec:
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
+def runs_in_generate(engine: str) -> bool:
+    """Return whether `benchmarker generate` has the engine: those of other programs it has not."""
+    return engine in MODEL_ENGINES
+
+
 def engine_options(variant: VariantSpec) -> Options:
     return ENGINES[variant.engine].options.model_validate(variant.engine_options)
 

@@ -194,7 +194,8 @@ class SourceBenchmarker(Bench):
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory of a cell, for the process that makes the tokens and for each of several GPUs."""
         peak_bytes, samples, memory = self.source.peak_bytes(), cell.samples, cell.memory
-        if peak_bytes is not None:
+        # The growth of an external engine is unknown if another program freed memory; this process's is not its own.
+        if self.source.is_elsewhere or peak_bytes is not None:
             samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in samples)
             on_gpu = Memory(peak_allocated_bytes=peak_bytes, device_used_bytes=memory.device_used_bytes)
             is_cpu = self.device.kind == "cpu"

@@ -11,11 +11,12 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
 from itertools import count, cycle, islice
 from math import gcd
 from typing import Any
 
+from benchmarker.checkpoints.files import shipped_text
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
@@ -33,10 +34,6 @@ class Prompt:
     """See `GenerationCell.prompt_source`."""
     context: Window = ()
     """Tokens of the depth, before the prompt."""
-
-    @property
-    def sha256(self) -> str:
-        return inputs_sha256([self])
 
 
 def distinct_count(prompts: Sequence[Prompt]) -> int:
@@ -82,14 +79,12 @@ def _random_window(vocabulary: int) -> Callable[[int, int], Window]:
         generator = random.Random(number)
         return tuple(generator.randrange(vocabulary) for _ in range(length))
 
-    return window
+    return cache(window)
 
 
 def _text_window(tokenizer: Any) -> Callable[[int, int], Window]:
-    """Return a function from number and length of a window of the shipped text to its ids. Window 0 starts with the
-    text, and the following ones far from each other."""
-    text = (files("benchmarker") / "text" / "prompts.txt").read_text(encoding="utf-8")
-    ids = tokenizer.encode(text, add_special_tokens=False)
+    """Return a function from a window's number and length to its ids; window 0 starts with the shipped text."""
+    ids = tokenizer.encode(shipped_text("prompts.txt"), add_special_tokens=False)
     # Multiples of a number without a common divisor visit every start once before they return to the first.
     step = next(number for number in count(int(0.618 * len(ids)) + 1) if gcd(number, len(ids)) == 1)
 
@@ -98,7 +93,7 @@ def _text_window(tokenizer: Any) -> Callable[[int, int], Window]:
         repeats = -(-(start + length) // len(ids))
         return tuple((ids * repeats)[start : start + length])
 
-    return window
+    return cache(window)
 
 
 def _different(window: Callable[[int, int], Window], length: int, wanted: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
@@ -15,13 +16,24 @@ from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
-from benchmarker.workloads.generation.generation_job import chosen_options
+from benchmarker.workloads.generation.generation_job import chosen_options, runs_in_generate
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.record import GenerationRecord
 
 Columns = list[Column[GenerationRow]]
+ValueT = TypeVar("ValueT")
 SHOWN_ELSEWHERE = ("latency", "decode")
 """Metrics without a column of the general kind: that of the first column, and the one that ranks."""
+
+
+def optional_text(
+    value_of: Callable[[GenerationRow], ValueT | None], text: Callable[[ValueT], str]
+) -> Callable[[GenerationRow], str]:
+    def formatted(row: GenerationRow) -> str:
+        value = value_of(row)
+        return MISSING if value is None else text(value)
+
+    return formatted
 
 
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
@@ -215,7 +227,7 @@ def generate_command(records: Sequence[GenerationRecord]) -> str:
     Empty for an external engine, for several GPUs and for an imported record.
     """
     first = records[0]
-    if (first.engine and first.engine.external) or first.variant.gpus > 1 or first.imported:
+    if not runs_in_generate(first.variant.engine) or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []

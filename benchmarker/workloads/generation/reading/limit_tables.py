@@ -16,7 +16,7 @@ from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.demand import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns
+from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, optional_text
 from benchmarker.workloads.generation.record import GenerationRecord
 
 if TYPE_CHECKING:
@@ -65,11 +65,7 @@ def _column(
     *,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    def formatted(row: GenerationRow) -> str:
-        value = value_of(row)
-        return MISSING if value is None else text(value)
-
-    return Column(heading, formatted, sort=value_of, is_more_better=is_more_better)
+    return Column(heading, optional_text(value_of, text), sort=value_of, is_more_better=is_more_better)
 
 
 def _share(fraction: float) -> str:

@@ -24,10 +24,9 @@ from benchmarker.schema.quality import (
     kl_text,
 )
 from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
+from benchmarker.workloads.generation.reading.generation_tables import Columns, optional_text
 
-ValueT = TypeVar("ValueT")
 GroupT = TypeVar("GroupT", bound=Hashable)
-Columns = list[Column[GenerationRow]]
 VARIANT = Column[GenerationRow]("variant", lambda row: row.variant, "left")
 
 
@@ -44,16 +43,6 @@ def judgement_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
     if answers:
         sheets.append(Sheet("Tasks", TASK_COLUMNS, answers, (_task_caption(answers),)))
     return sheets
-
-
-def _optional(
-    value_of: Callable[[GenerationRow], ValueT | None], text: Callable[[ValueT], str]
-) -> Callable[[GenerationRow], str]:
-    def formatted(row: GenerationRow) -> str:
-        value = value_of(row)
-        return MISSING if value is None else text(value)
-
-    return formatted
 
 
 def _grouped(pairs: Iterable[tuple[GroupT, str]]) -> dict[GroupT, list[str]]:
@@ -82,7 +71,7 @@ VERDICTS = {
 
 
 def _step(heading: str, text: Callable[[StepDivergence], str], align: str = "right") -> Column[GenerationRow]:
-    return Column(heading, _optional(lambda row: row.step_divergence, text), align)
+    return Column(heading, optional_text(lambda row: row.step_divergence, text), align)
 
 
 STEP_COLUMNS = [
@@ -158,7 +147,7 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
         *(
             Column(
                 heading,
-                _optional(_difference(field), text),
+                optional_text(_difference(field), text),
                 sort=_difference(field),
                 is_more_better=field == "same_top",
             )
@@ -169,7 +158,7 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _quality_text(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
-    return _optional(lambda row: row.quality, text)
+    return optional_text(lambda row: row.quality, text)
 
 
 def _difference(field: str) -> Callable[[GenerationRow], float | None]:
@@ -277,7 +266,7 @@ def _noise(floors: Sequence[float]) -> str:
 
 
 def _text(heading: str, text: Callable[[FirstDifference], str], align: str = "right") -> Column[GenerationRow]:
-    return Column(heading, _optional(lambda row: row.first_difference, text), align)
+    return Column(heading, optional_text(lambda row: row.first_difference, text), align)
 
 
 TEXT_COLUMNS = [
