@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TextIO
 
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.core.tables import lines_of
 
 PARENT = "BENCHMARKER_PARENT"
 FORKED = "BENCHMARKER_FORKED"
@@ -64,6 +63,9 @@ class Streams:
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of the libraries; empty if they are not silenced."""
+        # Every rank and server imports this module, and few print a tail.
+        from benchmarker.core.tables import lines_of
+
         if self.log is None:
             return ""
         _flush()

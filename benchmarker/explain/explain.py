@@ -173,7 +173,7 @@ def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | 
     return not may_be_fused and phase.share("other") <= UNKNOWN_LIMIT
 
 
-OLDER_CELL = ("prompt_tokens", "new_tokens", "batch_size", "depth")
+ORDER_OF_AXES = ("prompt_tokens", "new_tokens", "batch_size", "depth", "prompts")
 INFINITE = float("inf")
 
 
@@ -194,7 +194,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     waterfall, phase = explanation.waterfall, explanation.phase
     axes = dict(cell.pairs) if cell else {}
     # Text generation's axes keep the order of older releases.
-    order = [*OLDER_CELL, *(["prompts"] if "prompts" in axes else [])] if axes.keys() >= set(OLDER_CELL) else axes
+    order = [name for name in ORDER_OF_AXES if name in axes] if "new_tokens" in axes else axes
     return {
         "variant": explanation.variant,
         **explanation.form,

@@ -176,7 +176,11 @@ def _recommended(recommendation: Recommendation) -> str:
     unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
     if not unsure and nearest:
         return f"none fits; the nearest is {nearest.row.variant_text}: {_margins(nearest)}."
-    inside = [candidate for candidate in unsure if all(map(_is_inside, candidate.checks))]
+    inside = [
+        candidate
+        for candidate in unsure
+        if all(check.value is not None and check.limit.allows(check.value) for check in candidate.checks)
+    ]
     if not inside:
         names = _names(unsure) if unsure else "no variant"
         return f"none is known to fit; {names} may fit, and more rounds or measurements would decide."
@@ -203,10 +207,6 @@ def _why_chosen(recommendation: Recommendation, chosen: Candidate) -> str:
 
 def _names(candidates: Iterable[Candidate]) -> str:
     return listed(candidate.row.variant for candidate in candidates)
-
-
-def _is_inside(check: LimitCheck) -> bool:
-    return check.value is not None and check.limit.allows(check.value)
 
 
 def _margins(candidate: Candidate, opening: str = "") -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarker.core.tables import Block, Column, Sheet, bold, code, plain_line, rich_text, show_blocks, to_markdown
 from benchmarker.report.compare import brief, compare, whole
 from benchmarker.report.explanations import explained_blocks
-from benchmarker.report.html.page import html, sheet_html
+from benchmarker.report.html.page import html, page_templates
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
@@ -83,7 +83,7 @@ def test_a_hostile_name_is_the_same_text_in_every_output(name):
     assert (
         f"<p>Relative to {escape(plain, quote=False)}, <strong>{escape(plain, quote=False)}</strong>.</p>" in rendered
     )
-    page = sheet_html(sheet)
+    page = page_templates().get_template("sheet.html").module.show_sheet(sheet)
     assert f'<td class="left">{escape(plain)}</td>' in page
     assert f">Relative to {escape(plain)}, <strong>{escape(plain)}</strong>.</p>" in page
 

@@ -74,7 +74,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     ranking = ranking_of(results)
     limits = workload.limit_sheet(results.rows, whole=True)
     caveats = workload.caveats(results.records, results.rows, baseline=results.baseline)
-    page = _templates().get_template("page.html")
+    page = page_templates().get_template("page.html")
     return page.render(
         title=page_title(results),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
@@ -101,16 +101,12 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     )
 
 
-def sheet_html(sheet: Sheet) -> Markup:
-    return Markup(_templates().get_template("sheet.html").module.show_sheet(sheet))  # type: ignore[attr-defined]
-
-
 def html(text: str) -> Markup:
     tags = {"": "{}", "bold": "<strong>{}</strong>", "code": "<code>{}</code>"}
     return Markup("").join(Markup(tags[style]).format(part) for part, style in spans(text))
 
 
-def _templates() -> jinja2.Environment:
+def page_templates() -> jinja2.Environment:
     templates = jinja2.Environment(
         loader=jinja2.PackageLoader("benchmarker.report.html", "parts"),
         autoescape=True,
