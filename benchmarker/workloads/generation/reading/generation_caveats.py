@@ -20,6 +20,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
+        *_partly_quantized(records),
         *_dummy(rows),
         *checkpoint_notes(records),
         *_types(records),
@@ -32,6 +33,20 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *conditions(records, rows),
         *_notes(records),
     )
+
+
+MOST_UNQUANTIZED = 0.1
+"""Share of unquantized weights above which a variant has a caveat."""
+
+
+def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
+    loads = [(record.variant.name, record.load.coverage) for record in records if record.load]
+    lines = [
+        f"{plain_line(name)}: {coverage.words}."
+        for name, coverage in loads
+        if coverage and coverage.unquantized_share > MOST_UNQUANTIZED
+    ]
+    return list(dict.fromkeys(lines))
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
