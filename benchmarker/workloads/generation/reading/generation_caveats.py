@@ -53,8 +53,8 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
     dummies = dict.fromkeys(row.variant for row in rows if row.has_random_weights)
     which = "" if all(row.has_random_weights for row in rows) else f" in {names(dummies)}"
     sentence = (
-        f"Random weights (load_format dummy){which}: time and memory are those of normally distributed weights; "
-        "text and quality mean nothing."
+        f"Random weights (load_format dummy){which}: the time of a dense model was within 1.3 % of that of real-shaped "
+        "weights (docs/values.md); text and quality mean nothing."
     )
     return [sentence] if dummies else []
 
