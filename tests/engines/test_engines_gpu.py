@@ -12,8 +12,8 @@ from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import GraphCapture
 from benchmarker.engines.decoders.native import native_decoder
-from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears

@@ -21,8 +21,8 @@ from benchmarker.engines.decoders import static_cache
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer, attend
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, StaticKVLayer, attend
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.model import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
