@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarker.core.errors import ErrorKind
 from benchmarker.core.formatting import percent
 from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
-from benchmarker.schema.record import Conditions, Environment, HostLoad
+from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, HostLoad
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
@@ -71,10 +71,14 @@ class Monitor:
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            if state := self._state():
-                if self._first_c is None:
-                    self._first_c = state.temperature_c
-                self._states.append(state)
+            self.read()
+
+    def read(self) -> None:
+        """Store the current state of the GPU. Does nothing if the driver cannot be read."""
+        if state := self._state():
+            if self._first_c is None:
+                self._first_c = state.temperature_c
+            self._states.append(state)
 
     def _state(self) -> GpuState | None:
         if self._failure is None:
@@ -155,6 +159,29 @@ def why_invalid(
 
 def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
     return conditions.processes is not None and conditions.processes > own_processes
+
+
+def with_gpu_state(
+    cell: CellBase, monitor: Monitor | None, *, own_processes: int = 1, allow_shared: bool = False
+) -> CellBase:
+    """Return the cell with the state of the GPU during its timed repeats, which may make it invalid."""
+    if monitor is None or cell.timed_at is None or cell.conditions:
+        return cell
+    conditions = monitor.between(*cell.timed_at)
+    if conditions is None:
+        return cell
+    flags: list[Flag] = []
+    if conditions.throttled_by is None:
+        flags.append("throttling_unknown")
+    elif "power_cap" in conditions.throttled_by:
+        flags.append("power_limited")
+    if is_shared(conditions, own_processes=own_processes):
+        flags.append("shared_device")
+    changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
+    invalid = why_invalid(conditions, own_processes=own_processes, allow_shared=allow_shared)
+    if cell.status == "ok" and invalid:
+        changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
+    return cell.model_copy(update=changes)
 
 
 PROC = Path("/proc")
