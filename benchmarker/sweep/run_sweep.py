@@ -28,9 +28,9 @@ from benchmarker.sweep.sweep_plan import (
     RAY,
     Schedule,
     Task,
+    enough_rounds,
     local_numbers,
     missing_tasks,
-    more_rounds,
     plan_lines,
     without_given_up,
 )
@@ -156,7 +156,7 @@ class Loop:
             self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
             is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
             count = max(1, len(self._pool.workers()))
-            more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+            more = enough_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
             if more == rounds:
                 break
             write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
