@@ -210,6 +210,8 @@ class HostGauge:
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
+            # Without the process's own ticks, all of them would count as those of other programs.
+            (self._proc / str(self._process)).stat()
             busy, steal = self._core_ticks()
             process_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
             per_s = self._ticks_per_s
@@ -220,11 +222,12 @@ class HostGauge:
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""
         readings = list(self._readings)
-        before = [reading for reading in readings if reading.time_s <= start_s]
-        after = [reading for reading in readings if reading.time_s >= end_s]
         if len(readings) < 2 or not self._cores:
             return None
-        first, last = before[-1] if before else readings[0], after[0] if after else readings[-1]
+        last = next((reading for reading in readings[1:] if reading.time_s >= end_s), readings[-1])
+        # A process may end right after the interval, before the next reading: the two last readings are the nearest.
+        before = [reading for reading in readings if reading.time_s <= min(start_s, last.time_s - PERIOD_S)]
+        first = before[-1] if before else readings[0]
         seconds = last.time_s - first.time_s
         if seconds <= 0:
             return None
