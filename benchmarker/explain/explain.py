@@ -17,7 +17,7 @@ from benchmarker.explain.waterfall import NotExplained, Proof, ShareName, Timed,
 from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
 from benchmarker.profiling.profile_table import kernel_code
 from benchmarker.schema.model import LoadFacts
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
@@ -65,6 +65,9 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
         return timed
+    last_cells = [record.cells[last] for record in records if (last := record.last_good) is not None]
+    if last_cells and all(DISTURBING.intersection(cell.flags) for cell in last_cells):
+        return NotExplained(name, "other programs disturbed the measurement; measure again after they have ended")
     timed = replace(timed, phase=unpacking(timed.phase, timed.conversion))
     explanation = Explanation(**vars(timed), variant=name, unit=workload.unit)
     return replace(explanation, notes=(*timed.notes, *_notes(explanation)))
