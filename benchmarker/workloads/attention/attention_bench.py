@@ -33,7 +33,7 @@ from benchmarker.workloads.attention.record import (
     AttentionChecked,
     AttentionFacts,
     AttentionTensorError,
-    demand_of,
+    attention_flops_and_bytes,
 )
 from benchmarker.workloads.attention.spec import (
     AttentionJob,
@@ -201,7 +201,9 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         self._ready = None
         shape = self.shape(point)
         digest = inputs_sha256(shape, self.device.torch_name, seed=self._subject.seed)
-        return AttentionCell(status="ok", **point._asdict(), demand=demand_of(shape), inputs_sha256=digest)
+        return AttentionCell(
+            status="ok", **point._asdict(), demand=attention_flops_and_bytes(shape), inputs_sha256=digest
+        )
 
     def copies(self, point: LengthPoint) -> list[CallInputs]:
         shape = self.shape(point)

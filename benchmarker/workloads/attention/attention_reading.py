@@ -14,13 +14,13 @@ from itertools import pairwise
 from typing import cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import plain_line
-from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.explain.verdict import ADVICE
-from benchmarker.explain.waterfall import Case, Timed
-from benchmarker.profiling.categories import Category, seconds_by_category
+from benchmarker.explain.waterfall import NotExplained, Timed
+from benchmarker.profiling.kernel_categories import Category, seconds_by_category
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord, scores_passes
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
@@ -86,10 +86,10 @@ def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
     return {category: stretch * time_s for category, time_s in times.items()}, stretch * busy_s
 
 
-def _fewer_bytes(case: Case) -> str:
-    if cast("AttentionRecord", case.record).variant.variant == NAIVE:
+def _fewer_bytes(timed: Timed) -> str:
+    if cast("AttentionRecord", timed.record).variant.variant == NAIVE:
         return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
-    return ADVICE["bandwidth"](case)
+    return ADVICE["bandwidth"](timed)
 
 
 MIN_LENGTHS = 4

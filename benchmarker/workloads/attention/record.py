@@ -101,7 +101,7 @@ def allowed_pairs(shape: AttentionShape) -> int:
     return window * (window + 1) // 2 + (length - window) * window
 
 
-def demand_of(shape: AttentionShape) -> AttentionDemand:
+def attention_flops_and_bytes(shape: AttentionShape) -> AttentionDemand:
     forward = 4 * shape.batch_size * shape.heads * shape.head_dim * allowed_pairs(shape)
     return AttentionDemand(
         forward_flops=forward,

@@ -163,13 +163,13 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
         before = torch.cuda.memory_allocated(device.torch_name)
         device.reset_peak()
         output = operation.call(*inputs.tensors)
-        forward_peak = (device.peak().allocated_bytes or before) - before
+        forward_peak = (device.peak_memory().allocated_bytes or before) - before
         if inputs.gradient is None:
             return PassMemory(forward_peak_bytes=forward_peak)
         kept_bytes = torch.cuda.memory_allocated(device.torch_name) - before
         device.reset_peak()
         gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
-        backward_peak = (device.peak().allocated_bytes or before) - before
+        backward_peak = (device.peak_memory().allocated_bytes or before) - before
         del output, gradients
     return PassMemory(forward_peak_bytes=forward_peak, kept_bytes=kept_bytes, backward_peak_bytes=backward_peak)
 
