@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from benchmarker.hardware.device import Device
+    from benchmarker.hardware.read_environment import available_bytes
+from benchmarker.hardware.device import Device
 
 TRAINING = "training_step"
 MAX_COPIES = 64
@@ -212,9 +213,7 @@ def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[Mix
 
 def _free_bytes(device: Device) -> int:
     if device.kind == "cpu":
-        import psutil
-
-        return int(psutil.virtual_memory().available)
+        return available_bytes()
     import torch
 
     return int(torch.cuda.mem_get_info(device.torch_name)[0])
