@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +21,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_flops import demand_of
 from benchmarker.workloads.attention.attention_variants import (
     AttentionImplementation,
     implementation_of,
     source_sha256,
     variants_with_kernel,
 )
-from benchmarker.workloads.attention.record import (
-    AttentionCell,
-    AttentionChecked,
-    AttentionFacts,
-    AttentionTensorError,
-    demand_of,
-)
-from benchmarker.workloads.attention.spec import (
-    AttentionJob,
-    AttentionShape,
-    AttentionSubject,
-    AttentionVariant,
-    shape_of,
-)
-from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts, AttentionTensorError
+from benchmarker.workloads.attention.spec import AttentionShape, AttentionSubject, AttentionVariant, shape_of
+from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall
 from benchmarker.workloads.operation.operation_call import (
     CallInputs,
     Results,
@@ -54,7 +42,6 @@ from benchmarker.workloads.operation.operation_call import (
 )
 from benchmarker.workloads.operation.record import SeenKernel, TensorName
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -186,7 +173,7 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         precision: MatmulPrecision | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        super().__init__(implementation_of(variant.variant), device, cache_bytes=cache_bytes)
+        super().__init__(implementation_of(variant.variant), device, cache_bytes)
         self._subject, self._variant, self._precision = subject, variant, precision
 
     def facts(self) -> Mapping[str, Any]:
@@ -218,9 +205,3 @@ class AttentionBench(OperationBench[AttentionImplementation]):
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
         return " and ".join(variants_with_kernel(kernels, self.device.kind)) or super().name_kernels(kernels)
-
-
-@contextmanager
-def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
-    with measured_limits(session, job.dtype) as (cache_bytes, precision):
-        yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)

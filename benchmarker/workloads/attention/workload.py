@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
@@ -94,10 +94,13 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         if job.variant.variant not in VARIANTS and not job.subject.trust_code:
             raise SpecError(f"variant {job.variant.variant}: is code of your own, which is run; add --trust-code")
 
-    def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.attention.attention_bench import open_bench
+    @contextmanager
+    def open(self, job: AttentionJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.workloads.attention.attention_bench import AttentionBench
+        from benchmarker.workloads.operation.operation_bench import measured_limits
 
-        return open_bench(job, device, session)
+        with measured_limits(session, job.dtype) as (cache_bytes, precision):
+            yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)
 
     def key_parts(self, job: AttentionJob) -> dict[str, Any]:
         return {

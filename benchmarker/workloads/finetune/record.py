@@ -16,7 +16,7 @@ from benchmarker.workloads.finetune.spec import (
     RecipeName,
     Train,
 )
-from benchmarker.workloads.training.training_step import StepMemory, TrainingSample
+from benchmarker.workloads.training_step import StepMemory, TrainingSample
 
 
 class FinetuneDemand(Demand):

@@ -13,8 +13,8 @@ chunk are compared too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +44,8 @@ from benchmarker.workloads.mixers.mixer import (
 )
 from benchmarker.workloads.mixers.record import MixersCell, MixersChecked, MixersFacts, MixersTensorError
 from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, scores, training_demand
-from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
-from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
+from benchmarker.workloads.mixers.spec import MixerShape, MixersSubject, shape_of
+from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall
 from benchmarker.workloads.operation.operation_call import (
     GRADIENT_NAMES,
     CallInputs,
@@ -59,7 +59,6 @@ from benchmarker.workloads.operation.operation_call import (
 )
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +92,7 @@ class MixersBench(OperationBench[MixerImplementation]):
         report: Callable[[str], object] | None = None,
     ) -> None:
         """With `report`, models are trained on the subject's tasks after timing, each with a line of progress."""
-        super().__init__(implementation_of(variant), device, cache_bytes=cache_bytes)
+        super().__init__(implementation_of(variant), device, cache_bytes)
         self._mixer, self._subject, self._report = self.implementation.mixer, subject, report
         self._chunk_end_errors: dict[bool, float] = {}
 
@@ -118,8 +117,7 @@ class MixersBench(OperationBench[MixerImplementation]):
         )
 
     def _inputs(self, shape: MixerShape, seed: int) -> CallInputs:
-        device, layout = self.device.torch_name, self.implementation.layout
-        return make_inputs(self._mixer, shape, device, seed=seed, layout=layout)
+        return make_inputs(self._mixer, shape, self.device.torch_name, seed=seed, layout=self.implementation.layout)
 
     def copies(self, point: LengthPoint) -> list[CallInputs]:
         shape = self.shape(point)
@@ -156,17 +154,19 @@ class MixersBench(OperationBench[MixerImplementation]):
         output = results["o"]
         del results
         causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
-        is_softmax = self._mixer is SOFTMAX
+        rows, heads, ends = len(rows_of(shape.seq_len)), shape.heads, dict[str, Any]()
+        if self._mixer is not SOFTMAX:
+            rows, heads = shape.seq_len, min(COMPARED_HEADS, shape.heads)
+            ends = {"lengths": CHUNK_ENDS, "lengths_error": self._chunk_end_error(shape)}
         return MixersChecked(
             against="float64",
             error=max(tensor.error for tensor in errors),
             tolerance=TOLERANCES[shape.dtype],
             tensors=errors,
-            rows=len(rows_of(shape.seq_len)) if is_softmax else shape.seq_len,
-            heads=shape.heads if is_softmax else min(COMPARED_HEADS, shape.heads),
+            rows=rows,
+            heads=heads,
             causal_error=causal_error,
-            lengths=() if is_softmax else CHUNK_ENDS,
-            lengths_error=None if is_softmax else self._chunk_end_error(shape),
+            **ends,
         )
 
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
@@ -197,17 +197,10 @@ class MixersBench(OperationBench[MixerImplementation]):
                 short = shape._replace(seq_len=length, batch_size=1)
                 inputs = self._inputs(short, self._subject.seed)
                 results = results_of(self.implementation.open(short, self.device.torch_name), inputs)
-                suffix = f" at {length} positions"
-                errors.append(checked_errors(results, self.implementation, inputs, short, suffix)[0].error)
+                checked = checked_errors(results, self.implementation, inputs, short, f" at {length} positions")
+                errors.append(checked[0].error)
             self._chunk_end_errors[shape.is_backward] = max(errors)
         return self._chunk_end_errors[shape.is_backward]
-
-
-@contextmanager
-def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
-    report = session.terminal.line if job.is_judged else None
-    with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
-        yield MixersBench(job.subject, job.variant.variant, device, cache_bytes=cache_bytes, report=report)
 
 
 def _free_bytes(device: Device) -> int:
@@ -230,12 +223,12 @@ def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layo
     named = {name: tensor.to(dtype) for name, tensor in named.items()}
     if mixer.is_gated_delta:
         named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
+    if shape.is_backward:
+        named["o"] = gradients[0].to(dtype)
     if layout == "heads first":
         named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
-        gradients = [tensor.transpose(1, 2).contiguous() for tensor in gradients]
-    for tensor in named.values():
-        tensor.requires_grad_(shape.is_backward)
-    return CallInputs(named, gradients[0].to(dtype) if gradients else None)
+    gradient = named.pop("o", None)
+    return CallInputs({name: tensor.requires_grad_(shape.is_backward) for name, tensor in named.items()}, gradient)
 
 
 def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
@@ -292,7 +285,7 @@ def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layou
         for name, tensor in inputs.named.items()
     }
     output = _output(mixer, leaves, shape)
-    if not shape.is_backward or inputs.gradient is None:
+    if inputs.gradient is None:
         return {"o": output}
     gradient = two_heads(inputs.gradient, layout).double()
     gradients = torch.autograd.grad(output, tuple(leaves.values()), gradient)
@@ -305,7 +298,7 @@ def _output(mixer: Mixer, leaves: Mapping[str, Tensor], shape: MixerShape) -> Te
     import torch
 
     query, length, is_normalized = leaves["q"], shape.seq_len, shape.normalize and mixer is LINEAR
-    if mixer.state_products is None:
+    if mixer is SOFTMAX:
         allowed = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
         return by_formula(query, leaves["k"], leaves["v"], allowed)
     decay = head_decay(mixer, shape.heads, query.device)

@@ -23,7 +23,7 @@ from benchmarker.comparison.results import by_round
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
-from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained
 from benchmarker.explain.waterfall import Timed
@@ -267,11 +267,6 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
             texts[baseline] = "baseline"
         entries += [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
     return entries
-
-
-def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
-    entries = learned(rows)
-    return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 
 
 def _accuracies(entry: Learned) -> tuple[str, str, str]:

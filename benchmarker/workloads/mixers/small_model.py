@@ -48,7 +48,7 @@ from benchmarker.workloads.mixers.spec import (
 )
 from benchmarker.workloads.operation.record import OperationSample, PassMemory
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.training.training_step import TrainingStep, autocast
+from benchmarker.workloads.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -153,9 +153,8 @@ class MixerLayer(nn.Module):
             arguments = [tensor.transpose(1, 2).contiguous() for tensor in arguments]
         with self._operation.around():
             output = self._operation.call(*arguments)
-        if self._is_heads_first:
-            output = output.transpose(1, 2)
-        if self._mixer.state_products is not None:
+        output = output.transpose(1, 2) if self._is_heads_first else output
+        if self._mixer is not SOFTMAX:
             output = functional.rms_norm(output.float(), output.shape[-1:])
         result: Tensor = self.outward(output.flatten(-2))
         return result
@@ -234,14 +233,12 @@ class ModelStep:
 
     def passes(self) -> PassMemory:
         """Run an untimed step; return its bytes of live tensors without weights and optimizer state."""
-        memory = self._step.memory()
-        if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
+        memory = self._step.memory().model_dump()
+        before = memory["before_bytes"]
+        if before is None:
             return PassMemory()
-        return PassMemory(
-            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
-            kept_bytes=memory.kept_bytes,
-            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
-        )
+        peaks = {name: memory[name] - before for name in ("forward_peak_bytes", "backward_peak_bytes")}
+        return PassMemory(kept_bytes=memory["kept_bytes"], **peaks)
 
 
 IGNORED = -100
@@ -286,7 +283,11 @@ def make_batch(setting: Setting, tasks: MixersTasks, generator: torch.Generator,
     if setting.task == "mqar":
         return _recall_batch(setting.size, tasks, generator)
     if setting.task == "bytes":
-        return _bytes_batch(setting.size, tasks.batch_size, generator, held_out=held_out)
+        text, border = torch.frombuffer(bytearray(shipped_bytes()), dtype=torch.uint8), training_bytes()
+        section = text[border:] if held_out else text[:border]
+        starts = torch.randint(len(section) - setting.size, (tasks.batch_size,), generator=generator)
+        windows = section[starts[:, None] + torch.arange(setting.size + 1)]
+        return windows[:, :-1].long(), windows[:, 1:].long()
     first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, setting.size), generator=generator)
     tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
     return tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1)
@@ -301,14 +302,6 @@ def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) ->
     tokens[:, : 2 * pairs] = torch.stack([keys, values], dim=-1).flatten(1)
     positions = 2 * pairs + torch.rand(rows, 6 * pairs, generator=generator).argsort(-1)[:, :pairs]
     return tokens.scatter(1, positions, keys), labels.scatter(1, positions, values)
-
-
-def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out: bool) -> Batch:
-    text, border = torch.frombuffer(bytearray(shipped_bytes()), dtype=torch.uint8), training_bytes()
-    section = text[border:] if held_out else text[:border]
-    starts = torch.randint(len(section) - length, (rows,), generator=generator)
-    windows = section[starts[:, None] + torch.arange(length + 1)]
-    return windows[:, :-1].long(), windows[:, 1:].long()
 
 
 def train(
@@ -348,7 +341,7 @@ def scores(
 ) -> dict[str, Any]:
     """Train on every task in every size, once per seed; return fields of the record."""
     results: list[TaskScore] = []
-    missing: Missing | None = None
+    missing = None
     try:
         for setting, seed in product(settings_of(subject.tasks), range(subject.tasks.seeds)):
             implementation.check_available(shape_of(subject, setting.point(subject.tasks)), device.kind)

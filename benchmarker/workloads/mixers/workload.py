@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -116,10 +116,14 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 f"{held_out_bytes() - 1:,} or less"
             )
 
-    def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.mixers.mixers_bench import open_bench
+    @contextmanager
+    def open(self, job: MixersJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.workloads.mixers.mixers_bench import MixersBench
+        from benchmarker.workloads.operation.operation_bench import measured_limits
 
-        return open_bench(job, device, session)
+        report = session.terminal.line if job.is_judged else None
+        with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
+            yield MixersBench(job.subject, job.variant.variant, device, cache_bytes=cache_bytes, report=report)
 
     def variant_facts(self, job: MixersJob) -> dict[str, Any]:
         implementation = implementation_of(job.variant.variant)
@@ -139,9 +143,11 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return timed_mixer(name, records)
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.mixers_reading import task_sheets
+        from benchmarker.core.tables import Sheet
+        from benchmarker.workloads.mixers.mixers_reading import COLUMNS, NOTE, learned
 
-        return task_sheets(rows)
+        entries = learned(rows)
+        return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 
     def remarks(self, rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, remarks
