@@ -11,19 +11,7 @@ from benchmarker.schema.options import Option
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.operation.operation_workload import (
-    BACKWARD,
-    ERROR,
-    FORWARD,
-    KEPT,
-    LENGTH_AXES,
-    PEAK,
-    SEED_FLAG,
-    OperationWorkload,
-    median_latency_s,
-    operation_metric,
-    tflops_metric,
-)
+from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -35,13 +23,13 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    latency_s = median_latency_s(cell)
+    latency_s = operation.median_latency_s(cell)
     if not record.limits or not cell.demand or latency_s is None:
         return None
     return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
 
 
-MATMUL = operation_metric(
+MATMUL = operation.operation_metric(
     "matmul",
     "of matmul %",
     "FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of the "
@@ -51,25 +39,25 @@ MATMUL = operation_metric(
 )
 
 
-class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
+class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     """One call of one attention layer."""
 
     name = "attention"
     experiment = AttentionExperiment
     job = AttentionJob
     record = AttentionRecord
-    axes = LENGTH_AXES
+    axes = operation.LENGTH_AXES
     metrics = (
-        tflops_metric(
+        operation.tflops_metric(
             "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the "
             "seconds of one call"
         ),
-        FORWARD,
-        BACKWARD,
+        operation.FORWARD,
+        operation.BACKWARD,
         MATMUL,
-        PEAK,
-        KEPT,
-        ERROR,
+        operation.PEAK,
+        operation.KEPT,
+        operation.ERROR,
     )
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
@@ -82,7 +70,7 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         return field_options(
             self.job,
             # `--dtype` is the subject's.
-            flags={**SEED_FLAG, "variant.dtype": "--variant-dtype"},
+            flags={**operation.SEED_FLAG, "variant.dtype": "--variant-dtype"},
             helps={"subject.causal": "Each position attends to all positions."},
         )
 

@@ -30,12 +30,7 @@ from benchmarker.explain.waterfall import Timed
 from benchmarker.profiling.categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
-from benchmarker.workloads.operation.operation_reading import (
-    kernels_note,
-    largest_call,
-    length_series,
-    timed_call,
-)
+from benchmarker.workloads.operation.operation_reading import kernels_note, largest_call, length_series, timed_call
 
 if TYPE_CHECKING:
     from benchmarker.schema.record import Moment
