@@ -20,7 +20,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from benchmarker.core.errors import BenchmarkerError
-from benchmarker.core.process import Streams, quiet_libraries
+from benchmarker.core.process import Streams, Terminated, quiet_libraries
 from benchmarker.core.tables import Block, clean, show_blocks, to_markdown
 
 if TYPE_CHECKING:
@@ -183,15 +183,16 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process with one line and exit code 2 after a user's error, with 130 after Ctrl-C."""
+    """End the process with one line and exit code 2 after a user's error, 130 after Ctrl-C, 143 after SIGTERM."""
     try:
         yield
     except BenchmarkerError as error:
         _print_line(_console(sys.stderr), clean(f"error: {' '.join(str(error).split())}"))
         raise SystemExit(2) from error
-    except KeyboardInterrupt:
-        _print_line(_console(sys.stderr), "interrupted")
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as error:
+        is_terminated = isinstance(error, Terminated)
+        _print_line(_console(sys.stderr), "terminated" if is_terminated else "interrupted")
+        raise SystemExit(143 if is_terminated else 130) from None
 
 
 def print_what_can_be_printed() -> None:

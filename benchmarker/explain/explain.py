@@ -25,7 +25,7 @@ from benchmarker.explain.values import (
 )
 from benchmarker.explain.verdict import verdict_of
 from benchmarker.explain.waterfall import Case, shares_of, waterfall
-from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
+from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarker.explain.values import Ceiling, Conversion, Floor, NotExplained, Phase
 from benchmarker.explain.waterfall import Timed
-from benchmarker.profiling.categories import Category, category, seconds_by_category
+from benchmarker.profiling.kernel_categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import Demand, Kernel, Limits, Profile, RunRecord
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarker.core import tables
-from benchmarker.profiling.categories import Category
+from benchmarker.profiling.kernel_categories import Category
 from benchmarker.profiling.profile_table import NAME_COLUMNS, shortened
 from benchmarker.schema.record import Kernel
 

@@ -19,7 +19,7 @@ from benchmarker.core import tables
 from benchmarker.core.formatting import percent
 from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict, code, ms
 from benchmarker.explain.waterfall import LABELS, Case
-from benchmarker.profiling.categories import Category, category
+from benchmarker.profiling.kernel_categories import Category, category
 
 AS_LARGE = 0.90
 FEW_LAUNCHES = 0.1

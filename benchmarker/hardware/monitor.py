@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarker.core.errors import ErrorKind
 from benchmarker.core.formatting import percent
 from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
-from benchmarker.schema.record import Conditions, Environment, HostLoad
+from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, HostLoad
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
@@ -71,10 +71,14 @@ class Monitor:
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            if state := self._state():
-                if self._first_c is None:
-                    self._first_c = state.temperature_c
-                self._states.append(state)
+            self.read()
+
+    def read(self) -> None:
+        """Store the current state of the GPU. Does nothing if the driver cannot be read."""
+        if state := self._state():
+            if self._first_c is None:
+                self._first_c = state.temperature_c
+            self._states.append(state)
 
     def _state(self) -> GpuState | None:
         if self._failure is None:
@@ -157,6 +161,29 @@ def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
     return conditions.processes is not None and conditions.processes > own_processes
 
 
+def with_gpu_state(
+    cell: CellBase, monitor: Monitor | None, *, own_processes: int = 1, allow_shared: bool = False
+) -> CellBase:
+    """Return the cell with the state of the GPU during its timed repeats, which may make it invalid."""
+    if monitor is None or cell.timed_at is None or cell.conditions:
+        return cell
+    conditions = monitor.between(*cell.timed_at)
+    if conditions is None:
+        return cell
+    flags: list[Flag] = []
+    if conditions.throttled_by is None:
+        flags.append("throttling_unknown")
+    elif "power_cap" in conditions.throttled_by:
+        flags.append("power_limited")
+    if is_shared(conditions, own_processes=own_processes):
+        flags.append("shared_device")
+    changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
+    invalid = why_invalid(conditions, own_processes=own_processes, allow_shared=allow_shared)
+    if cell.status == "ok" and invalid:
+        changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
+    return cell.model_copy(update=changes)
+
+
 PROC = Path("/proc")
 HOST_CAPACITY = 2 * 3600 * 2
 MAXIMAL_STEAL = 0.02
@@ -183,6 +210,8 @@ class HostGauge:
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
+            # Without the process's own ticks, all of them would count as those of other programs.
+            (self._proc / str(self._process)).stat()
             busy, steal = self._core_ticks()
             process_ticks = sum(self._process_ticks(process) for process in (os.getpid(), *self._tree(self._process)))
             per_s = self._ticks_per_s
@@ -193,11 +222,12 @@ class HostGauge:
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""
         readings = list(self._readings)
-        before = [reading for reading in readings if reading.time_s <= start_s]
-        after = [reading for reading in readings if reading.time_s >= end_s]
         if len(readings) < 2 or not self._cores:
             return None
-        first, last = before[-1] if before else readings[0], after[0] if after else readings[-1]
+        last = next((reading for reading in readings[1:] if reading.time_s >= end_s), readings[-1])
+        # A process may end right after the interval, before the next reading: the two last readings are the nearest.
+        before = [reading for reading in readings if reading.time_s <= min(start_s, last.time_s - PERIOD_S)]
+        first = before[-1] if before else readings[0]
         seconds = last.time_s - first.time_s
         if seconds <= 0:
             return None

@@ -16,7 +16,7 @@ from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, p
 from benchmarker.explain.phases import table_conversion, table_phase, unpacking
 from benchmarker.explain.values import Bound, Conversion, Phase, code
 from benchmarker.explain.verdict import bound_of_kernels
-from benchmarker.profiling.categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
+from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 
 LARGE_BYTES = 10 * 2**30

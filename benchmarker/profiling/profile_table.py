@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarker.core.formatting import seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, code
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.schema.record import Kernel, Profile
 
 NAME_COLUMNS = 64

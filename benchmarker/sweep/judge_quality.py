@@ -65,7 +65,7 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
 
 
 def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
-    """Measure, and complete the records; raises ResultsError or StoppedError."""
+    """Measure, and complete the records; raises ResultsError or SweepInterruptedError."""
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
     equipment.print_line(f"[{judging.name}] {', '.join(judgement.variants)}")

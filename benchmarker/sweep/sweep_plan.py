@@ -193,7 +193,7 @@ def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dic
     return device, host
 
 
-def more_rounds(
+def enough_rounds(
     sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
     """Return the number of rounds, `count` more while an interval is wide, up to the limit; None adds no rounds."""

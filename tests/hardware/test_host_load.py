@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -91,6 +92,10 @@ def test_the_kernels_counters_separate_other_programs_from_the_run(
     assert load.others_share == pytest.approx(110 / 200)
     assert load.steal_share == pytest.approx(10 / 200)
     assert load.involuntary_switches_per_s == 50.0
+    # The process has ended: its ticks are missing, so nothing is read. A cell after the last reading has the same load.
+    shutil.rmtree(tmp_path / "7")
+    gauge.read()
+    assert gauge.between(101.1, 101.3) == load
 
 
 def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, child: int, switches: int) -> None:

@@ -20,7 +20,7 @@ from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.quality import Quality, TaskResult, quality_line
 from benchmarker.workloads.generation import generation_quality as judging
-from benchmarker.workloads.generation.reading.baseline import tokens_in_common
+from benchmarker.workloads.generation.reading.baseline import greedy_tokens_in_common
 from tests import records
 from tests.faults.stage import Stage
 from tests.jobs import job_of
@@ -197,9 +197,9 @@ def test_random_weights_write_no_text_that_could_be_left() -> None:
 
 
 def test_tokens_in_common_end_at_the_first_difference() -> None:
-    assert tokens_in_common((1, 2, 3), (1, 2, 3)) == 3
-    assert tokens_in_common((1, 9, 3), (1, 2, 3)) == 1
-    assert tokens_in_common((9, 2, 3), (1, 2, 3)) == 0
+    assert greedy_tokens_in_common((1, 2, 3), (1, 2, 3)) == 3
+    assert greedy_tokens_in_common((1, 9, 3), (1, 2, 3)) == 1
+    assert greedy_tokens_in_common((9, 2, 3), (1, 2, 3)) == 0
 
 
 def test_the_end_of_a_run_says_it_in_one_line() -> None:

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
-from benchmarker.workloads.attention.attention_flops import demand_of
+from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.attention_variants import (
     AttentionImplementation,
     implementation_of,
@@ -180,7 +180,9 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         self._ready = None
         shape = self.shape(point)
         digest = inputs_sha256(shape, self.device.torch_name, seed=self._subject.seed)
-        return AttentionCell(status="ok", **point._asdict(), demand=demand_of(shape), inputs_sha256=digest)
+        return AttentionCell(
+            status="ok", **point._asdict(), demand=attention_flops_and_bytes(shape), inputs_sha256=digest
+        )
 
     def copies(self, point: LengthPoint) -> list[calls.CallInputs]:
         shape = self.shape(point)

@@ -37,7 +37,7 @@ def allowed_pairs(shape: AttentionShape) -> int:
     return window * (window + 1) // 2 + (length - window) * window
 
 
-def demand_of(shape: AttentionShape) -> AttentionDemand:
+def attention_flops_and_bytes(shape: AttentionShape) -> AttentionDemand:
     """Return the work of one call. Bytes forward: read q, k, v; write o. Backward: read q, k, v, o, do; write dq, dk,
     dv. Both: the log-sum-exp."""
     forward, backward = attention_flops(shape)

@@ -20,7 +20,7 @@ from benchmarker.core.tables import plain_line
 from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.explain.verdict import ADVICE
 from benchmarker.explain.waterfall import Case, Timed
-from benchmarker.profiling.categories import Category, seconds_by_category
+from benchmarker.profiling.kernel_categories import Category, seconds_by_category
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation.operation_reading import (

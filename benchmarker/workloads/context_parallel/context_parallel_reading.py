@@ -19,7 +19,7 @@ from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained, ms
 from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Timed
-from benchmarker.profiling.categories import CATEGORIES, Category
+from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal

@@ -25,7 +25,7 @@ from benchmarker.core.errors import WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
-from benchmarker.profiling.trace import overlap_of
+from benchmarker.profiling.chrome_trace import overlap_of
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel import spec
@@ -212,7 +212,7 @@ class RankWork:
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
-        return {**times._asdict(), "peak_bytes": self._device.peak().allocated_bytes}
+        return {**times._asdict(), "peak_bytes": self._device.peak_memory().allocated_bytes}
 
     def profile(self, *, work: str) -> dict[str, Any]:
         """Profile one call for its kernels, and a second call for the overlap of communication and computation: by the

@@ -24,7 +24,7 @@ from benchmarker.explain.values import Bound, NotExplained, Phase
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import PARTS, Case, Timed
-from benchmarker.profiling.categories import is_float32, shares
+from benchmarker.profiling.kernel_categories import is_float32, shares
 from benchmarker.schema.record import Demand, Profile
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
 from benchmarker.workloads.training_step import RECOMPUTE

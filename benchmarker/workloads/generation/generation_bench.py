@@ -20,8 +20,8 @@ from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
+from benchmarker.profiling.chrome_trace import Cut
 from benchmarker.profiling.profile_table import profile_table
-from benchmarker.profiling.trace import Cut
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.quantization.load import find_checkpoint
@@ -67,7 +67,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     if job.variant.gpus > 1 and job.variant.split == "layers":
         device = one_of_several(device, job.variant.gpus)
     with ExitStack() as stack:
-        source = _open_source(job, device, session, checkpoint, stack)
+        source = open_engine(job, device, session, checkpoint, stack)
         yield GenerationBench(job, source, checkpoint, device, session, tokenizer=tokenizer, plan=plan, stack=stack)
 
 
@@ -136,7 +136,7 @@ def _check(job: GenerationJob, point: Point, prompt_tokens: int, config: dict[st
     check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=job.model.id)
 
 
-def _open_source(
+def open_engine(
     job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
 ) -> TokenSource:
     engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)

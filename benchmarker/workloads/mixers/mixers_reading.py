@@ -27,7 +27,7 @@ from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.phases import floor_of
 from benchmarker.explain.values import NotExplained
 from benchmarker.explain.waterfall import Timed
-from benchmarker.profiling.categories import seconds_by_category
+from benchmarker.profiling.kernel_categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
 from benchmarker.workloads.operation.operation_reading import kernels_note, largest_call, length_series, timed_call

@@ -161,12 +161,12 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
         before = torch.cuda.memory_allocated(device.torch_name)
         device.reset_peak()
         output = operation.call(*inputs.tensors)
-        memory = {"forward_peak_bytes": (device.peak().allocated_bytes or before) - before}
+        memory = {"forward_peak_bytes": (device.peak_memory().allocated_bytes or before) - before}
         if inputs.gradient is not None:
             memory["kept_bytes"] = torch.cuda.memory_allocated(device.torch_name) - before
             device.reset_peak()
             gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
-            memory["backward_peak_bytes"] = (device.peak().allocated_bytes or before) - before
+            memory["backward_peak_bytes"] = (device.peak_memory().allocated_bytes or before) - before
             del gradients
     return PassMemory(**memory)
 

@@ -12,7 +12,7 @@ from benchmarker.core.formatting import abridged
 from benchmarker.explain.values import Bound, Floor, Phase, code, ms
 from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case, Timed
-from benchmarker.profiling.categories import CATEGORIES, Category
+from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.operation.spec import mode_text

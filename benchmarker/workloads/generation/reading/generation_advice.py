@@ -10,7 +10,7 @@ from benchmarker.core.tables import code
 from benchmarker.explain.values import Bound, Phase, ms
 from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import Case
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
 
