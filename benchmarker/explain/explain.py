@@ -27,7 +27,7 @@ from benchmarker.explain.verdict import verdict_of
 from benchmarker.explain.waterfall import Case, shares_of, waterfall
 from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
 from benchmarker.schema.model import LoadFacts
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
@@ -53,6 +53,9 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
         return timed
+    last_cells = [record.cells[last] for record in records if (last := record.last_good) is not None]
+    if last_cells and all(DISTURBING.intersection(cell.flags) for cell in last_cells):
+        return NotExplained(name, "other programs disturbed the measurement; measure again after they have ended")
     timed = replace(timed, phase=unpacking(timed.phase, timed.conversion))
     fall = waterfall(timed)
     case = Case(**vars(timed), waterfall=fall, shares=shares_of(fall, timed.floor))

@@ -37,6 +37,8 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
+DISTURBING: frozenset[Flag] = frozenset({"disturbed", "shared_device"})
+"""Flags of a cell whose time depends on other programs."""
 
 
 def status_words(status: str) -> str:
