@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
+from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import Row, listed
 from benchmarker.core.formatting import percent, seconds
 from benchmarker.core.tables import plain_line
-from benchmarker.explain.values import Floor, NotExplained
 from benchmarker.explain.verdict import ADVICE
-from benchmarker.explain.waterfall import Case, Timed
+from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import Category, seconds_by_category
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
@@ -74,10 +74,10 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
 
 
-def _fewer_bytes(case: Case) -> str:
-    if cast("AttentionRecord", case.record).variant.variant == NAIVE:
+def _fewer_bytes(timed: Timed) -> str:
+    if cast("AttentionRecord", timed.record).variant.variant == NAIVE:
         return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
-    return ADVICE["bandwidth"](case)
+    return ADVICE["bandwidth"](timed)
 
 
 MIN_LENGTHS = 4

@@ -16,8 +16,7 @@ from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Row
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance, Row
     from benchmarker.core.tables import Column
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 

@@ -23,8 +23,7 @@ from benchmarker.workloads.training_step import StepPart, TrainingSample
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
 from benchmarker.comparison.results import by_round
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, plain_line
-from benchmarker.explain.phases import floor_of
-from benchmarker.explain.values import NotExplained
-from benchmarker.explain.waterfall import Timed
+from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore

@@ -19,8 +19,7 @@ from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
     from benchmarker.core.tables import Sheet
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.workloads.mixers.mixers_reading import MixersRow
 
