@@ -39,6 +39,17 @@ def seconds(duration_s: float | None) -> str:
     return f"{duration_s * 1e6:.2f} us"
 
 
+def ms(duration_s: float) -> str:
+    """Format seconds as milliseconds with three or four digits."""
+    value = duration_s * 1e3
+    return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f} ms"
+
+
+def rate(per_s: float, unit: str = "token") -> str:
+    """Return `120 tok/s`, or `80.5 calls/s` for another unit."""
+    return f"{per_s:.{0 if per_s >= 100 else 1}f} {'tok' if unit == 'token' else f'{unit}s'}/s"
+
+
 def significant(number: float | None, digits: int = DIGITS) -> str:
     """Format a decimal with that many significant digits, without an exponent: `36.15`, `1204`, `0.03120`."""
     if number is None:

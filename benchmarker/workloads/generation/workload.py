@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import CellKey, Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
