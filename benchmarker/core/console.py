@@ -21,7 +21,7 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import BenchmarkerError, status_of
 from benchmarker.core.process import PARENT, Streams, Terminated, quiet_libraries
 from benchmarker.core.tables import Block, clean, show_blocks, to_markdown
 
@@ -199,7 +199,7 @@ def one_line_errors() -> Iterator[None]:
         yield
     except BenchmarkerError as error:
         _print_line(_console(sys.stderr), clean(f"error: {' '.join(str(error).split())}"))
-        raise SystemExit(2) from error
+        raise SystemExit(1 if status_of(error.kind) in ("oom_gpu", "oom_host") else 2) from error
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)
         _print_line(_console(sys.stderr), "terminated" if is_terminated else "interrupted")
