@@ -96,14 +96,16 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     from benchmarker.engines.generator import Generator, refuse_device
     from benchmarker.execution.jobs import make_job
     from benchmarker.hardware.device import find_device
-    from benchmarker.quantization.load import open_model
+    from benchmarker.quantization.load import prepare_and_load
 
     job: Any = make_job(typed)
     variant = job.variant
     found_device = find_device(device)
     refuse_device(variant.engine, found_device)
     with quiet_libraries(verbose=verbose) as streams:
-        loaded, checkpoint = open_model(job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams))
+        loaded, checkpoint = prepare_and_load(
+            job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams)
+        )
         return Generator(
             loaded.model,
             engine=variant.engine,

@@ -96,7 +96,9 @@ def load(typed: dict[str, Any]) -> Any:
 def test_options_of_an_engine_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.engines.generator.NEEDS_GPU", {})
     monkeypatch.setattr("benchmarker.engines.generator.Generator", lambda model, **named: named)
-    monkeypatch.setattr("benchmarker.quantization.load.open_model", lambda *_: (SimpleNamespace(model=None), None))
+    monkeypatch.setattr(
+        "benchmarker.quantization.load.prepare_and_load", lambda *_: (SimpleNamespace(model=None), None)
+    )
     monkeypatch.setattr("benchmarker.checkpoints.read_model.load_tokenizer", lambda checkpoint: None)
     named = load({"variant.engine": "native", "variant.engine_options": ["prefill=plain"]})
     assert (named["engine"], named["engine_options"]) == ("native", {"prefill": "plain"})
