@@ -30,6 +30,7 @@ from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.caveats import caption
 from benchmarker.report.columns import against_named, bound, first_table, names, other_cells, speed_up, whole_call
 from benchmarker.report.explanations import reasons
+from benchmarker.schema.comply_file import comply_lines
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect
 from benchmarker.schema.registry import workload_of
@@ -72,15 +73,17 @@ def compare(
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
     """
-    collected = collect([paths] if isinstance(paths, str | Path) else paths)
+    paths = [paths] if isinstance(paths, str | Path) else paths
+    collected = collect(paths)
     try:
-        return compare_records(
+        comparison = compare_records(
             collected.records,
             baseline=baseline,
             sweep_baseline=collected.baseline,
             force=force,
             problems=collected.problems,
         )
+        return replace(comparison, complied=comply_lines(map(Path, paths)))
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
@@ -187,7 +190,8 @@ def forced(results: Results) -> list[str]:
 
 
 def left_out(results: Results) -> list[str]:
-    return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
+    problems = [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
+    return [*problems, *(plain_line(line, longest=300) for line in results.complied)]
 
 
 def sheets(results: Results) -> list[Sheet]:
