@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    latency_s = operation.median_latency_s(cell)
-    if not record.limits or not cell.demand or latency_s is None:
+    if not record.limits or not cell.demand or cell.latency_s is None:
         return None
-    return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
+    return cell.demand.flops / cell.latency_s / record.limits.matmul_flops_per_s
 
 
 MATMUL = operation.operation_metric(

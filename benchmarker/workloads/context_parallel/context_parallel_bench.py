@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from benchmarker.workloads.context_parallel.record import (
     RankTrace,
     demand_of,
 )
-from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
+from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
 
@@ -48,8 +48,7 @@ class RanksStep:
     """Timed repeat of one cell on all ranks. The slowest rank's time is the latency."""
 
     def __init__(self, call: Callable[..., list[Any]], mode: str) -> None:
-        self._call = call
-        self._mode = mode
+        self._call, self._mode = call, mode
         self._calls: dict[str, int] = {}
 
     def __call__(self) -> ContextParallelSample:
@@ -202,15 +201,6 @@ class ContextParallelBench(Bench):
     def close(self) -> None:
         self._own = self._ranks = None
         self._stack.close()
-
-
-@contextmanager
-def open_bench(job: spec.ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
-    with (
-        measured_limits(session, job.subject.dtype) as (cache_bytes, _),
-        closing(ContextParallelBench(job, device, session, cache_bytes)) as bench,
-    ):
-        yield bench
 
 
 def read_variables(variables: Mapping[str, str]) -> dict[str, str]:

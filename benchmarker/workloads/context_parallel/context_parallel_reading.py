@@ -70,8 +70,7 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
 
 def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
     """Yield both measures of exposed communication, the imbalance of the ranks, and the required rate of the link."""
-    communication = next((work for work in trace.kinds if work.kind == "communication"), None)
-    if communication:
+    if communication := trace.communication:
         yield (
             f"communication ran for {ms(communication.busy_s)} of a call of {ms(trace.span_s)}, "
             f"{ms(communication.alone_s)} of it while nothing else ran"

@@ -1,4 +1,4 @@
-"""Record of the context_parallel workload, and the FLOPs and exchanged bytes of one call by formula."""
+"""Record of the context_parallel workload, exposed communication, and the FLOPs and bytes of one call by formula."""
 
 from __future__ import annotations
 
@@ -81,6 +81,15 @@ class RankTrace(Plain):
     """Seconds in which at least one kernel ran."""
     kinds: tuple[WorkKind, ...]
 
+    @property
+    def communication(self) -> WorkKind | None:
+        return next((work for work in self.kinds if work.kind == "communication"), None)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which only communication ran."""
+        return self.communication.alone_s if self.communication else 0.0
+
 
 class ContextParallelCell(OperationCell):
     ranks: Positive
@@ -154,11 +163,27 @@ class ContextParallelRecord(RunRecord):
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
     """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
-    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
+    return max(cell.traces, key=lambda trace: trace.busy_s - trace.exposed_s, default=None)
 
 
-def exposed_s(trace: RankTrace) -> float:
-    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
+def exposed_communication(cell: ContextParallelCell) -> float | None:
+    """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
+    return 1 - max(cell.alone_s) / cell.latency_s if cell.latency_s and cell.alone_s else None
+
+
+def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
+    """Return the share of the critical trace in which only communication ran."""
+    trace = critical_trace(cell)
+    return trace.exposed_s / trace.span_s if trace else None
+
+
+def hidden_communication(cell: ContextParallelCell) -> float | None:
+    """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
+    exposed = exposed_communication(cell)
+    if exposed is None or not cell.latency_s or not cell.demand or not cell.link_bytes_per_s:
+        return None
+    exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
+    return max(0.0, 1 - max(0.0, exposed) * cell.latency_s / exchange_s) if exchange_s else None
 
 
 def imbalance(cell: ContextParallelCell) -> float | None:

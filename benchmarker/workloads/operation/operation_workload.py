@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import FieldError, SpecError
@@ -36,11 +35,6 @@ UNITS: dict[str, tuple[str, float]] = {
     "kfloat": ("", 1e-3),
 }
 """Unit of a metric's value, and the factor that a table multiplies it by, by the last word of its heading."""
-
-
-def median_latency_s(cell: OperationCell) -> float | None:
-    """Return the median of the process's repeats; None for a cell without times."""
-    return median(sample.latency_s for sample in cell.samples) if cell.samples else None
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:

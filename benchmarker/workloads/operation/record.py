@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Literal
 
 from pydantic import Field
@@ -77,6 +78,11 @@ class OperationCell(CellBase):
     """Copies of the inputs that successive calls alternate over."""
     warmup: tuple[OperationSample, ...] = ()
     samples: tuple[OperationSample, ...] = ()
+
+    @property
+    def latency_s(self) -> float | None:
+        """Median of the process's repeats. None for a cell without times."""
+        return median(sample.latency_s for sample in self.samples) if self.samples else None
 
 
 class LengthCell(OperationCell):
