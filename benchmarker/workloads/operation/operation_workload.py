@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.core.formatting import MIB
+from benchmarker.core.formatting import GIB, MIB
 from benchmarker.schema.options import Option
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
@@ -26,6 +26,9 @@ LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"bat
 UNITS: dict[str, tuple[str, float]] = {
     "ms": ("s", 1e3),
     "MiB": ("B", 1 / MIB),
+    "GiB": ("B", 1 / GIB),
+    "tok/s": ("1/s", 1.0),
+    "Mtok/s": ("1/s", 1e-6),
     "GB/s": ("B/s", 1e-9),
     "TFLOP/s": ("FLOP/s", 1e-12),
     "TFLOP/s/GPU": ("FLOP/s", 1e-12),
