@@ -264,7 +264,6 @@ class Ranks:
 
 
 def break_off() -> None:
-    """Abort the exchange that this process waits in."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -313,7 +312,6 @@ def agent_store() -> Store:
 
 
 def request_ranks(count: int, port: int) -> dict[int, TorchrunProcess]:
-    """Let torchrun's other processes start ranks 1 and higher. Raises DeviceError."""
     if count > world_size():
         raise DeviceError(f"{count} ranks: torchrun started {world_size()} processes; start as many")
     store = agent_store()
@@ -339,7 +337,6 @@ def follow() -> None:
 
 @contextmanager
 def leading() -> Iterator[None]:
-    """Surround rank 0's command, and end the other processes of torchrun after it."""
     os.environ[LEADS] = os.environ["WORLD_SIZE"]
     # Kept open, because this process may hold the store.
     store = agent_store()

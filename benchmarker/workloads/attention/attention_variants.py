@@ -200,7 +200,6 @@ VARIANTS: dict[str, AttentionImplementation] = {
 
 
 def implementation_of(name: str) -> AttentionImplementation:
-    """Return the entry of a name, or an entry for a user's `module:function`. Raises SpecError."""
     if name in VARIANTS:
         return VARIANTS[name]
     if _is_import_path(name):

@@ -69,7 +69,6 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
 
 
 def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
-    """Yield both measures of exposed communication, the imbalance of the ranks, and the required rate of the link."""
     if communication := trace.communication:
         yield (
             f"communication ran for {ms(communication.busy_s)} of a call of {ms(trace.span_s)}, "
@@ -104,7 +103,6 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:
-    """Return from which length on each split hides its communication, for every number of ranks and mode."""
     series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.cell and "exposed" in row.facts:

@@ -112,7 +112,6 @@ def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
 
 
 def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
-    """Serve the commands of rank 0 on another rank, given the keyword arguments of `RankWork`."""
     work = RankWork(rank.number, rank.count, rank.device.torch_name, **options)
     rank.serve(lambda message: getattr(work, message["do"])(**message["with"]))
 

@@ -56,8 +56,6 @@ class TensorDistance(Plain):
 
 
 class ContextParallelChecked(AttentionChecked):
-    """Comparison of the gathered result of all ranks with its references, before timing."""
-
     distances: tuple[TensorDistance, ...] = ()
     """Distances from the single GPU. Empty if rank 0 is the single GPU."""
     order_error: Spent | None = None
@@ -73,8 +71,6 @@ class WorkKind(Plain):
 
 
 class RankTrace(Plain):
-    """One call on one rank."""
-
     span_s: Seconds
     """Seconds from the first kernel's start to the last one's end; on CPU the time of the call."""
     busy_s: Spent
@@ -139,8 +135,6 @@ class ContextParallelVariantFacts(VariantFacts):
 
 
 class ContextParallelRecord(RunRecord):
-    """One process with its ranks, one way to split."""
-
     workload: Literal["context_parallel"] = "context_parallel"
     subject: ContextParallelSubject
     variant: ContextParallelVariantFacts
@@ -172,7 +166,6 @@ def exposed_communication(cell: ContextParallelCell) -> float | None:
 
 
 def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
-    """Return the share of the critical trace in which only communication ran."""
     trace = critical_trace(cell)
     return trace.exposed_s / trace.span_s if trace else None
 

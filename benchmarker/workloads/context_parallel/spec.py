@@ -42,8 +42,6 @@ class ContextParallelSubject(AttentionHeads):
 
 
 class ContextParallelVariant(VariantBase):
-    """One way to split the sequence, over one library's kernel."""
-
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry: zigzag, ring, ulysses, allgather, alltoall, single."""
     kernel: KernelName = "flash"
@@ -94,7 +92,6 @@ class ContextParallelJob(Job):
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:
-    """Return the shape of causal attention over that many positions."""
     return AttentionShape(
         batch_size=subject.batch_size,
         seq_len=seq_len,

@@ -170,7 +170,6 @@ class FinetuneBench(Bench):
         return {"losses": losses}
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
-        """Profile one step of the largest cell that ran, and check whether the recipe learns."""
         if record.last_good is None or not self._job.procedure.profile:
             return {}
         point, device, terminal = self._job.points()[record.last_good], self._device, self._session.terminal

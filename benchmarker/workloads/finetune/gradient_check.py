@@ -68,7 +68,6 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
 
 
 def wrong(checked: FinetuneChecked) -> str | None:
-    """Return the fault in one line, or None if the gradients are right."""
     if checked.error <= checked.tolerance:
         return None
     cosine_text, allowed = f"{1 - checked.error:.4f}", f"{1 - checked.tolerance:.4f}"
@@ -133,7 +132,6 @@ def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, lis
 
 
 def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """Return loss and gradients of the reference, in the order of the trainee's weights."""
     parameters = dict(reference.named_parameters())
     names = [name for name, parameter in trainee.model.named_parameters() if parameter.requires_grad]
     plain_names = [name.removeprefix("base_model.model.").replace(".default.weight", "") for name in names]

@@ -37,8 +37,6 @@ class TensorError(Plain):
 
 
 class OperationChecked(Checked):
-    """Comparison of one call's results with float64, before timing."""
-
     error: Spent
     """Largest error of the tensors."""
     tolerance: Spent
