@@ -197,7 +197,12 @@ class Ranks:
             raise
         except Exception as error:
             if not self._device.is_out_of_memory(error):
-                self._raise_soon(error)
+                # The watcher soon finds a rank that ended, which is then the cause.
+                deadline_s = time.monotonic() + 4 * TICK_S
+                while self._failure is None and time.monotonic() < deadline_s:
+                    time.sleep(TICK_S / 4)
+                if self._failure:
+                    raise self._failure from error
             self._end(RankError(0, f"{first_line(error)}; the ranks cannot go on", "other"))
             raise
         except KeyboardInterrupt:
@@ -214,13 +219,6 @@ class Ranks:
                 return value
             time.sleep(POLL_S)
         raise self._failure
-
-    def _raise_soon(self, error: Exception) -> None:
-        deadline_s = time.monotonic() + 4 * TICK_S
-        while self._failure is None and time.monotonic() < deadline_s:
-            time.sleep(TICK_S / 4)
-        if self._failure:
-            raise self._failure from error
 
     def _end(self, failure: RankError) -> None:
         self._failure = self._failure or failure

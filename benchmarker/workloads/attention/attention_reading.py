@@ -23,25 +23,18 @@ from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import Category, seconds_by_category
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
-from benchmarker.workloads.operation.operation_reading import (
-    CALL_ADVICE,
-    LengthSeries,
-    kernels_note,
-    largest_call,
-    length_series,
-    timed_call,
-)
+from benchmarker.workloads.operation import operation_reading as operation
 
 IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-    call = largest_call(name, records)
+    call = operation.largest_call(name, records)
     if call is None:
         return NotExplained(name, "no cell of it was measured")
     record, cell = cast("AttentionRecord", call.record), cast("AttentionCell", call.cell)
-    notes = kernels_note(cell.kernels)
+    notes = operation.kernels_note(cell.kernels)
     if record.limits and cell.demand:
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
         rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
@@ -56,8 +49,8 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
             # A GPU at its power limit has no gaps either: under the timed calls its clocks are lower than under the
             # single profiled call, whose kernels are therefore stretched.
             categories = {category: time_s * call.latency_s / busy_s for category, time_s in categories.items()}
-    advice = {**CALL_ADVICE, "bandwidth": _fewer_bytes}
-    return timed_call(call, categories, floor=floor_of(record, cell), notes=notes, advice=advice)
+    advice = {**operation.CALL_ADVICE, "bandwidth": _fewer_bytes}
+    return operation.timed_call(call, categories, floor=floor_of(record, cell), notes=notes, advice=advice)
 
 
 def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
@@ -134,7 +127,7 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
-    series = length_series([row.cell for row in rows if row.cell and row.latency])
+    series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
     # A batch that shrinks with the length would hide the growth.
@@ -146,7 +139,7 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     return [f"{sentence}." for sentence in (*faster, *grown)]
 
 
-def _variants(line: LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+def _variants(line: operation.LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     for name in dict.fromkeys(row.variant for row in rows):
         measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
         if len(measured) > 1:
@@ -157,7 +150,7 @@ def _length(row: Row) -> int:
     return int(row.cell["seq_len"]) if row.cell else 0
 
 
-def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
+def _faster(line: operation.LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
     uniform: dict[str, list[str]] = {}
     for name, measured in _variants(line, rows):
         ratios = [(_length(row), row.ratio) for row in measured if row.ratio and name != baseline]

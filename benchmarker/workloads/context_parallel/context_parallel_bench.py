@@ -21,15 +21,9 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
+from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
-from benchmarker.workloads.context_parallel.record import (
-    ContextParallelCell,
-    ContextParallelFacts,
-    ContextParallelSample,
-    RankTrace,
-    demand_of,
-)
 from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
@@ -51,11 +45,11 @@ class RanksStep:
         self._call, self._mode = call, mode
         self._calls: dict[str, int] = {}
 
-    def __call__(self) -> ContextParallelSample:
+    def __call__(self) -> records.ContextParallelSample:
         answers = self.timed(self._mode)
         latency_s, is_backward = slowest_s(answers), self._mode == "forward_backward"
         events, peaks = ([answer[name] for answer in answers] for name in ("event_s", "peak_bytes"))
-        return ContextParallelSample(
+        return records.ContextParallelSample(
             latency_s=latency_s,
             calls=self._calls[self._mode],
             parts_s=split_passes(latency_s, slowest_s(self.timed("forward"))) if is_backward else {},
@@ -96,7 +90,7 @@ class ContextParallelBench(Bench):
             first = torch.device(self._device.torch_name).index or 0
             nccl["collectives"] = ".".join(map(str, torch.cuda.nccl.version()))
             nccl["peer_access"] = torch.cuda.can_device_access_peer(first, first + 1) if len(devices) > 1 else None
-        facts = ContextParallelFacts(
+        facts = records.ContextParallelFacts(
             backend="nccl" if nccl else "gloo",
             devices=devices or spec.devices_of(self._device.torch_name, 1),
             hosts=hosts(),
@@ -106,14 +100,14 @@ class ContextParallelBench(Bench):
         )
         return {"built": facts}
 
-    def cell(self, point: spec.ContextParallelPoint) -> ContextParallelCell:
+    def cell(self, point: spec.ContextParallelPoint) -> records.ContextParallelCell:
         subject = self._job.subject
         shape = spec.shape_of(subject, point.seq_len, point.mode)
-        return ContextParallelCell(
+        return records.ContextParallelCell(
             status="ok",
             **point._asdict(),
             gpus=self._splitting.gpus(point.ranks),
-            demand=demand_of(shape, point.ranks, self._splitting),
+            demand=records.demand_of(shape, point.ranks, self._splitting),
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
 
@@ -138,7 +132,7 @@ class ContextParallelBench(Bench):
     def step(self, point: spec.ContextParallelPoint) -> RanksStep:
         return RanksStep(self._call, point.mode)
 
-    def measured(self, cell: ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
+    def measured(self, cell: records.ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
         """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
@@ -154,7 +148,9 @@ class ContextParallelBench(Bench):
             fields |= {"link_bytes": size, "link_bytes_per_s": size / max(self._call("link", message_bytes=size))}
         profiled = self._call("profile", work=cell.mode)
         kernels = tuple(SeenKernel(**kernel) for kernel in profiled[0]["kernels"])
-        traces = tuple(RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"])
+        traces = tuple(
+            records.RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"]
+        )
         return {**fields, "kernels": kernels, "traces": traces}
 
     def _call(self, name: str, **arguments: Any) -> list[Any]:

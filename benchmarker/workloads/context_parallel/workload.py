@@ -189,7 +189,10 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
         return {**point._asdict(), "gpus": spec.splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
-        return {"layer": self.layer_text, "exchange": _exchange_text}
+        def exchange_text(record: ContextParallelRecord) -> str | None:
+            return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
+
+        return {"layer": self.layer_text, "exchange": exchange_text}
 
     def checks(self, record: ContextParallelRecord) -> Iterable[Check]:
         """Check that the slowest rank's time is the latency, and that the sent bytes follow the formula."""
@@ -217,10 +220,6 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
         from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks, remarks
 
         return hiding_remarks(rows) if brief else remarks(rows)
-
-
-def _exchange_text(record: ContextParallelRecord) -> str | None:
-    return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
 
 
 WORKLOAD = ContextParallel()
