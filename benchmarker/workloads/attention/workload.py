@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
@@ -63,8 +63,6 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(
             self.job,
             # `--dtype` is the subject's.

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
+from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
 from benchmarker.workloads.context_parallel import record as records
@@ -27,9 +28,6 @@ from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind
 from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""

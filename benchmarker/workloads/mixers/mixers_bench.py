@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from benchmarker.core.errors import WrongResultError
+from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
@@ -36,9 +37,6 @@ from benchmarker.workloads.operation import operation_call as calls
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.spec import LengthPoint
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 TRAINING = "training_step"
 MAX_COPIES = 64

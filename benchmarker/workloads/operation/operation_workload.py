@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.core.formatting import GIB, MIB
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell
@@ -110,8 +110,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
     """Fields of the subject that a variant may replace."""
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(self.job, flags=SEED_FLAG)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
