@@ -133,7 +133,7 @@ def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     # A batch that shrinks with the length would hide the growth.
     for line in (line for line in series if line.has_one_batch_size):
         for name, measured in _variants(line, rows):
-            times = [(_length(row), row.latency.value) for row in measured if row.latency]
+            times = [(operation.length_of(row), row.latency.value) for row in measured if row.latency]
             fitted = f"; {fit}" if (fit := growth(times)) else ""
             grown.append(f"{line.label}: the time of {plain_line(name)} grows as {exponents_text(times)}{fitted}")
     return [f"{sentence}." for sentence in (*faster, *grown)]
@@ -143,17 +143,13 @@ def _variants(line: operation.LengthSeries, rows: Sequence[Row]) -> Iterator[tup
     for name in dict.fromkeys(row.variant for row in rows):
         measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
         if len(measured) > 1:
-            yield name, sorted(measured, key=_length)
-
-
-def _length(row: Row) -> int:
-    return int(row.cell["seq_len"]) if row.cell else 0
+            yield name, sorted(measured, key=operation.length_of)
 
 
 def _faster(line: operation.LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
     uniform: dict[str, list[str]] = {}
     for name, measured in _variants(line, rows):
-        ratios = [(_length(row), row.ratio) for row in measured if row.ratio and name != baseline]
+        ratios = [(operation.length_of(row), row.ratio) for row in measured if row.ratio and name != baseline]
         yield from (f"{line.label}: {text}" for text in crossing_texts(name, baseline, ratios))
         if text := always_text(baseline, ratios):
             uniform.setdefault(text, []).append(name)
