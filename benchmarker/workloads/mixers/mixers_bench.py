@@ -177,9 +177,7 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
 
 def _free_bytes(device: Device) -> int:
     if device.kind == "cpu":
-        import psutil
-
-        return int(psutil.virtual_memory().available)
+        return available_bytes()
     return int(torch.cuda.mem_get_info(device.torch_name)[0])
 
 
