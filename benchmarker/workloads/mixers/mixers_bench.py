@@ -25,6 +25,7 @@ from torch.nn.functional import logsigmoid
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.hardware.device import Device
+from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
