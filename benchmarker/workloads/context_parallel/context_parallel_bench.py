@@ -69,10 +69,8 @@ def slowest_s(answers: list[dict[str, Any]]) -> float:
 
 class ContextParallelBench(Bench):
     def __init__(self, job: spec.ContextParallelJob, device: Device, session: Session, cache_bytes: int | None) -> None:
-        self._job, self._device, self._session = job, device, session
-        self._splitting = spec.splitting_of(job.variant.variant)
-        self._cache_bytes = cache_bytes
-        self._stack = ExitStack()
+        self._job, self._device, self._session, self._cache_bytes = job, device, session, cache_bytes
+        self._splitting, self._stack = spec.splitting_of(job.variant.variant), ExitStack()
         self._ranks: Ranks | None = None
         self._own: RankWork | None = None
         """Work of rank 0. None while no ranks are running."""
@@ -88,7 +86,7 @@ class ContextParallelBench(Bench):
             first = torch.device(self._device.torch_name).index or 0
             nccl["collectives"] = ".".join(map(str, torch.cuda.nccl.version()))
             nccl["peer_access"] = torch.cuda.can_device_access_peer(first, first + 1) if len(devices) > 1 else None
-        facts = records.ContextParallelFacts(
+        built = records.ContextParallelFacts(
             backend="nccl" if nccl else "gloo",
             devices=devices or spec.devices_of(self._device.torch_name, 1),
             hosts=hosts(),
@@ -96,7 +94,7 @@ class ContextParallelBench(Bench):
             variables=read_variables(os.environ),
             **nccl,
         )
-        return {"built": facts}
+        return {"built": built}
 
     def cell(self, point: spec.ContextParallelPoint) -> records.ContextParallelCell:
         subject = self._job.subject
@@ -113,9 +111,9 @@ class ContextParallelBench(Bench):
         """Start the ranks, make the inputs, and check the gathered result. Raises UnsupportedError, WrongResultError,
         or RankError if a rank died, failed or hangs."""
         subject, variant = self._job.subject, self._job.variant
-        problem = spec.wrong_shape(variant.variant, variant.kernel, subject, point)
-        problem = problem or spec.unsupported(variant.variant, variant.kernel, self._device.kind, subject.dtype)
-        if problem:
+        if problem := spec.wrong_shape(variant, subject, point) or spec.unsupported(
+            variant, self._device.kind, subject
+        ):
             raise UnsupportedError(problem)
         try:
             spec.check_devices(self._job.device, self._splitting.gpus(point.ranks))

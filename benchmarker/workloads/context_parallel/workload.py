@@ -159,7 +159,7 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
     def check(self, job: spec.ContextParallelJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)
         for point in job.grid.points():
-            if problem := spec.wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
+            if problem := spec.wrong_shape(job.variant, job.subject, point):
                 raise SpecError(problem)
 
     @contextmanager

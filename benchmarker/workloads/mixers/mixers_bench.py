@@ -78,15 +78,16 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
 
     def cell(self, point: LengthPoint) -> MixersCell:
         self._ready = None
-        mixer, subject, shape, is_training = self._mixer, self._subject, self.shape(point), point.mode == TRAINING
+        mixer, subject, shape, name = self._mixer, self._subject, self.shape(point), self.device.torch_name
+        is_training = point.mode == TRAINING
         return MixersCell(
             status="ok",
             **point._asdict(),
             demand=training_demand(mixer, subject, point) if is_training else mixers.demand_of(mixer, shape),
             block=block_facts(mixer, subject, point.seq_len) if is_training else None,
             least_bytes=mixers.least_bytes(mixer, shape, writes_scores=self.implementation.writes_scores),
-            free_bytes=_free_bytes(self.device),
-            inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=subject.seed),
+            free_bytes=available_bytes() if self.device.kind == "cpu" else torch.cuda.mem_get_info(name)[0],
+            inputs_sha256=inputs_sha256(shape, name, seed=subject.seed),
         )
 
     def _inputs(self, shape: MixerShape, seed: int) -> calls.CallInputs:
@@ -174,12 +175,6 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
                 errors.append(checked[0].error)
             self._chunk_end_errors[shape.is_backward] = max(errors)
         return self._chunk_end_errors[shape.is_backward]
-
-
-def _free_bytes(device: Device) -> int:
-    if device.kind == "cpu":
-        return available_bytes()
-    return int(torch.cuda.mem_get_info(device.torch_name)[0])
 
 
 def make_inputs(
