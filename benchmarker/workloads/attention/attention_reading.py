@@ -39,18 +39,10 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
         rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
-    if call.on_cpu:
-        # The call is its operators, without gaps.
-        categories: dict[Category, float] = {"attention": call.latency_s}
-    else:
-        categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in cell.kernels)
-        busy_s = sum(categories.values())
-        if "power_limited" in cell.flags and 0 < busy_s < call.latency_s:
-            # A GPU at its power limit has no gaps either: under the timed calls its clocks are lower than under the
-            # single profiled call, whose kernels are therefore stretched.
-            categories = {category: time_s * call.latency_s / busy_s for category, time_s in categories.items()}
+    categories, busy_s = _kernel_times(call)
     advice = {**operation.CALL_ADVICE, "bandwidth": _fewer_bytes}
-    return operation.timed_call(call, categories, floor=floor_of(record, cell), notes=notes, advice=advice)
+    floor = floor_of(record, cell)
+    return operation.timed_call(call, categories, floor=floor, busy_s=busy_s, notes=notes, advice=advice)
 
 
 def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
@@ -65,6 +57,21 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     if computing_s >= moving_s:
         return Floor(computing_s, "flops")
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
+
+
+def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], float]:
+    """Return the seconds of each category of kernels, and those in which a kernel ran.
+
+    On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
+    its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
+    """
+    if call.on_cpu:
+        return {"attention": call.latency_s}, call.latency_s
+    times = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)
+    busy_s = sum(times.values())
+    is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
+    stretch = call.latency_s / busy_s if is_slowed else 1.0
+    return {category: stretch * time_s for category, time_s in times.items()}, stretch * busy_s
 
 
 def _fewer_bytes(timed: Timed) -> str:

@@ -12,6 +12,7 @@ from benchmarker.workloads.attention.attention_variants import VARIANTS, impleme
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation import operation_workload as operation
+from benchmarker.workloads.operation.record import median_latency_s
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    if not record.limits or not cell.demand or cell.latency_s is None:
+    latency_s = median_latency_s(cell)
+    if not record.limits or not cell.demand or latency_s is None:
         return None
-    return cell.demand.flops / cell.latency_s / record.limits.matmul_flops_per_s
+    return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
 
 
 MATMUL = operation.operation_metric(

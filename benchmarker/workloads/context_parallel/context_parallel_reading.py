@@ -69,7 +69,7 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
 
 
 def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
-    if communication := trace.communication:
+    if communication := next((work for work in trace.kinds if work.kind == "communication"), None):
         yield (
             f"communication ran for {ms(communication.busy_s)} of a call of {ms(trace.span_s)}, "
             f"{ms(communication.alone_s)} of it while nothing else ran"

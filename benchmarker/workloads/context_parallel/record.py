@@ -13,7 +13,13 @@ from benchmarker.workloads.attention.attention_flops import attention_flops_and_
 from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
-from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
+from benchmarker.workloads.operation.record import (
+    OperationCell,
+    OperationDemand,
+    OperationSample,
+    TensorName,
+    median_latency_s,
+)
 from benchmarker.workloads.operation.spec import PassMode
 
 FLOAT32_BYTES = 4
@@ -76,15 +82,6 @@ class RankTrace(Plain):
     busy_s: Spent
     """Seconds in which at least one kernel ran."""
     kinds: tuple[WorkKind, ...]
-
-    @property
-    def communication(self) -> WorkKind | None:
-        return next((work for work in self.kinds if work.kind == "communication"), None)
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds in which only communication ran."""
-        return self.communication.alone_s if self.communication else 0.0
 
 
 class ContextParallelCell(OperationCell):
@@ -157,26 +154,32 @@ class ContextParallelRecord(RunRecord):
 
 def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
     """Return the trace of the rank that computes longest: the communication of other ranks includes waiting for it."""
-    return max(cell.traces, key=lambda trace: trace.busy_s - trace.exposed_s, default=None)
+    return max(cell.traces, key=lambda trace: trace.busy_s - exposed_s(trace), default=None)
+
+
+def exposed_s(trace: RankTrace) -> float:
+    """Return the seconds in which only communication ran."""
+    return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
 
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
     """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
-    return 1 - max(cell.alone_s) / cell.latency_s if cell.latency_s and cell.alone_s else None
+    latency_s = median_latency_s(cell)
+    return 1 - max(cell.alone_s) / latency_s if latency_s and cell.alone_s else None
 
 
 def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
     trace = critical_trace(cell)
-    return trace.exposed_s / trace.span_s if trace else None
+    return exposed_s(trace) / trace.span_s if trace else None
 
 
 def hidden_communication(cell: ContextParallelCell) -> float | None:
     """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
-    exposed = exposed_communication(cell)
-    if exposed is None or not cell.latency_s or not cell.demand or not cell.link_bytes_per_s:
+    exposed, latency_s = exposed_communication(cell), median_latency_s(cell)
+    if exposed is None or not latency_s or not cell.demand or not cell.link_bytes_per_s:
         return None
     exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
-    return max(0.0, 1 - max(0.0, exposed) * cell.latency_s / exchange_s) if exchange_s else None
+    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
 
 
 def imbalance(cell: ContextParallelCell) -> float | None:

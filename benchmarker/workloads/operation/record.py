@@ -77,12 +77,12 @@ class OperationCell(CellBase):
     warmup: tuple[OperationSample, ...] = ()
     samples: tuple[OperationSample, ...] = ()
 
-    @property
-    def latency_s(self) -> float | None:
-        """Median of the process's repeats. None for a cell without times."""
-        return median(sample.latency_s for sample in self.samples) if self.samples else None
-
 
 class LengthCell(OperationCell):
     batch_size: Positive
     passes: PassMemory | None = None
+
+
+def median_latency_s(cell: OperationCell) -> float | None:
+    """Return the median of the process's repeats; None for a cell without times."""
+    return median(sample.latency_s for sample in cell.samples) if cell.samples else None
