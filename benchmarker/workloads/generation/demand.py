@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads
 from benchmarker.core.errors import MemoryNeededError
 from benchmarker.core.formatting import gib
 from benchmarker.engines.decoders.eager import value_bytes
@@ -110,6 +110,7 @@ def cache_bytes(config: Any, point: Point, *, value_bytes: float) -> int:
 
 def least_weight_bytes(config: Mapping[str, Any], *, bits: float, value_bytes: int) -> int:
     """Return the bytes of the weights: `bits` each in the blocks, without scales; 0 if transformers lacks the model."""
+    import_libraries()
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
