@@ -91,6 +91,8 @@ class GenerationBench(SourceBenchmarker):
         self._session = session
         self._plan = plan
         self._stack = stack
+        if self.no_demand:
+            session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
 
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
