@@ -17,7 +17,7 @@ from benchmarker.comparison.ranking import Ranking
 from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, listed
 from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
-from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
+from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
@@ -77,7 +77,7 @@ def _decides(results: Results, ranking: Ranking) -> str:
     if nearest.outlier:
         behind = f"may be as fast, round {nearest.outlier} is an outlier"
     opening = f"Not decided: {plain_line(nearest.row.label)} {behind}"
-    more = [rounds_to_tell(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
+    more = [rounds_to_decide(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
     rounds = max((count for count in more if count), default=0)
     if not rounds:
         return f"{opening}, and more rounds would hardly decide."

@@ -37,6 +37,8 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
+DISTURBING: frozenset[Flag] = frozenset({"disturbed", "shared_device"})
+"""Flags of a cell whose time depends on other programs."""
 
 
 def status_words(status: str) -> str:
@@ -321,6 +323,11 @@ class RunRecord(Plain):
     def knows_subject(self) -> bool:
         """Return whether the record has its subject's facts; a run that failed early has none."""
         return bool(self.cells)
+
+    @property
+    def setup_s(self) -> float | None:
+        """Seconds of the first generation at a new shape, with its compilation."""
+        return None
 
     @property
     def choices(self) -> Mapping[str, str | None]:

@@ -147,6 +147,11 @@ class Architecture:
         """Bytes of the states of one sequence, which do not grow with the context."""
         return sum(layer.state_bytes for layer in self.layers)
 
+    def cache_bytes(self, positions: int, batch_size: int) -> int:
+        """Return the bytes of the KV cache and the states of sequences of this many positions."""
+        held = [layer.kv_values * min(positions, layer.window or positions) for layer in self.layers]
+        return batch_size * (round(sum(held) * self.value_bytes) + self.state_bytes)
+
     def demand(
         self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int, used_experts: float | None = None
     ) -> GenerationDemand:

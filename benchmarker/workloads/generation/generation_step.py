@@ -19,6 +19,7 @@ from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory, Missing
 from benchmarker.workloads.generation.architecture import Architecture
 from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.generation_job import refuse_cell
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.read_architecture import describe
 from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand
@@ -136,6 +137,12 @@ class SourceBenchmarker(Bench):
         return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
         )[0].ids
+
+    def correct(self, point: Point) -> dict[str, Any]:
+        """Refuse a KV cache that exceeds the free memory of a CPU. Raises MemoryNeededError."""
+        if self._architecture and self.device.kind == "cpu":
+            refuse_cell(point, self._architecture.cache_bytes(point.positions, point.batch_size))
+        return {}
 
     def step(self, point: Point) -> GenerationStep:
         """Return the callable of one repeat."""

@@ -5,10 +5,10 @@ A layer's kind follows from the attributes of its mixer, because class names and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.quantization.load import (
     flat,
@@ -71,6 +71,21 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
     if unknown:
         raise UnsupportedError(f"'{config.model_type}' is described without layers of kind {' and '.join(unknown)}")
     return _with_weights(model, config, layers, shares, kv_value_bytes or _activation_bytes(model))
+
+
+def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
+    """Return the model of a parsed config.json without weights; None if transformers cannot build it."""
+    import_libraries()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            made: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError):
+        return None
+    model: PreTrainedModel = made
+    return model
 
 
 def _with_weights(
