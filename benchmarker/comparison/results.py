@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
+from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
@@ -135,7 +136,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     paces = _values_by_round(ranking, good).items()
     clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
     pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
-    floors = [floor for limits, demand in pairs if (floor := floor_s(demand, limits)) is not None]
+    floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
     return {
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         "latency": estimate(list(latency_by_round.values()), latencies_s),
@@ -191,9 +192,3 @@ def _peak(cell: CellBase) -> int | None:
         return cell.memory.resident_growth_bytes
     # The allocator counts a graph's pool as free between replays.
     return allocated + (cell.memory.graph_pool_bytes or 0)
-
-
-def floor_s(demand: Demand, limits: Limits) -> float | None:
-    """Return the shortest possible time of a call, by its bytes or its arithmetic."""
-    moving_s = (demand.bytes or 0) / limits.bytes_per_s
-    return max(moving_s, (demand.flops or 0) / limits.matmul_flops_per_s) or None

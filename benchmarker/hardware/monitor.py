@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.core.formatting import percent
+from benchmarker.core.formatting import percent, plural
 from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
 from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, HostLoad
 
@@ -213,7 +213,7 @@ class HostGauge:
             # Without the process's own ticks, all of them would count as those of other programs.
             (self._proc / str(self._process)).stat()
             busy, steal = self._core_ticks()
-            process_ticks = sum(self._process_ticks(process) for process in (os.getpid(), *self._tree(self._process)))
+            process_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
             per_s = self._ticks_per_s
             self._readings.append(
                 Reading(time.time(), busy / per_s, steal / per_s, process_ticks / per_s, self._switches())
@@ -254,7 +254,8 @@ class HostGauge:
     def _process_ticks(self, process: int) -> int:
         with contextlib.suppress(OSError):
             fields = (self._proc / str(process) / "stat").read_text().rsplit(")", 1)[1].split()
-            return sum(map(int, fields[11:13] if process == os.getpid() else fields[11:15]))
+            # The time of ended children is the watcher's too, unless it watches itself.
+            return sum(map(int, fields[11:13] if process == os.getpid() != self._process else fields[11:15]))
         return 0
 
     def _tree(self, process: int) -> Iterator[int]:
@@ -282,3 +283,60 @@ def why_disturbed(load: HostLoad) -> str | None:
             f"process aside {load.involuntary_switches_per_s:.0f} times a second"
         )
     return None
+
+
+BUSY_CORES = 0.5
+"""Mean number of busy cores above which another program is running."""
+
+
+class Surroundings:
+    """Other programs on this process's cores and GPU. A run reads them between its repeats, outside the timed region.
+
+    The first reading is at the start of the process, so that the import of the libraries is time to observe the host.
+    """
+
+    def __init__(self) -> None:
+        self._host = HostGauge(os.getpid())
+        self._monitor: Monitor | None = None
+        self._read_s = self._started_s = time.time()
+        self._host.read()
+
+    def before(self, environment: Environment) -> list[str]:
+        """Return a line about each disturbance that the measurement would have now; begin to watch the GPU."""
+        lines, cores = [], self._busy_cores()
+        if cores > BUSY_CORES:
+            lines.append(f"other programs keep {cores:.1f} processors busy: the times may be too long; end them")
+        if gpu := recorded_gpu(environment.device):
+            self._monitor = Monitor(gpu)
+            if others := len({*(gpu.process_ids() or ())} - {os.getpid()}):
+                lines.append(f"{plural(others, 'other program uses', 'other programs use')} the GPU; end them")
+        return lines
+
+    def free_cores(self, cores: int) -> int:
+        """Return how many of the cores no other program needed since the start of this process, at least one."""
+        return max(1, round(cores - self._busy_cores()))
+
+    def _busy_cores(self) -> float:
+        self._host.read()
+        load = self._host.between(self._started_s, time.time())
+        return load.cores * (load.others_share + load.steal_share) if load else 0.0
+
+    def read(self, *, now: bool = False) -> None:
+        """Read the counters, at most ten times a second unless `now` is set."""
+        if now or time.time() - self._read_s >= PERIOD_S:
+            self._host.read()
+            if self._monitor:
+                self._monitor.read()
+            self._read_s = time.time()
+
+    def beside(self, cell: CellBase, *, own_processes: int) -> tuple[CellBase, str | None]:
+        """Return the cell with GPU state and host load, and how other programs disturbed it. Its time plays no part."""
+        cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
+        load = self._host.between(*cell.timed_at) if cell.timed_at else None
+        if load is None or cell.status != "ok":
+            return cell, None
+        why = why_disturbed(load)
+        flags = (*cell.flags, "disturbed") if why else cell.flags
+        if "shared_device" in flags:
+            why = "other programs used the GPU meanwhile"
+        return cell.model_copy(update={"host_load": load, "flags": flags}), why

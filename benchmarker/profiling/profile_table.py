@@ -20,6 +20,10 @@ def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block
     return [heading, _rows(profile, limit), _footer(profile)]
 
 
+def kernel_code(name: str, columns: int = NAME_COLUMNS) -> str:
+    return code(shortened(name, columns))
+
+
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
     """Return a readable name on one line, cut before its end, because kernels seldom differ only at the end."""
     plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
@@ -46,7 +50,7 @@ def hundredths(times: list[float]) -> list[str]:
 def _rows(profile: Profile, limit: int) -> Sheet:
     longest, others = profile.kernels[:limit], profile.kernels[limit:]
     what = "kernel" if profile.by == "device" else "operator"
-    kernels = [(Text(code(shortened(kernel.name))), str(category(kernel.name)), kernel) for kernel in longest]
+    kernels = [(Text(kernel_code(kernel.name)), str(category(kernel.name)), kernel) for kernel in longest]
     if others:
         calls, total_s = sum(kernel.calls for kernel in others), sum(kernel.total_s for kernel in others)
         kernels.append((Text(f"({len(others)} other {what}s)"), "", Kernel(name="", calls=calls, total_s=total_s)))

@@ -149,8 +149,15 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
+def prepare_checkpoint(
+    model: ModelSpec,
+    variant: QuantSpec,
+    device: Device,
+    progress: Progress,
+    *,
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> Checkpoint:
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name, check_config=check_config)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 

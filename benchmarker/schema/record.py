@@ -37,6 +37,8 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
+DISTURBING: frozenset[Flag] = frozenset({"disturbed", "shared_device"})
+"""Flags of a cell whose time depends on other programs."""
 
 
 def status_words(status: str) -> str:
@@ -329,6 +331,11 @@ class RunRecord(Plain):
     def is_disturbed(self) -> bool:
         """Whether other programs or the board made all cells invalid: a process that counts nowhere."""
         return bool(self.cells) and all(cell.error_kind in DISTURBANCES for cell in self.cells)
+
+    @property
+    def setup_s(self) -> float | None:
+        """Seconds of the first generation at a new shape, with its compilation."""
+        return None
 
     @property
     def choices(self) -> Mapping[str, str | None]:

@@ -28,7 +28,7 @@ from benchmarker.sweep.retries import (
     is_repeated,
 )
 from benchmarker.sweep.sweep_plan import Task, without_given_up
-from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
+from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
 CELL_LIMIT_S = 1800.0
@@ -46,9 +46,10 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
     for planned in tasks:
         for task in without_given_up([planned], given_up):
             equipment.print_line(schedule.begin(task, given_up))
-            started = time.monotonic()
+            started, earlier = time.time(), len(sweep.progress.records)
             _measure_variant(sweep, equipment, task)
-            schedule.learn(task, time.monotonic() - started)
+            records = [record for record in sweep.progress.records[earlier:] if record.variant.name == task.variant]
+            schedule.learn(task, started, time.time(), records)
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
@@ -101,15 +102,15 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
     if not tries:
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
-    share = percent(disturbance(cell.host_load), places=0)
-    why = "all tries were disturbed" if len(tries) > RERUNS else "so were most cells before it"
-    if disturbance(cell.host_load) <= LARGEST_DISTURBANCE:
-        outcome = f"the least disturbed try is kept ({share} of the cores' time)"
+    share = disturbance(cell.host_load)
+    why = "all tries were disturbed" if len(tries) > RERUNS else f"most of the last {LAST_CELLS} cells were disturbed"
+    if share <= LARGEST_DISTURBANCE:
+        outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
-        outcome = f"the round is left out (at least {share} of the cores' time)"
+        outcome = "the round is left out"
         best.progress.left_out.add((best.variant, best.round))
-    best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}: {outcome}")
+    best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
     return cell
 
 

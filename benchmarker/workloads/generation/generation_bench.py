@@ -28,6 +28,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
+from benchmarker.workloads.generation.demand import refuse_too_large
 from benchmarker.workloads.generation.generation_job import form_of
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
@@ -54,7 +55,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         job.variant,
         progress=session.terminal,
         device=device.torch_name,
-        check_config=partial(_check_lengths, job),
+        check_config=partial(check_config, job, device),
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
@@ -112,11 +113,12 @@ class GenerationBench(SourceBenchmarker):
         return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
 
 
-def _check_lengths(job: GenerationJob, config: dict[str, Any]) -> None:
-    """Check prompts of a length before any weight is downloaded or made."""
+def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
+    """Check lengths of prompts and the memory before any weight is downloaded or made."""
     for point in job.grid.points():
         if point.prompt_tokens is not None:
             _check(job, point, point.prompt_tokens, config)
+    refuse_too_large(job, device, config)
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
