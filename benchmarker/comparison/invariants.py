@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.results import floor_s
 from benchmarker.comparison.rows import keys_of
 from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
@@ -89,8 +88,8 @@ def _floor_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Che
     if not demand or not limits or not cell.samples:
         return
     is_cached = demand.bytes is not None and demand.bytes <= (limits.cache_bytes or 0)
-    least_s = floor_s(demand, limits)
-    if least_s is not None and not is_cached:
+    least_s, _ = demand.floor(limits)
+    if least_s and not is_cached:
         latency_s = min(sample.latency_s for sample in cell.samples)
         holds = least_s <= latency_s * FLOOR_LIMIT
         yield Check(place, "latency_s", latency_s, f"at least {least_s}, its floor on this device", holds)

@@ -14,13 +14,14 @@ from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of
-from benchmarker.comparison.speed_up import unquantized, with_speed_ups
+from benchmarker.comparison.speed_up import SpeedUp, unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
-from benchmarker.schema.record import CellBase, Demand, Limits, Moment, RunRecord, SampleBase
+from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
+CHANGE_PARTS = {"": "value", "_low": "low", "_high": "high"}
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "max": max,
@@ -75,7 +76,21 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    return [row.values() for row in results.rows]
+    """Return the rows as plain values in base units; of sweeps that are kept apart, each with its sweep."""
+    if not results.sides:
+        return [row.values() for row in results.rows]
+    changes = {(row.name_in_sweep, row.sweep, row.cell): row.change for row in results.rows}
+    return [
+        {"sweep": sweep, **row.values(), **_change(changes.get((row.variant, sweep, row.cell)))}
+        for sweep, side in results.sides.items()
+        for row in side.rows
+    ]
+
+
+def _change(change: SpeedUp | None) -> dict[str, float | str | None]:
+    ratio = change.ratio if change else None
+    numbers = {f"change{part}": getattr(ratio, name, None) for part, name in CHANGE_PARTS.items()}
+    return {**numbers, "change_verdict": change.verdict if change else None}
 
 
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
@@ -135,7 +150,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     paces = _values_by_round(ranking, good).items()
     clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
     pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
-    floors = [floor for limits, demand in pairs if (floor := floor_s(demand, limits)) is not None]
+    floors = [floor for limits, demand in pairs if (floor := demand.floor(limits)[0])]
     return {
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         "latency": estimate(list(latency_by_round.values()), latencies_s),
@@ -191,9 +206,3 @@ def _peak(cell: CellBase) -> int | None:
         return cell.memory.resident_growth_bytes
     # The allocator counts a graph's pool as free between replays.
     return allocated + (cell.memory.graph_pool_bytes or 0)
-
-
-def floor_s(demand: Demand, limits: Limits) -> float | None:
-    """Return the shortest possible time of a call, by its bytes or its arithmetic."""
-    moving_s = (demand.bytes or 0) / limits.bytes_per_s
-    return max(moving_s, (demand.flops or 0) / limits.matmul_flops_per_s) or None

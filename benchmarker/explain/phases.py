@@ -152,9 +152,7 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
     if demand is None or limits is None or (demand.bytes is None and demand.flops is None):
         return None
-    moving_s = (demand.bytes or 0) / limits.bytes_per_s
-    computing_s = (demand.flops or 0) / limits.matmul_flops_per_s
-    return Floor(max(moving_s, computing_s), "bytes" if moving_s >= computing_s else "flops")
+    return Floor(*demand.floor(limits))
 
 
 def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:

@@ -186,6 +186,12 @@ class Demand(Plain):
     flops: Count | None = None
     bytes: Count | None = None
 
+    def floor(self, limits: Limits) -> tuple[float, Literal["bytes", "flops"]]:
+        """Return the shortest possible time of a call, s, and the work that takes it."""
+        moving_s = (self.bytes or 0) / limits.bytes_per_s
+        computing_s = (self.flops or 0) / limits.matmul_flops_per_s
+        return (moving_s, "bytes") if moving_s >= computing_s else (computing_s, "flops")
+
 
 class SampleBase(Plain):
     latency_s: Seconds
