@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from benchmarker.hardware.device import Peak
+from benchmarker.hardware.device import PeakMemory
 from benchmarker.hardware.gpu import GpuState
 from benchmarker.workloads.generation.record import GenerationSample
 
@@ -31,9 +31,9 @@ class FakeDevice:
     def begin_growth(self) -> None:
         self.calls.append("begin_growth")
 
-    def peak(self) -> Peak:
+    def peak_memory(self) -> PeakMemory:
         self.calls.append("peak")
-        return Peak(allocated_bytes=self.peak_bytes, reserved_bytes=2 * self.peak_bytes)
+        return PeakMemory(allocated_bytes=self.peak_bytes, reserved_bytes=2 * self.peak_bytes)
 
     def release(self) -> None:
         self.calls.append("release")

@@ -13,7 +13,7 @@ from benchmarker.engines.decoders.native import native_decoder
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quantization.base import Loaded
-from benchmarker.quantization.load import load_facts, load_form, prepare_checkpoint
+from benchmarker.quantization.load import load_facts, load_quantized, prepare_checkpoint
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts, ModelSpec
@@ -57,7 +57,7 @@ def prepare(
 
 def load(model: Path | str, quant: str, *, dummy: bool = False, dtype: str = "float16", **options: Scalar) -> Loaded:
     checkpoint = prepare(model, quant, dummy=dummy, dtype=dtype, **options)
-    return load_form(quant, checkpoint, LOADERS[quant].options(**options), Target("cpu", dtype), Silent())
+    return load_quantized(quant, checkpoint, LOADERS[quant].options(**options), Target("cpu", dtype), Silent())
 
 
 def facts_of(loaded: Loaded) -> LoadFacts:

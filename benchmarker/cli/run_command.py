@@ -97,6 +97,9 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
             return
         if job.part:
             end_with_parent()
+        from benchmarker.hardware.monitor import Surroundings
+
+        surroundings = None if job.part else Surroundings()
         with quiet_libraries(verbose=values["verbose"]) as streams:
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
@@ -109,7 +112,7 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
                 gc.freeze()
 
             terminal = Terminal(quiet=values["quiet"], verbose=values["verbose"], streams=streams)
-            run = Run(job, terminal)
+            run = Run(job, terminal, surroundings)
             record = run.execute()
             if not job.part:
                 print_result(record, run.path, terminal, workload)

@@ -138,7 +138,7 @@ def sweep_config(
         report: Command that draws the report, before its arguments.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C, after the finished cells were compared.
+        KeyboardInterrupt: Ctrl-C or SIGTERM, after the finished cells were compared.
     """
     from benchmarker.core.errors import ResultsError
     from benchmarker.sweep.child import SweepTimeoutError
@@ -161,15 +161,15 @@ def sweep_config(
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         is_compared = False
-    # Before the report, which may take minutes to draw.
+    # Before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
+    if stopped:
+        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
+        terminal.line(f"resume with: {shlex.join(again)}")
     if is_compared:
         terminal.line(_draw(sweep.folder, report))
     for failure in sweep.progress.failures:
         _print_failure(failure, terminal)
-    if stopped:
-        again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
-        terminal.line(f"resume with: {shlex.join(again)}")
     is_out_of_time = isinstance(stopped, SweepTimeoutError)
     if stopped and not is_out_of_time:
         raise stopped

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import keys_of
 from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
@@ -85,14 +86,13 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
 
 def _floor_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Check]:
     demand, limits = cell.demand, record.limits
-    if not demand or not limits or not cell.samples:
+    floor = floor_of(demand, limits)
+    if not floor or not demand or not limits or not cell.samples:
         return
-    is_cached = demand.bytes is not None and demand.bytes <= (limits.cache_bytes or 0)
-    least_s, _ = demand.floor(limits)
-    if least_s and not is_cached:
+    if demand.bytes is None or demand.bytes > (limits.cache_bytes or 0):
         latency_s = min(sample.latency_s for sample in cell.samples)
-        holds = least_s <= latency_s * FLOOR_LIMIT
-        yield Check(place, "latency_s", latency_s, f"at least {least_s}, its floor on this device", holds)
+        holds = floor.seconds <= latency_s * FLOOR_LIMIT
+        yield Check(place, "latency_s", latency_s, f"at least {floor.seconds}, its floor on this device", holds)
 
 
 def _profile_checks(profile: Profile) -> Iterator[Check]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of
 from benchmarker.comparison.speed_up import SpeedUp, unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
@@ -150,7 +151,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     paces = _values_by_round(ranking, good).items()
     clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
     pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
-    floors = [floor for limits, demand in pairs if (floor := demand.floor(limits)[0])]
+    floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
     return {
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         "latency": estimate(list(latency_by_round.values()), latencies_s),

@@ -15,6 +15,7 @@ GIB = 2**30
 MIB = 2**20
 MISSING = "–"
 DIGITS = 4
+DAY_MINUTES = 1440
 
 
 def gib(size_bytes: float | None) -> str:
@@ -37,6 +38,17 @@ def seconds(duration_s: float | None) -> str:
     if duration_s >= 1e-3:
         return f"{duration_s * 1e3:.2f} ms"
     return f"{duration_s * 1e6:.2f} us"
+
+
+def ms(duration_s: float) -> str:
+    """Format seconds as milliseconds with three or four digits."""
+    value = duration_s * 1e3
+    return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f} ms"
+
+
+def rate(per_s: float, unit: str = "token") -> str:
+    """Return `120 tok/s`, or `80.5 calls/s` for another unit."""
+    return f"{per_s:.{0 if per_s >= 100 else 1}f} {'tok' if unit == 'token' else f'{unit}s'}/s"
 
 
 def significant(number: float | None, digits: int = DIGITS) -> str:
@@ -101,12 +113,14 @@ def abridged(texts: Sequence[str], maximum: int, *, separator: str = ", ") -> st
 
 
 def approximate_duration(duration_s: float) -> str:
-    """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`."""
+    """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`, `about 1.7 days`."""
     minutes = round(duration_s / 60)
     if minutes < 1:
         return "less than a minute"
     if minutes < 90:
         return f"about {minutes} min"
+    if minutes >= DAY_MINUTES:
+        return f"about {minutes / DAY_MINUTES:.1f} days"
     return f"about {minutes // 60} h {minutes % 60:02} min"
 
 

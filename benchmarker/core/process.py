@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import UnsupportedOperation
-from pathlib import Path
 from typing import TextIO
 
 from benchmarker.core.errors import BenchmarkerError
@@ -52,6 +51,24 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a sweep as Ctrl-C does."""
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Raise Terminated in the main thread, which is the caller's, on SIGTERM."""
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 TAIL_BYTES = 64 * 1024
 
 
@@ -59,7 +76,8 @@ TAIL_BYTES = 64 * 1024
 class Streams:
     out: TextIO
     error: TextIO
-    log: Path | None = None
+    log: int | None = None
+    """Descriptor of the file with the libraries' output."""
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of the libraries; empty if they are not silenced."""
@@ -69,9 +87,8 @@ class Streams:
         if self.log is None:
             return ""
         _flush()
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
+        start = max(0, os.fstat(self.log).st_size - TAIL_BYTES)
+        text = os.pread(self.log, TAIL_BYTES, start).decode(errors="replace")
         return "\n".join([line.rstrip() for line in lines_of(text) if line.strip()][-lines:])
 
 
@@ -81,14 +98,10 @@ def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
     if verbose:
         yield Streams(sys.stdout, sys.stderr)
         return
-    handle, name = tempfile.mkstemp(prefix="benchmarker-", suffix=".log")
     with ExitStack() as stack:
-        # A process killed by a signal leaves the file behind, with the only information on the cause.
-        stack.callback(Path(name).unlink, missing_ok=True)
-        stack.callback(os.close, handle)
-        streams = Streams(
-            stack.enter_context(_copy(sys.stdout, 1)), stack.enter_context(_copy(sys.stderr, 2)), Path(name)
-        )
+        # A file without a name: a killed process leaves nothing behind.
+        handle = stack.enter_context(tempfile.TemporaryFile()).fileno()
+        streams = Streams(stack.enter_context(_copy(sys.stdout, 1)), stack.enter_context(_copy(sys.stderr, 2)), handle)
         stack.enter_context(_crashes_reported_to(streams.error))
         stack.enter_context(_redirected(handle))
         try:

@@ -148,7 +148,7 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
 MOST_ROUNDS = 40
 
 
-def rounds_to_tell(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
+def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
     """Return how many additional rounds would decide at the present spread; None if 40 would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)

@@ -20,6 +20,7 @@ from benchmarker.core.errors import installed_version
 from benchmarker.core.formatting import GIB, gib
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import Gpu, all_gpus, has_amd_driver
+from benchmarker.hardware.monitor import BUSY_CORES
 from benchmarker.hardware.read_environment import environment
 from benchmarker.schema.record import Environment
 
@@ -29,8 +30,6 @@ LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "n
 MODEL_BYTES = 8_100_000_000
 """Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space."""
 BUSY_BYTES = 2 * GIB
-BUSY = 0.5
-"""Mean number of busy cores above which another program is running."""
 LEAST_CAPABILITY = (7, 0)
 
 
@@ -254,7 +253,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
             f"{gib(machine.free_bytes)} are free for {machine.cache}, and Qwen3-4B takes {gib(MODEL_BYTES)}",
             "make room, or point HF_HOME and BENCHMARKER_CACHE at a larger disk",
         )
-    if machine.busy_processors > BUSY:
+    if machine.busy_processors > BUSY_CORES:
         yield _note(
             f"other programs keep {machine.busy_processors:.1f} processors busy",
             "end them: generate is host-bound on fast cards, so that they affect its times",

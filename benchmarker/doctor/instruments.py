@@ -124,7 +124,7 @@ def _memory(device: Device) -> Reading:
 
 
 def _mark(device: Device) -> int | None:
-    peak = device.peak()
+    peak = device.peak_memory()
     return peak.resident_bytes if peak.allocated_bytes is None else peak.allocated_bytes
 
 

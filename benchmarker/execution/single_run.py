@@ -18,7 +18,8 @@ from benchmarker.core.process import FORKED
 from benchmarker.execution.jobs import blank_record, changed_files, check_unchanged, result_key
 from benchmarker.hardware.device import error_kind_of, find_device
 from benchmarker.hardware.gpu import DeviceMemory
-from benchmarker.hardware.read_environment import environment
+from benchmarker.hardware.monitor import Surroundings
+from benchmarker.hardware.read_environment import cores, environment
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
@@ -34,11 +35,18 @@ SLOW_S = 10
 class Run(Session):
     """One job and its record so far: the session in which a bench is opened."""
 
-    def __init__(self, job: Job, terminal: Terminal) -> None:
+    def __init__(self, job: Job, terminal: Terminal, surroundings: Surroundings | None = None) -> None:
+        """Prepare a run.
+
+        Args:
+            surroundings: Since the start of the process; None in a sweep, which watches its processes itself.
+        """
         self.job = job
         self.terminal = terminal
         self.workload = workload_of(job.workload)
         self.device = find_device(job.device)
+        self._surroundings = surroundings
+        self._threads = choose_threads(surroundings) if surroundings and self.device.kind == "cpu" else None
         # Before this process uses the device: the memory that is taken now belongs to others.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
@@ -52,7 +60,12 @@ class Run(Session):
     def execute(self) -> RunRecord:
         """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
-        self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {self.record.environment.device.name}")
+        environment = self.record.environment
+        self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
+        if self._threads:
+            self.terminal.line(self._threads)
+        for line in self._surroundings.before(environment) if self._surroundings else ():
+            self.terminal.line(f"note: {line}")
         # A sweep can now read the progress of this process, also if it dies.
         self.keep()
         try:
@@ -106,6 +119,7 @@ class Run(Session):
     def _measured(self, bench: Bench, point: Any) -> CellBase:
         before = bench.cell(point)
         self.terminal.line(self.workload.cell_text(before))
+        self._read(now=True)
         cell: CellBase = measure_cell(
             bench,
             point,
@@ -115,9 +129,18 @@ class Run(Session):
             after_each=self._run_line(before),
             after_warmup=self._slow_warmup,
         )
+        self._read(now=True)
+        if self._surroundings:
+            cell, why = self._surroundings.beside(cell, own_processes=self.job.processes)
+            if why:
+                self.terminal.line(f"  disturbed: {why}; the numbers are kept and marked")
         if cell.status != "ok":
             self.terminal.line(f"  {cell.status}: {cell.reason}")
         return cell.model_copy(update={"key": result_key(self.job, point, self.record.environment)})
+
+    def _read(self, *, now: bool = False) -> None:
+        if self._surroundings:
+            self._surroundings.read(now=now)
 
     def _measure_limits(self) -> None:
         try:
@@ -134,6 +157,7 @@ class Run(Session):
         )
 
     def _slow_warmup(self, number: int, sample: SampleBase) -> None:
+        self._read()
         if sample.latency_s > SLOW_S:
             procedure = self.job.procedure
             most = max(procedure.warmup, procedure.warmup_limit)
@@ -148,12 +172,32 @@ class Run(Session):
         computes_here = self.job.processes == 1
 
         def line(number: int, sample: SampleBase) -> None:
+            self._read()
             peak_bytes = sample.peak_allocated_bytes if computes_here else None
             memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
             words = self.workload.sample_text(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
 
         return line
+
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def choose_threads(surroundings: Surroundings) -> str | None:
+    """Let torch use as many threads as cores are free; return a line about it, or None if the user chose a number."""
+    import torch
+
+    if any(os.environ.get(name) for name in THREAD_VARIABLES):
+        return None
+    available = cores()
+    free = surroundings.free_cores(available)
+    if free < torch.get_num_threads():
+        torch.set_num_threads(free)
+    return (
+        f"threads: {torch.get_num_threads()} ({free} of {available} cores are free; "
+        f"{THREAD_VARIABLES[0]} sets another number)"
+    )
 
 
 def _check_writable(folder: Path) -> None:

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, get_args
 
 from benchmarker.comparison.rows import CellKey, Context
-from benchmarker.core.formatting import percent
+from benchmarker.core.formatting import ms, percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
-from benchmarker.explain.phases import rate_in_graph, unpacking
-from benchmarker.explain.values import (
-    Ceiling,
-    Conversion,
-    NotExplained,
-    Phase,
-    Proof,
-    ShareName,
-    Verdict,
-    Waterfall,
-    code,
-    ms,
-)
-from benchmarker.explain.verdict import verdict_of
-from benchmarker.explain.waterfall import Case, shares_of, waterfall
-from benchmarker.profiling.categories import UNKNOWN_LIMIT, category
+from benchmarker.explain.phases import Ceiling, Conversion, Phase, rate_in_graph, unpacking
+from benchmarker.explain.verdict import Verdict, verdict_of
+from benchmarker.explain.waterfall import NotExplained, Proof, ShareName, Timed, Waterfall
+from benchmarker.profiling.kernel_categories import UNKNOWN_LIMIT, category
+from benchmarker.profiling.profile_table import kernel_code
 from benchmarker.schema.model import LoadFacts
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
@@ -36,15 +26,37 @@ SLOWER_PROFILED = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation(Case):
+class Explanation(Timed):
     """Reason for the speed of one variant in one cell."""
 
     variant: str
     unit: str
-    verdict: Verdict
-    proof: Proof
-    ceiling: Ceiling | None
-    """Rate of a graph engine, on a device whose kernels are launched by the host."""
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return verdict_of(self, self.unit)
+
+    @cached_property
+    def ceiling(self) -> Ceiling | None:
+        """Rate of a graph engine, on a device whose kernels are launched by the host."""
+        return rate_in_graph(self.phase, self.record.limits, units=self.units) if self.can_replay else None
+
+    @cached_property
+    def proof(self) -> Proof:
+        phase, load = self.phase, self.loaded
+        lines = _loaded(load) if load else []
+        products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
+        if products:
+            lines.append(f"matrix products by {', '.join(map(kernel_code, products[:SHOWN_KERNELS]))}")
+        if load is None or not load.quantized_fraction:
+            return Proof(tuple(lines))
+        warnings = [] if self.replaces_linears else _fallbacks(load)
+        if _multiplies_in_full(phase, load, self.conversion):
+            warnings.append(
+                "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
+                "others"
+            )
+        return Proof(tuple(lines), tuple(warnings))
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
@@ -53,22 +65,16 @@ def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplain
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
         return timed
+    last_cells = [record.cells[last] for record in records if (last := record.last_good) is not None]
+    if last_cells and all(DISTURBING.intersection(cell.flags) for cell in last_cells):
+        return NotExplained(name, "other programs disturbed the measurement; measure again after they have ended")
     timed = replace(timed, phase=unpacking(timed.phase, timed.conversion))
-    fall = waterfall(timed)
-    case = Case(**vars(timed), waterfall=fall, shares=shares_of(fall, timed.floor))
-    ceiling = rate_in_graph(timed.phase, timed.record.limits, units=timed.units) if timed.can_replay else None
-    return Explanation(
-        **{**vars(case), "notes": (*timed.notes, *_notes(case, workload.unit))},
-        variant=name,
-        unit=workload.unit,
-        verdict=verdict_of(case, workload.unit),
-        proof=_proof(case),
-        ceiling=ceiling,
-    )
+    explanation = Explanation(**vars(timed), variant=name, unit=workload.unit)
+    return replace(explanation, notes=(*timed.notes, *_notes(explanation)))
 
 
-def _notes(case: Case, unit: str) -> list[str]:
-    phase, fall = case.phase, case.waterfall
+def _notes(explanation: Explanation) -> list[str]:
+    phase, fall, unit = explanation.phase, explanation.waterfall, explanation.unit
     notes = []
     if fall.slow_down is not None and fall.slow_down < FASTER_PROFILED:
         notes.append(
@@ -76,7 +82,7 @@ def _notes(case: Case, unit: str) -> list[str]:
             "the gaps are uncertain by as much"
         )
     elif fall.slow_down is not None and phase.profiled_s is not None:
-        gaps = case.part("gaps")
+        gaps = explanation.part("gaps")
         most = 1 - (1 - gaps) * max(1.0, fall.busy_share) / fall.slow_down
         or_more = (
             f", or up to {percent(most)} if it slowed the kernels too" if fall.slow_down >= SLOWER_PROFILED else ""
@@ -90,13 +96,13 @@ def _notes(case: Case, unit: str) -> list[str]:
             f"the profiled kernels alone took {ms(phase.busy_s)}, longer than the {ms(fall.total_s)} of a whole {unit} "
             "without the profiler, which slowed them: their shares hold, how long the device waits is not known"
         )
-    if case.floor is None:
+    if explanation.floor is None:
         notes.append("the bandwidth or the bytes were not measured: the least time of the products is not known")
     if phase.share("other") > UNKNOWN_LIMIT:
         unknown = next(kernel.name for kernel in phase.kernels if category(kernel.name) == "other")
         notes.append(
             f"{percent(phase.share('other'))} of the {phase.what} has no category: no rule covers names such as "
-            f"{code(unknown)}"
+            f"{kernel_code(unknown)}"
         )
     if phase.not_listed_s:
         notes.append(f"{percent(phase.not_listed_s / phase.kernel_s)} of the {phase.what} is not in the table")
@@ -113,23 +119,6 @@ SHOWN_KERNELS = 3
 FEW = 1 / 3
 """Number of low-bit products per quantized layer below which most layers used another kernel. Fused layers make up to
 five of seven products one."""
-
-
-def _proof(case: Case) -> Proof:
-    phase, load = case.phase, case.loaded
-    lines = _loaded(load) if load else []
-    products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
-    if products:
-        lines.append(f"matrix products by {', '.join(map(code, products[:SHOWN_KERNELS]))}")
-    if load is None or not load.quantized_fraction:
-        return Proof(tuple(lines))
-    warnings = [] if case.replaces_linears else _fallbacks(load)
-    if _multiplies_in_full(phase, load, case.conversion):
-        warnings.append(
-            "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
-            "others"
-        )
-    return Proof(tuple(lines), tuple(warnings))
 
 
 def loaded_proof(load: LoadFacts, engine: str) -> Proof:

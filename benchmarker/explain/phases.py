@@ -1,16 +1,18 @@
-"""Time per unit by purpose, from a profile or from a printed table."""
+"""Seconds per unit by category of kernel, from a profile or from a printed table.
+
+The unit is the workload's: a token, a call, a training step. A token is one decode step, which makes one token of every
+sequence of the batch. If a record or log does not separate prefill and decode, it is a share of the whole generation.
+"""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from benchmarker.explain.values import Ceiling, Conversion, Floor, NotExplained, Phase
-from benchmarker.explain.waterfall import Timed
-from benchmarker.profiling.categories import Category, category, seconds_by_category
+from benchmarker.profiling.kernel_categories import Category, category, seconds_by_category
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.schema.record import Demand, Kernel, Limits, Profile, RunRecord
+from benchmarker.schema.record import Kernel, Limits, Profile
 
 CONVERSION_SHARE = 0.15
 FEWEST_PRODUCTS = 8
@@ -21,8 +23,61 @@ SAME_NUMBER = 0.10
 """Largest difference of the numbers of copies and products, allowing for the output layer and the prompt's kernels."""
 
 
+@dataclass(frozen=True)
+class Phase:
+    by: Literal["device", "cpu"]
+    is_decode: bool
+    tokens: int
+    """Units in the totals of `kernels`."""
+    busy_s: float
+    """Seconds per unit in which a kernel ran; on CPU the operators' own time, without bookkeeping."""
+    categories: dict[Category, float]
+    """Seconds per unit by purpose. Overlapping kernels are each counted in full."""
+    kernels: tuple[Kernel, ...]
+    """Calls and seconds of each kernel over all units, longest first."""
+    profiled_s: float | None
+    not_listed_s: float = 0.0
+    launches: float | None = None
+
+    @property
+    def kernel_s(self) -> float:
+        return sum(self.categories.values()) + self.not_listed_s
+
+    @property
+    def what(self) -> str:
+        return "kernel time" if self.by == "device" else "operators' time"
+
+    @property
+    def kernel_calls(self) -> float:
+        return sum(kernel.calls for kernel in self.kernels) / self.tokens
+
+    def share(self, *categories: Category) -> float:
+        spent_s = sum(self.categories.get(category, 0.0) for category in categories)
+        return spent_s / self.kernel_s if self.kernel_s else 0.0
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A copy of each weight before it is multiplied: dequantization under another name."""
+
+    kernel: Kernel
+    share: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Rate of the same kernels without waiting for the host: a range, because the time between two kernels of a graph
+    is an estimate."""
+
+    per_s: float
+    least_per_s: float | None
+    """Lower end: the time of an empty kernel between any two; None if not measured."""
+
+
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
-    return _phase(profile, profile.kernels, tokens=units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units)
+    return _phase(
+        profile.by, by_name(profile.kernels), units, busy_s=profile.busy_s, profiled_s=profile.latency_s / units
+    )
 
 
 def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | None:
@@ -31,46 +86,54 @@ def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | Non
         return None
     kernels = [
         Kernel(name=kernel.name, calls=time.calls, total_s=time.total_s if time.alone_s is None else time.alone_s)
-        for kernel in profile.kernels
+        for kernel in by_name(profile.kernels)
         if (time := kernel.sections.get(name))
     ]
     return _phase(
-        profile,
+        profile.by,
         kernels,
-        tokens=units,
+        units,
         busy_s=section.busy_s,
         profiled_s=section.span_s / units if section.span_s is not None else None,
         launches=section.launches / units if section.launches is not None else None,
     )
 
 
-def _phase(
-    profile: Profile,
-    kernels: Iterable[Kernel],
-    *,
-    tokens: int,
-    busy_s: float,
-    profiled_s: float | None,
-    launches: float | None = None,
-) -> Phase:
-    longest_first = tuple(sorted(kernels, key=lambda kernel: (-kernel.total_s, kernel.name)))
-    categories = _by_category(longest_first, tokens)
-    return Phase(
-        by=profile.by,
-        is_decode=False,
-        tokens=tokens,
-        # Creating views is the host's time between operators.
-        busy_s=busy_s / tokens - categories.pop("bookkeeping", 0.0),
-        categories=categories,
-        kernels=longest_first,
-        profiled_s=profiled_s,
-        launches=launches,
+def table_phase(table: ProfilerTable, tokens: int) -> Phase:
+    """Return the phase of a printed table. With `tokens` 1, if their number is unknown, only shares are correct."""
+    left_s = table.total_s - table.listed_s
+    return _phase(
+        table.by,
+        [Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in table.listed],
+        tokens,
+        # The sum is the busy time if all kernels ran on one stream; with more streams the busy time can only be less.
+        busy_s=table.total_s,
+        profiled_s=table.span_s / tokens if table.span_s else None,
+        not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
     )
 
 
-def _by_category(kernels: Iterable[Kernel], tokens: int) -> dict[Category, float]:
-    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in kernels)
-    return {purpose: total_s / tokens for purpose, total_s in spent.items()}
+def by_name(kernels: Iterable[Kernel]) -> list[Kernel]:
+    return sorted(kernels, key=lambda kernel: kernel.name)
+
+
+def _phase(
+    by: Literal["device", "cpu"],
+    kernels: Iterable[Kernel],
+    tokens: int,
+    *,
+    busy_s: float,
+    profiled_s: float | None,
+    not_listed_s: float = 0.0,
+    launches: float | None = None,
+) -> Phase:
+    longest_first = tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
+    spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in longest_first)
+    categories = {purpose: total_s / tokens for purpose, total_s in spent.items()}
+    # Creating views is the host's time between operators.
+    views_s = categories.pop("bookkeeping", 0.0) if by == "cpu" else 0.0
+    busy_s = busy_s / tokens - views_s
+    return Phase(by, False, tokens, busy_s, categories, longest_first, profiled_s, not_listed_s, launches)
 
 
 def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
@@ -84,26 +147,6 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
         "dequantize": phase.categories.get("dequantize", 0.0) + converting_s,
     }
     return replace(phase, categories=phase.categories | moved)
-
-
-def table_phase(table: ProfilerTable, tokens: int) -> Phase:
-    """Return the phase of a printed table. With `tokens` 1, if their number is unknown, only shares are correct."""
-    rows = sorted(table.listed, key=table.own_s, reverse=True)
-    kernels = tuple(Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in rows)
-    categories = _by_category(kernels, tokens)
-    views_s = categories.pop("bookkeeping", 0.0) if table.by == "cpu" else 0.0
-    left_s = table.total_s - table.listed_s
-    return Phase(
-        by=table.by,
-        is_decode=False,
-        tokens=tokens,
-        # The sum is the busy time if all kernels ran on one stream; with more streams the busy time can only be less.
-        busy_s=table.total_s / tokens - views_s,
-        categories=categories,
-        kernels=kernels,
-        profiled_s=table.span_s / tokens if table.span_s else None,
-        not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
-    )
 
 
 def conversion_of(phase: Phase) -> Conversion | None:
@@ -147,30 +190,6 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
     not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
     able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
     return not_listed_s < own_s and len(able) == 1 and category(able[0].name) == "copy/cast"
-
-
-def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:
-    if demand is None or limits is None or (demand.bytes is None and demand.flops is None):
-        return None
-    return Floor(*demand.floor(limits))
-
-
-def timed_call(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
-    profiled = next((record for record in records if record.profile and record.last_good is not None), None)
-    if profiled is None or profiled.profile is None or profiled.last_good is None:
-        return NotExplained(name, why_no_profile(records))
-    cell = profiled.cells[profiled.last_good]
-    return Timed(
-        record=profiled,
-        phase=phase_of(profiled.profile),
-        total_s=statistics.median(sample.latency_s for sample in cell.samples),
-        floor=floor_of(cell.demand, profiled.limits),
-    )
-
-
-def why_no_profile(records: Sequence[RunRecord]) -> str:
-    reason = next((record.no_profile.reason for record in records if record.no_profile), None)
-    return reason or "it has no profile: left out, or the run ended before it"
 
 
 def rate_in_graph(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:

@@ -13,13 +13,15 @@ more is the verdict itself: everything else together would gain less than 1.25x.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from benchmarker.core import tables
-from benchmarker.core.formatting import percent
-from benchmarker.explain.values import Bound, Floor, Phase, Share, ShareName, Verdict, code, ms
-from benchmarker.explain.waterfall import LABELS, Case
-from benchmarker.profiling.categories import Category, category
+from benchmarker.comparison.roofline import Floor
+from benchmarker.core.formatting import ms, percent
+from benchmarker.core.tables import code
+from benchmarker.explain.phases import Phase
+from benchmarker.explain.waterfall import LABELS, Bound, Share, ShareName, Timed
+from benchmarker.profiling.kernel_categories import Category, category
+from benchmarker.profiling.profile_table import kernel_code
 
 AS_LARGE = 0.90
 FEW_LAUNCHES = 0.1
@@ -47,17 +49,32 @@ _FIXED: Mapping[ShareName, Bound] = {
 }
 
 
-def always(text: str) -> Callable[[Case], str]:
-    return lambda case: text
+@dataclass(frozen=True)
+class Verdict:
+    bounds: tuple[Bound, ...]
+    reason: str
+    advice: str
+    """Advice without numbers, so that variants with one cause share it."""
+    is_unsure: bool = False
+    """True if the bounds are alternatives, because the profiler may have slowed the kernels."""
+
+    @property
+    def bound(self) -> str:
+        *others, last = self.bounds
+        return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
 
-ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+def always(text: str) -> Callable[[Timed], str]:
+    return lambda timed: text
+
+
+ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
     "host": always("Fewer launches help: larger inputs, a captured graph or a compiled step."),
     "bandwidth": always("It is near what the memory allows: only fewer bytes make it faster."),
     "compute": always("It is near what the arithmetic units allow: fewer or shorter operands make it faster."),
     "slow products": always("A better kernel for the products helps most."),
     "matrix products": always(
-        f"Measure the bandwidth too (leave {tables.code('--no-limits')} out): it shows the limit of the products."
+        f"Measure the bandwidth too (leave {code('--no-limits')} out): it shows the limit of the products."
     ),
     "dequantizing": always("A kernel that multiplies the packed weights saves it."),
     "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
@@ -69,24 +86,24 @@ ADVICE: Mapping[Bound, Callable[[Case], str]] = {
 }
 
 
-def verdict_of(case: Case, unit: str) -> Verdict:
+def verdict_of(timed: Timed, unit: str) -> Verdict:
     """Return the verdict; it names two bounds if the profiler may have slowed the kernels and changed the first."""
-    phase, floor, fall = case.phase, case.floor, case.waterfall
-    bounds = bounds_of_shares(case.shares, phase, floor)
+    phase, floor, fall = timed.phase, timed.floor, timed.waterfall
+    bounds = bounds_of_shares(timed.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
         phase.launches is not None and phase.launches < FEW_LAUNCHES * phase.kernel_calls
     )
     is_unsure = False
     if has_no_host and fall.slow_down and fall.slow_down > UNSURE_FROM:
-        shares = _if_kernels_were_slowed(case.shares, max(1.0, fall.busy_share), fall.slow_down)
+        shares = _if_kernels_were_slowed(timed.shares, max(1.0, fall.busy_share), fall.slow_down)
         alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
-    by_size = sorted(case.shares, key=lambda share: -share.seconds)
+    by_size = sorted(timed.shares, key=lambda share: -share.seconds)
     words = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
-    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, case)))
-    advice = {**ADVICE, **case.advice}
-    sentences = dict.fromkeys(advice[bound](case) for bound in bounds)
+    details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, timed)))
+    advice = {**ADVICE, **timed.advice}
+    sentences = dict.fromkeys(advice[bound](timed) for bound in bounds)
     return Verdict(bounds, f"{words} of each {ms(fall.total_s)} {unit}{details}.", " ".join(sentences), is_unsure)
 
 
@@ -130,20 +147,20 @@ def gain_words(share: Share, how: str = "") -> str:
     return f" ({gain:.2f}x{how})" if NO_GAIN <= gain < ENDLESS else ""
 
 
-def _detail(bound: Bound, case: Case) -> str:
-    conversion = case.conversion
+def _detail(bound: Bound, timed: Timed) -> str:
+    conversion = timed.conversion
     if bound == "slow products":
-        least, excess = case.part("floor"), case.part("excess")
-        limit = "bandwidth" if case.floor and case.floor.by == "bytes" else "matmul rate"
+        least, excess = timed.part("floor"), timed.part("excess")
+        limit = "bandwidth" if timed.floor and timed.floor.by == "bytes" else "matmul rate"
         return f"the products run at {percent(least / (least + excess))} of the measured {limit}"
     if bound == "dequantizing" and conversion:
         return (
-            f"each weight is converted before it is multiplied, by the copy kernel {code(conversion.kernel.name)}, "
-            "launched as often as there are matrix products"
+            "each weight is converted before it is multiplied, by the copy kernel "
+            f"{kernel_code(conversion.kernel.name)}, launched as often as there are matrix products"
         )
     wanted: tuple[Category, ...] = ("dequantize",) if bound == "dequantizing" else _BETWEEN.get(bound, ())
-    kernel = next((kernel.name for kernel in case.phase.kernels if category(kernel.name) in wanted), None)
-    return f"most of it in {code(kernel)}" if kernel else ""
+    kernel = next((kernel.name for kernel in timed.phase.kernels if category(kernel.name) in wanted), None)
+    return f"most of it in {kernel_code(kernel)}" if kernel else ""
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:

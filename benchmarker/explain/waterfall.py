@@ -12,13 +12,37 @@ the excess of the products. (Records with times of kernels alone share none.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
 
+from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey
-from benchmarker.explain.values import Bound, Conversion, Floor, Part, Phase, Share, ShareName, Waterfall
+from benchmarker.explain.phases import Conversion, Phase, phase_of
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import RunRecord
+
+ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not listed", "gaps"]
+"""Kinds of time. `floor`: products at the measured bandwidth or matmul rate. `excess`: the time of products above the
+floor. `products`: both, if the floor is unknown. `unpacking`: dequantization. `between`: all other kernels while they
+run alone. `not listed`: rows that a printed table leaves out. `gaps`: the device waits."""
+
+Bound = Literal[
+    "host",
+    "bandwidth",
+    "compute",
+    "slow products",
+    "matrix products",
+    "dequantizing",
+    "attention/KV",
+    "linear attention",
+    "copies",
+    "communication",
+    "small kernels",
+    "unknown kernels",
+]
 
 FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
 SMALL = "norms, rotary, elementwise"
@@ -50,9 +74,59 @@ LABELS: Mapping[ShareName, str] = {
 UNEXPLAINED = 0.01
 
 
+@dataclass(frozen=True)
+class Part:
+    name: str
+    share: ShareName
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Share:
+    name: ShareName
+    label: str
+    seconds: float
+    avoidable_s: float
+    of_total: float
+
+    @property
+    def speed_up(self) -> float:
+        saved = self.of_total * self.avoidable_s / self.seconds if self.seconds else 0.0
+        return 1 / (1 - saved) if saved < 1 else float("inf")
+
+
+@dataclass(frozen=True)
+class Waterfall:
+    """A unit's measured time, without the profiler, as a sum of parts."""
+
+    total_s: float
+    parts: tuple[Part, ...]
+    busy_share: float
+    """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
+    slow_down: float | None
+
+
+@dataclass(frozen=True)
+class Proof:
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """Contradictions to the variant's name."""
+
+
+@dataclass(frozen=True)
+class NotExplained:
+    variant: str
+    why: str
+    proof: Proof | None = None
+    allows: str | None = None
+    least_share: float | None = None
+    """Share of the time that moving the bytes takes at the measured bandwidth; None if not measured."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """Profiled work, with its time without the profiler."""
+    """Profiled work, with its time without the profiler. In an explanation, a copy that converts each weight counts as
+    unpacking."""
 
     record: RunRecord
     phase: Phase
@@ -73,31 +147,64 @@ class Timed:
     """Name of the floor by its kind: `bytes` or `flops`."""
     products: tuple[str, ...] = PRODUCTS
     """Categories of kernels to which the floor applies."""
-    advice: Mapping[Bound, Callable[[Case], str]] = field(default_factory=dict)
+    advice: Mapping[Bound, Callable[[Timed], str]] = field(default_factory=dict)
     loaded: LoadFacts | None = None
     replaces_linears: bool = False
     """True if the engine multiplies with other kernels than those of the loaded layers."""
     can_replay: bool = False
     """True if a CUDA graph would remove the launches."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Case(Timed):
-    """Input of a verdict. In its phase a copy that converts each weight counts as unpacking."""
-
-    waterfall: Waterfall
-    shares: tuple[Share, ...]
-
     @property
     def device(self) -> str | None:
         """cuda, rocm or cpu; None if a log does not contain it."""
         return self.record.environment.device.kind
 
+    @cached_property
+    def waterfall(self) -> Waterfall:
+        return waterfall_of(self)
+
+    @cached_property
+    def shares(self) -> tuple[Share, ...]:
+        """Parts of the waterfall by kind, without empty ones. They add up to the unit's time."""
+        times: dict[ShareName, float] = {}
+        for part in self.waterfall.parts:
+            times[part.share] = times.get(part.share, 0.0) + part.seconds
+        fewer = self.floor.fewer if self.floor else 0.0
+        least = next((part.name for part in self.waterfall.parts if part.share == "floor"), "")
+        return tuple(
+            Share(
+                name=name,
+                label=LABELS.get(name, f"{least} (the floor)"),
+                seconds=seconds,
+                avoidable_s=seconds * fewer if name == "floor" else seconds,
+                of_total=seconds / self.total_s,
+            )
+            for name, seconds in times.items()
+        )
+
     def part(self, *names: ShareName) -> float:
         return sum(share.of_total for share in self.shares if share.name in names)
 
 
-def waterfall(timed: Timed) -> Waterfall:
+def timed_profile(name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
+    profiled = next((record for record in records if record.profile and record.last_good is not None), None)
+    if profiled is None or profiled.profile is None or profiled.last_good is None:
+        return NotExplained(name, why_no_profile(records))
+    cell = profiled.cells[profiled.last_good]
+    return Timed(
+        record=profiled,
+        phase=phase_of(profiled.profile),
+        total_s=statistics.median(sample.latency_s for sample in cell.samples),
+        floor=floor_of(cell.demand, profiled.limits),
+    )
+
+
+def why_no_profile(records: Sequence[RunRecord]) -> str:
+    reason = next((record.no_profile.reason for record in records if record.no_profile), None)
+    return reason or "it has no profile: left out, or the run ended before it"
+
+
+def waterfall_of(timed: Timed) -> Waterfall:
     """Return the parts in their order, without empty ones."""
     phase, total_s, floor = timed.phase, timed.total_s, timed.floor
     slowed = max(1.0, phase.busy_s / total_s)
@@ -131,23 +238,4 @@ def waterfall(timed: Timed) -> Waterfall:
         parts=tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds),
         busy_share=phase.busy_s / total_s,
         slow_down=phase.profiled_s / total_s if phase.profiled_s is not None else None,
-    )
-
-
-def shares_of(fall: Waterfall, floor: Floor | None) -> tuple[Share, ...]:
-    """Return the parts by kind, without empty ones. They add up to the unit's time."""
-    times: dict[ShareName, float] = {}
-    for part in fall.parts:
-        times[part.share] = times.get(part.share, 0.0) + part.seconds
-    fewer = floor.fewer if floor else 0.0
-    least = next((part.name for part in fall.parts if part.share == "floor"), "")
-    return tuple(
-        Share(
-            name=name,
-            label=LABELS.get(name, f"{least} (the floor)"),
-            seconds=seconds,
-            avoidable_s=seconds * fewer if name == "floor" else seconds,
-            of_total=seconds / fall.total_s,
-        )
-        for name, seconds in times.items()
     )

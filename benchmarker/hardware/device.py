@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakMemory:
     """High-water marks since the last reset, in bytes; None if the device has no such mark."""
 
     allocated_bytes: int | None = None
@@ -56,12 +56,12 @@ class CudaDevice:
         for index in self.indices:
             torch.cuda.reset_peak_memory_stats(index)
 
-    def peak(self) -> Peak:
+    def peak_memory(self) -> PeakMemory:
         """Return the peak of the GPU with the most."""
         import torch
 
         reserved_bytes = max(torch.cuda.max_memory_reserved(index) for index in self.indices)
-        return Peak(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
+        return PeakMemory(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
 
     def peaks(self) -> tuple[int, ...]:
         import torch
@@ -106,13 +106,13 @@ class CpuDevice:
             CLEAR_REFS.write_text("5")
             self._is_reset = True
 
-    def peak(self) -> Peak:
+    def peak_memory(self) -> PeakMemory:
         if not self._is_reset:
-            return Peak()
+            return PeakMemory()
         resident_bytes = _status_bytes("VmHWM")
         if resident_bytes is None or self._before_bytes is None:
-            return Peak(resident_bytes=resident_bytes)
-        return Peak(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
+            return PeakMemory(resident_bytes=resident_bytes)
+        return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
 
     def begin_growth(self) -> None:
         """Remember the resident memory before the model is loaded."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.core.errors import ErrorKind
-from benchmarker.core.formatting import percent
+from benchmarker.core.formatting import percent, plural
 from benchmarker.hardware.gpu import Gpu, GpuState, recorded_gpu
-from benchmarker.schema.record import Conditions, Environment, HostLoad
+from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, HostLoad
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
@@ -71,10 +71,14 @@ class Monitor:
 
     def _run(self) -> None:
         while not self._stop.wait(PERIOD_S):
-            if state := self._state():
-                if self._first_c is None:
-                    self._first_c = state.temperature_c
-                self._states.append(state)
+            self.read()
+
+    def read(self) -> None:
+        """Store the current state of the GPU. Does nothing if the driver cannot be read."""
+        if state := self._state():
+            if self._first_c is None:
+                self._first_c = state.temperature_c
+            self._states.append(state)
 
     def _state(self) -> GpuState | None:
         if self._failure is None:
@@ -157,6 +161,29 @@ def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
     return conditions.processes is not None and conditions.processes > own_processes
 
 
+def with_gpu_state(
+    cell: CellBase, monitor: Monitor | None, *, own_processes: int = 1, allow_shared: bool = False
+) -> CellBase:
+    """Return the cell with the state of the GPU during its timed repeats, which may make it invalid."""
+    if monitor is None or cell.timed_at is None or cell.conditions:
+        return cell
+    conditions = monitor.between(*cell.timed_at)
+    if conditions is None:
+        return cell
+    flags: list[Flag] = []
+    if conditions.throttled_by is None:
+        flags.append("throttling_unknown")
+    elif "power_cap" in conditions.throttled_by:
+        flags.append("power_limited")
+    if is_shared(conditions, own_processes=own_processes):
+        flags.append("shared_device")
+    changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
+    invalid = why_invalid(conditions, own_processes=own_processes, allow_shared=allow_shared)
+    if cell.status == "ok" and invalid:
+        changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
+    return cell.model_copy(update=changes)
+
+
 PROC = Path("/proc")
 HOST_CAPACITY = 2 * 3600 * 2
 MAXIMAL_STEAL = 0.02
@@ -183,8 +210,10 @@ class HostGauge:
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
+            # Without the process's own ticks, all of them would count as those of other programs.
+            (self._proc / str(self._process)).stat()
             busy, steal = self._core_ticks()
-            process_ticks = sum(self._process_ticks(process) for process in (os.getpid(), *self._tree(self._process)))
+            process_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
             per_s = self._ticks_per_s
             self._readings.append(
                 Reading(time.time(), busy / per_s, steal / per_s, process_ticks / per_s, self._switches())
@@ -193,11 +222,12 @@ class HostGauge:
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""
         readings = list(self._readings)
-        before = [reading for reading in readings if reading.time_s <= start_s]
-        after = [reading for reading in readings if reading.time_s >= end_s]
         if len(readings) < 2 or not self._cores:
             return None
-        first, last = before[-1] if before else readings[0], after[0] if after else readings[-1]
+        last = next((reading for reading in readings[1:] if reading.time_s >= end_s), readings[-1])
+        # A process may end right after the interval, before the next reading: the two last readings are the nearest.
+        before = [reading for reading in readings if reading.time_s <= min(start_s, last.time_s - PERIOD_S)]
+        first = before[-1] if before else readings[0]
         seconds = last.time_s - first.time_s
         if seconds <= 0:
             return None
@@ -224,7 +254,8 @@ class HostGauge:
     def _process_ticks(self, process: int) -> int:
         with contextlib.suppress(OSError):
             fields = (self._proc / str(process) / "stat").read_text().rsplit(")", 1)[1].split()
-            return sum(map(int, fields[11:13] if process == os.getpid() else fields[11:15]))
+            # The time of ended children is the watcher's too, unless it watches itself.
+            return sum(map(int, fields[11:13] if process == os.getpid() != self._process else fields[11:15]))
         return 0
 
     def _tree(self, process: int) -> Iterator[int]:
@@ -252,3 +283,60 @@ def why_disturbed(load: HostLoad) -> str | None:
             f"process aside {load.involuntary_switches_per_s:.0f} times a second"
         )
     return None
+
+
+BUSY_CORES = 0.5
+"""Mean number of busy cores above which another program is running."""
+
+
+class Surroundings:
+    """Other programs on this process's cores and GPU. A run reads them between its repeats, outside the timed region.
+
+    The first reading is at the start of the process, so that the import of the libraries is time to observe the host.
+    """
+
+    def __init__(self) -> None:
+        self._host = HostGauge(os.getpid())
+        self._monitor: Monitor | None = None
+        self._read_s = self._started_s = time.time()
+        self._host.read()
+
+    def before(self, environment: Environment) -> list[str]:
+        """Return a line about each disturbance that the measurement would have now; begin to watch the GPU."""
+        lines, cores = [], self._busy_cores()
+        if cores > BUSY_CORES:
+            lines.append(f"other programs keep {cores:.1f} processors busy: the times may be too long; end them")
+        if gpu := recorded_gpu(environment.device):
+            self._monitor = Monitor(gpu)
+            if others := len({*(gpu.process_ids() or ())} - {os.getpid()}):
+                lines.append(f"{plural(others, 'other program uses', 'other programs use')} the GPU; end them")
+        return lines
+
+    def free_cores(self, cores: int) -> int:
+        """Return how many of the cores no other program needed since the start of this process, at least one."""
+        return max(1, round(cores - self._busy_cores()))
+
+    def _busy_cores(self) -> float:
+        self._host.read()
+        load = self._host.between(self._started_s, time.time())
+        return load.cores * (load.others_share + load.steal_share) if load else 0.0
+
+    def read(self, *, now: bool = False) -> None:
+        """Read the counters, at most ten times a second unless `now` is set."""
+        if now or time.time() - self._read_s >= PERIOD_S:
+            self._host.read()
+            if self._monitor:
+                self._monitor.read()
+            self._read_s = time.time()
+
+    def beside(self, cell: CellBase, *, own_processes: int) -> tuple[CellBase, str | None]:
+        """Return the cell with GPU state and host load, and how other programs disturbed it. Its time plays no part."""
+        cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
+        load = self._host.between(*cell.timed_at) if cell.timed_at else None
+        if load is None or cell.status != "ok":
+            return cell, None
+        why = why_disturbed(load)
+        flags = (*cell.flags, "disturbed") if why else cell.flags
+        if "shared_device" in flags:
+            why = "other programs used the GPU meanwhile"
+        return cell.model_copy(update={"host_load": load, "flags": flags}), why

@@ -12,9 +12,7 @@ from benchmarker.logs.log_import import import_log
 from benchmarker.logs.log_runs import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
-from benchmarker.profiling.printed_reader import read_tables
-from benchmarker.profiling.printed_table import ProfilerTable, TableRow
-from benchmarker.profiling.trace import (
+from benchmarker.profiling.chrome_trace import (
     DEVICE_CATEGORIES,
     Work,
     complete_events,
@@ -23,6 +21,8 @@ from benchmarker.profiling.trace import (
     device_work,
     read_trace,
 )
+from benchmarker.profiling.printed_reader import read_tables
+from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import RunRecord
 
 _HEAD_BYTES = 1 << 16

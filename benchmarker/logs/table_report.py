@@ -13,11 +13,12 @@ from typing import Any
 
 from benchmarker.core.formatting import MISSING, gib, percent, plural, seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
-from benchmarker.explain.phases import table_conversion, table_phase, unpacking
-from benchmarker.explain.values import Bound, Conversion, Phase, code
+from benchmarker.explain.phases import Conversion, Phase, table_conversion, table_phase, unpacking
 from benchmarker.explain.verdict import bound_of_kernels
-from benchmarker.profiling.categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
+from benchmarker.explain.waterfall import Bound
+from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, Category, category, is_float32
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
+from benchmarker.profiling.profile_table import kernel_code
 
 LARGE_BYTES = 10 * 2**30
 """Smallest sum of allocations for which an operator is named."""
@@ -122,7 +123,7 @@ def _verdict(report: TableReport) -> str:
 
 
 def _unknown(report: TableReport) -> str:
-    return code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
+    return kernel_code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
 
 
 Line = tuple[str, str, float, int | None]
@@ -133,7 +134,7 @@ def _rows(report: TableReport) -> Sheet:
     phase = report.phase
     kernels = [kernel for kernel in phase.kernels if phase.by == "device" or category(kernel.name) != "bookkeeping"]
     lines: list[Line] = [
-        (Text(code(kernel.name, 40)), category(kernel.name), kernel.total_s, kernel.calls)
+        (Text(kernel_code(kernel.name, 40)), category(kernel.name), kernel.total_s, kernel.calls)
         for kernel in kernels[:SHOWN_ROWS]
     ]
     if others := kernels[SHOWN_ROWS:]:
@@ -162,7 +163,7 @@ def _facts(report: TableReport) -> Iterator[str]:
     if report.conversion is not None:
         kernel = report.conversion.kernel
         yield (
-            f"{code(kernel.name)} takes {percent(report.conversion.share)} and is "
+            f"{kernel_code(kernel.name)} takes {percent(report.conversion.share)} and is "
             f"{'launched' if phase.by == 'device' else 'called'} {kernel.calls:,} times, as often as there are matrix "
             "products: a copy that converts each weight before it is multiplied"
         )
@@ -178,7 +179,7 @@ def _facts(report: TableReport) -> Iterator[str]:
             "their kernels, and annotation rows contain gaps"
         )
     for row in _allocations(table):
-        yield f"{code(row.name)} allocated {gib(row.device_memory_bytes)} in {row.calls:,} calls"
+        yield f"{kernel_code(row.name)} allocated {gib(row.device_memory_bytes)} in {row.calls:,} calls"
     gaps = f"a table alone does not show gaps between {report.unit}s," if table.line else "a trace alone does not show"
     yield f"{gaps} prefill and decode apart, or the time without the profiler"
 
@@ -215,7 +216,7 @@ def _corrections(table: ProfilerTable) -> Iterator[str]:
         yield "the table is cut off at its end: its total is worked out from the percentage of a row"
     if table.negative_rows:
         rows = plural(len(table.negative_rows), "row", "rows")
-        names = ", ".join(map(code, table.negative_rows[:3]))
+        names = ", ".join(map(kernel_code, table.negative_rows[:3]))
         yield f"{rows} of negative own time, which torch prints, left out: {names}"
     if table.foreign_lines:
         lines = plural(len(table.foreign_lines), "line", "lines")
@@ -230,7 +231,7 @@ def _float32_products(table: ProfilerTable) -> Iterator[str]:
         largest = max(rows, key=lambda row: row.self_device_s or 0.0)
         yield (
             f"{percent(own_s / table.total_s)} of the kernel time is products or attention in 32-bit floats, most "
-            f"of it in {code(largest.name)}: 16 bits would run on the tensor cores"
+            f"of it in {kernel_code(largest.name)}: 16 bits would run on the tensor cores"
         )
 
 

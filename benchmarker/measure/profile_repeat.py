@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.profiling.trace import (
+from benchmarker.profiling.chrome_trace import (
     CLOCK_MARK,
     Cut,
     TraceEvent,
@@ -64,7 +64,7 @@ def profile_step(
         by="cpu" if on_cpu else "device",
         latency_s=latencies_s[0],
         **work._asdict(),
-        peak_allocated_bytes=device.peak().allocated_bytes,
+        peak_allocated_bytes=device.peak_memory().allocated_bytes,
         trace=trace_path.name if trace_path else None,
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from benchmarker.core.process import no_garbage_collection
-from benchmarker.hardware.device import Device, Peak
+from benchmarker.hardware.device import Device, PeakMemory
 from benchmarker.schema.record import Flag, Memory, SampleBase
 
 STABLE_WITHIN = 1.02
@@ -89,7 +89,7 @@ def measure(
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
     samples: list[SampleKind] = []
-    peaks: list[Peak] = []
+    peaks: list[PeakMemory] = []
     # A garbage collection in a timed repeat would not be the model's own work.
     gc.collect()
     with no_garbage_collection(), timed():
@@ -97,7 +97,7 @@ def measure(
         for number in range(1, runs + 1):
             device.reset_peak()
             sample = step()
-            peaks.append(device.peak())
+            peaks.append(device.peak_memory())
             samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
             after_each(number, samples[-1])
         ended_s = time.time()
@@ -110,7 +110,7 @@ def measure(
     )
 
 
-def memory_of(peaks: Sequence[Peak]) -> Memory:
+def memory_of(peaks: Sequence[PeakMemory]) -> Memory:
     """Return the largest of several repeats' peaks. The CUDA context and cuBLAS workspaces are in none of them."""
 
     def largest(values: Iterable[int | None]) -> int | None:

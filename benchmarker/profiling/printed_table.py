@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 
 Kind = Literal["kernel", "operator", "span", "overhead", "unclear"]
 """`overhead` is a driver call or work of the profiler; `unclear` may be kernel or span, and counts as neither."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarker.core.formatting import seconds
 from benchmarker.core.tables import Block, Column, Sheet, Text, code
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.schema.record import Kernel, Profile
 
 NAME_COLUMNS = 64
@@ -18,6 +18,10 @@ def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block
     """Return a heading, the table of the longest kernels, and how the device spent its time."""
     heading = f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
     return [heading, _rows(profile, limit), _footer(profile)]
+
+
+def kernel_code(name: str, columns: int = NAME_COLUMNS) -> str:
+    return code(shortened(name, columns))
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
@@ -46,7 +50,7 @@ def hundredths(times: list[float]) -> list[str]:
 def _rows(profile: Profile, limit: int) -> Sheet:
     longest, others = profile.kernels[:limit], profile.kernels[limit:]
     what = "kernel" if profile.by == "device" else "operator"
-    kernels = [(Text(code(shortened(kernel.name))), str(category(kernel.name)), kernel) for kernel in longest]
+    kernels = [(Text(kernel_code(kernel.name)), str(category(kernel.name)), kernel) for kernel in longest]
     if others:
         calls, total_s = sum(kernel.calls for kernel in others), sum(kernel.total_s for kernel in others)
         kernels.append((Text(f"({len(others)} other {what}s)"), "", Kernel(name="", calls=calls, total_s=total_s)))

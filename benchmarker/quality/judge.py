@@ -218,10 +218,10 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
     started = time.perf_counter()
     assert subject.source is not None
     device.reset_peak()
-    before = device.peak().allocated_bytes
+    before = device.peak_memory().allocated_bytes
     path, saved = _save(plan, subject.source, file, progress)
     greedy = greedy_texts(subject.source, plan.windows)
-    after = device.peak().allocated_bytes
+    after = device.peak_memory().allocated_bytes
     baseline = subject.reference() if plan.is_baseline else None
     if baseline is None:
         subject.drop(device)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from benchmarker.profiling.categories import Category
+    from benchmarker.profiling.kernel_categories import Category
 
 
 class Options(Plain):
@@ -70,7 +70,7 @@ class Loader:
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
     """Yields tensors of any model's module that are neither parameters nor buffers, mostly scales."""
     kernels: Mapping[str, Category] = field(default_factory=dict)
-    """Category of its kernels and operators in profiles; a test compares the rules of profiling/categories.py."""
+    """Category of its kernels and operators in profiles; a test compares profiling/kernel_categories.py."""
 
 
 def require(variant: str, *packages: str) -> None:

@@ -149,8 +149,15 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
+def prepare_checkpoint(
+    model: ModelSpec,
+    variant: QuantSpec,
+    device: Device,
+    progress: Progress,
+    *,
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> Checkpoint:
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name, check_config=check_config)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 
@@ -228,17 +235,19 @@ def load_model(
         variant = resolved_quant(variant)
     except FieldError as error:
         raise SpecError(f"load_model: {error.field + ': ' if error.field else ''}{error}") from error
-    loaded, _ = open_model(spec, variant, find_device(device), Silent())
+    loaded, _ = prepare_and_load(spec, variant, find_device(device), Silent())
     return loaded.model
 
 
-def open_model(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> tuple[Loaded, Checkpoint]:
+def prepare_and_load(
+    model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress
+) -> tuple[Loaded, Checkpoint]:
     checkpoint = prepare_checkpoint(model, variant, device, progress)
     target = Target(device.torch_name, model.dtype)
-    return load_form(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
+    return load_quantized(variant.quant, checkpoint, loader_options(variant), target, progress), checkpoint
 
 
-def load_form(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
+def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
     """Load a prepared checkpoint, with the output layer that the options request. No quantized weight is an error."""
     refusal = file_refusal(quant, checkpoint)
     if refusal:

@@ -17,7 +17,7 @@ from benchmarker.comparison.ranking import UNDECIDED, Ranking, ranking_of
 from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
 from benchmarker.comparison.rows import Results, Row, cell_words, is_wide, listed, number_text
 from benchmarker.core.formatting import approximate_duration, gib, percent, plural, times
-from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_tell
+from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
 from benchmarker.report.columns import contenders, may_lead, pace_text
 from benchmarker.schema.record import RunRecord
@@ -109,7 +109,7 @@ def _to_decide(results: Results, ranking: Ranking) -> str:
 
     With fewer rounds than a test needs the spread is unknown, and the count is a minimum.
     """
-    more = [rounds_to_tell(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
+    more = [rounds_to_decide(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
     rounds = max((count for count in more if count), default=0 if more else 1)
     if not rounds:
         return "More rounds would hardly decide."

@@ -28,7 +28,7 @@ from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import abridged, plural
 from benchmarker.core.tables import Block, Column, Sheet, bold, bullets, code, plain_line
 from benchmarker.explain.explain import Contrast, Explanation, bounds_of, contrasts_of, explain
-from benchmarker.explain.values import NotExplained
+from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.caveats import caption
 from benchmarker.report.columns import against_named, bound, first_table, names, other_cells, speed_up, whole_call

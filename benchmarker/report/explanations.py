@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from benchmarker.comparison.rows import cell_words, listed
-from benchmarker.core.formatting import MISSING, percent
+from benchmarker.core.formatting import MISSING, percent, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.explain.explain import Explanation, part_names
-from benchmarker.explain.values import Ceiling, NotExplained, Share, ShareName, rate
+from benchmarker.explain.phases import Ceiling
 from benchmarker.explain.verdict import gain_words, share_words
+from benchmarker.explain.waterfall import NotExplained, Share, ShareName
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.record_io import Collected
 
 DATE_LENGTH = 16
@@ -70,6 +70,10 @@ def _minute(time: str) -> str:
     return time[:DATE_LENGTH].replace("T", " ")
 
 
+def _disturbances(past: Past) -> str:
+    return ", ".join(flag.replace("_", " ") for flag in past.row.flags if flag in DISTURBING)
+
+
 def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
     metric = runs[0].row.ranking
     columns = [
@@ -85,5 +89,7 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
         Column[Past]("commit", lambda past: (past.record.environment.commit or MISSING)[:COMMIT_LENGTH], "left"),
         Column[Past]("folder", lambda past: str(past.folder), "left"),
     ]
+    if any(map(_disturbances, runs)):
+        columns.insert(2, Column[Past]("conditions", _disturbances, "left"))
     title = f"{runs[0].row.variant} at {cell_words(key)}: {subject}, {plural(len(runs), 'run', 'runs')}"
     return Sheet(title, columns, sorted(runs, key=lambda past: past.record.started_at))

@@ -14,12 +14,18 @@ from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
 from benchmarker.report.compare import Comparison, compare_records
 from benchmarker.schema import record_io
-from benchmarker.schema.record import CellBase, RunRecord, status_words
+from benchmarker.schema.record import DISTURBING, CellBase, RunRecord, status_words
 from benchmarker.schema.registry import Axis, Metric, workload_of
 
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.workloads.base import Workload
+
+
+DISTURBED = (
+    "Other programs disturbed this measurement: its times may be too long, and their reason is not explained. Measure "
+    "again after these programs have ended."
+)
 
 
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
@@ -31,6 +37,8 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
     else:
         terminal.table([_cell_table(record, workload)])
+    if any(DISTURBING.intersection(cell.flags) for cell in record.cells):
+        terminal.line(DISTURBED)
     terminal.line(f"record: {path}")
 
 

@@ -37,6 +37,8 @@ Flag = Literal[
     "imported",
     "step_differs",
 ]
+DISTURBING: frozenset[Flag] = frozenset({"disturbed", "shared_device"})
+"""Flags of a cell whose time depends on other programs."""
 
 
 def status_words(status: str) -> str:
@@ -186,12 +188,6 @@ class Demand(Plain):
     flops: Count | None = None
     bytes: Count | None = None
 
-    def floor(self, limits: Limits) -> tuple[float, Literal["bytes", "flops"]]:
-        """Return the shortest possible time of a call, s, and the work that takes it."""
-        moving_s = (self.bytes or 0) / limits.bytes_per_s
-        computing_s = (self.flops or 0) / limits.matmul_flops_per_s
-        return (moving_s, "bytes") if moving_s >= computing_s else (computing_s, "flops")
-
 
 class SampleBase(Plain):
     latency_s: Seconds
@@ -327,6 +323,11 @@ class RunRecord(Plain):
     def knows_subject(self) -> bool:
         """Return whether the record has its subject's facts; a run that failed early has none."""
         return bool(self.cells)
+
+    @property
+    def setup_s(self) -> float | None:
+        """Seconds of the first generation at a new shape, with its compilation."""
+        return None
 
     @property
     def choices(self) -> Mapping[str, str | None]:

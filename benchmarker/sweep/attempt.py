@@ -11,9 +11,9 @@ from typing import Any
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.monitor import HostGauge, is_shared, why_disturbed, why_invalid
+from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_state
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, Flag, RunRecord, status_words
+from benchmarker.schema.record import CellBase, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
 from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
@@ -36,9 +36,10 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
     for planned in tasks:
         for task in without_given_up([planned], given_up):
             equipment.print_line(schedule.begin(task, given_up))
-            started = time.monotonic()
+            started, earlier = time.time(), len(sweep.progress.records)
             _measure_variant(sweep, equipment, task)
-            schedule.learn(task, time.monotonic() - started)
+            records = [record for record in sweep.progress.records[earlier:] if record.variant.name == task.variant]
+            schedule.learn(task, started, time.time(), records)
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
@@ -229,25 +230,12 @@ class Attempt(Child):
         """Return the cell with the state of the GPU during it, which may make it invalid."""
         if self.equipment.shares_host and "shared_host" not in cell.flags:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
-        if cell.timed_at is None or self.equipment.monitor is None or cell.conditions:
-            return cell
-        conditions = self.equipment.monitor.between(*cell.timed_at)
-        if conditions is None:
-            return cell
-        flags: list[Flag] = []
-        if conditions.throttled_by is None:
-            flags.append("throttling_unknown")
-        elif "power_cap" in conditions.throttled_by:
-            flags.append("power_limited")
-        own_processes = self.sweep.jobs[self.variant].processes
-        if is_shared(conditions, own_processes=own_processes):
-            flags.append("shared_device")
-        changes: dict[str, object] = {"conditions": conditions, "flags": (*cell.flags, *flags)}
-        allow_shared = self.sweep.settings.allow_shared
-        invalid = why_invalid(conditions, own_processes=own_processes, allow_shared=allow_shared)
-        if cell.status == "ok" and invalid:
-            changes |= dict(zip(("status", "error_kind", "reason"), ("invalid", *invalid), strict=True))
-        return cell.model_copy(update=changes)
+        return with_gpu_state(
+            cell,
+            self.equipment.monitor,
+            own_processes=self.sweep.jobs[self.variant].processes,
+            allow_shared=self.sweep.settings.allow_shared,
+        )
 
     def limit_s(self, phase: Phase) -> float:
         if phase == "load":

@@ -4,8 +4,8 @@ The worker must not disturb the measurement. It sleeps in a wait, checks the chi
 the child's output in a thread that blocks.
 
 Ctrl-C or `--timeout` ends `Loop.run` in the main thread. The pool requests a stop, so that each worker's wait for its
-child raises StoppedError. The child receives SIGINT and saves its finished cells; another Ctrl-C, or five seconds, send
-a stronger signal. The finished cells are compared before the command ends.
+child raises SweepInterruptedError. The child receives SIGINT and saves its finished cells; another Ctrl-C, or five
+seconds, send a stronger signal. The finished cells are compared before the command ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Phase = Literal["load", "cell", "end"]
 PHASE_NAMES: dict[Phase, str] = {"load": "loading", "cell": "the cell", "end": "the work after the cells"}
 
 
-class StoppedError(Exception):
+class SweepInterruptedError(Exception):
     """The sweep is being stopped, by Ctrl-C or because its time is up."""
 
 
@@ -61,11 +61,11 @@ class SweepTimeoutError(Exception):
     """The time for the entire sweep is up."""
 
 
-INTERRUPTIONS = (KeyboardInterrupt, StoppedError)
+INTERRUPTIONS = (KeyboardInterrupt, SweepInterruptedError)
 """Ends of a wait for a child. Ray interrupts the thread that waits."""
 
 
-class Stop:
+class SweepInterruption:
     """Requests to end the children of some workers. Each further request sends the next stronger signal."""
 
     def __init__(self) -> None:
@@ -238,7 +238,7 @@ class Child:
             self.log.follow(stream)
             late = self._wait(process)
             if late:
-                Stop().end(process, signal.SIGTERM, signal.SIGKILL)
+                SweepInterruption().end(process, signal.SIGTERM, signal.SIGKILL)
         except INTERRUPTIONS:
             stop.end(process, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
             raise
@@ -279,7 +279,7 @@ class Child:
                 since = now
             self.show(self.log.lines())
             if self.equipment.stop.requests:
-                raise StoppedError
+                raise SweepInterruptedError
             if now - since > self.limit_s(phase):
                 return f"{PHASE_NAMES[phase]} took more than {self.limit_s(phase):g} s"
 

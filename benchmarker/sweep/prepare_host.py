@@ -61,14 +61,20 @@ def prepare_host(
         timer = threading.Timer(LIMIT_S, process.kill)
         if not jobs:
             timer.start()
-        for line in process.stdout:
-            try:
-                environment = Environment.model_validate_json(line)
-            except ValidationError:
-                last = line.strip() or last
-                if jobs and not line.startswith("error: "):
-                    print_line(f"  {line.rstrip()}")
-        timer.cancel()
+        try:
+            for line in process.stdout:
+                try:
+                    environment = Environment.model_validate_json(line)
+                except ValidationError:
+                    last = line.strip() or last
+                    if jobs and not line.startswith("error: "):
+                        print_line(f"  {line.rstrip()}")
+        except BaseException:
+            # SIGTERM, unlike Ctrl-C on a terminal, reaches the sweep alone.
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
     if process.returncode == -signal.SIGKILL and timer.finished.is_set() and not jobs:
         raise DeviceError(f"--device {device}: it did not answer within {LIMIT_S:.0f} s")
     if process.returncode or environment is None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.formatting import approximate_duration, plural, slug
+from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
@@ -27,9 +28,9 @@ from benchmarker.sweep.sweep_plan import (
     RAY,
     Schedule,
     Task,
+    enough_rounds,
     local_numbers,
     missing_tasks,
-    more_rounds,
     plan_lines,
     without_given_up,
 )
@@ -54,29 +55,31 @@ def run_sweep(
         check_inputs(request.jobs.values())
     schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, schedule)):
-        terminal.line(line)
+        terminal.note(line)
     if settings.dry_run:
         return None, None
     pool = _pool(settings, tools)
-    try:
-        environment, commit = pool.prepare(request, terminal.line)
-        sweep = _sweep(request, environment, tools, schedule, commit=commit)
-        with locked(sweep.folder):
-            open_folder(request, sweep.folder, sweep.jobs)
-            terminal.line(f"records: {sweep.folder}")
-            loop = Loop(sweep, pool, terminal, started=started)
-            stopped: BaseException | None = None
-            try:
-                pool.begin(sweep)
-                loop.measure(request, is_watched=tools.find_monitor(environment) is not None)
-            except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
-                stopped = error
-            # The workers end, and save what they have, before the lock is given up.
+    # Ray, which a pool may start, has a handler of its own for SIGTERM.
+    with sigterm_interrupts():
+        try:
+            environment, commit = pool.prepare(request, terminal.line)
+            sweep = _sweep(request, environment, tools, schedule, commit=commit)
+            with locked(sweep.folder):
+                open_folder(request, sweep.folder, sweep.jobs)
+                terminal.line(f"records: {sweep.folder}")
+                loop = Loop(sweep, pool, terminal, started=started)
+                stopped: BaseException | None = None
+                try:
+                    pool.begin(sweep)
+                    loop.measure(request, is_watched=tools.find_monitor(environment) is not None)
+                except (KeyboardInterrupt, ResultsError, DeviceError, SweepTimeoutError) as error:
+                    stopped = error
+                # The workers end, and save what they have, before the lock is given up.
+                pool.stop()
+                while loop.take_events(0):
+                    pass
+        finally:
             pool.stop()
-            while loop.take_events(0):
-                pass
-    finally:
-        pool.stop()
     if isinstance(stopped, SweepTimeoutError):
         terminal.line(f"the time is up (--timeout {settings.timeout_s:g})")
     return sweep, stopped
@@ -153,7 +156,7 @@ class Loop:
             self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
             is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
             count = max(1, len(self._pool.workers()))
-            more = more_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+            more = enough_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
             if more == rounds:
                 break
             write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
@@ -164,7 +167,9 @@ class Loop:
             measured = plural(sum(self._rounds_of.values()), "round", "rounds")
             terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
         terminal.pin(f"\n{self._table()}")
-        self.run(missing_judgements(sweep))
+        judgements = missing_judgements(sweep)
+        sweep.schedule.judgements = [judgement.variants for judgement in judgements]
+        self.run(judgements)
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
         for note in reusable.notes:
@@ -202,7 +207,7 @@ class Loop:
             if isinstance(event, Line):
                 if event.text.startswith("["):
                     self._last_lines[event.worker] = event.text
-                self._terminal.line(event.worker.line(event.text))
+                self._terminal.note(event.worker.line(event.text))
         return events
 
     def _hand_out(self) -> None:

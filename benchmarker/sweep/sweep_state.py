@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.monitor import HostGauge, Monitor
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import Environment, RunRecord
-    from benchmarker.sweep.child import Stop
+    from benchmarker.sweep.child import SweepInterruption
     from benchmarker.sweep.fork_server import Starter
     from benchmarker.sweep.request import Settings
     from benchmarker.sweep.retries import Fault
@@ -171,7 +171,7 @@ class Equipment:
     watch_host: Callable[[int], HostGauge] | None
     starter: Starter
     print_line: Callable[[str], None]
-    stop: Stop
+    stop: SweepInterruption
     cores: tuple[int, ...]
     """Cores of the children; none if workers share them."""
     shares_host: bool = False

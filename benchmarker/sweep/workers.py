@@ -27,7 +27,7 @@ from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.attempt import measure_round
-from benchmarker.sweep.child import Stop, StoppedError
+from benchmarker.sweep.child import SweepInterruptedError, SweepInterruption
 from benchmarker.sweep.fork_server import Starter, shared_modules
 from benchmarker.sweep.judge_quality import Judgement, judge
 from benchmarker.sweep.prepare_host import PREPARE_HOST, prepare_host
@@ -158,7 +158,7 @@ def equip(
     print_line: Callable[[str], None],
     *,
     variables: Mapping[str, str] | None = None,
-    stop: Stop | None = None,
+    stop: SweepInterruption | None = None,
 ) -> Equipment:
     """Return the equipment of a worker; `variables` are environment variables of its children."""
     cores: tuple[int, ...] = ()
@@ -173,7 +173,7 @@ def equip(
         watch_host=tools.watch_host if worker.slots == 1 or cores else None,
         starter=Starter(modules, variables=variables, print_line=print_line),
         print_line=print_line,
-        stop=stop or Stop(),
+        stop=stop or SweepInterruption(),
         cores=cores,
     )
 
@@ -184,7 +184,7 @@ def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
             judge(sweep, equipment, work)
         else:
             measure_round(sweep, equipment, work.tasks)
-    except StoppedError:
+    except SweepInterruptedError:
         return Ended(worker, work, lost="it was stopped")
     except BaseException as error:  # noqa: BLE001  # the loop raises it in the main thread
         return Ended(worker, work, error=error)
@@ -225,7 +225,7 @@ class LocalPool(Pool):
         self._inboxes: dict[str | None, queue.SimpleQueue[tuple[Work, bool] | None]] = {}
         self._threads: list[threading.Thread] = []
         self._events: queue.SimpleQueue[Line | Ended] = queue.SimpleQueue()
-        self._stop = Stop()
+        self._stop = SweepInterruption()
 
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         jobs = list(request.jobs.values())

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import CellKey, Circumstance, Limitable, Row
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -190,9 +189,9 @@ class Workload(Generic[JobT, RecordT, RowT]):
 
     def timed(self, name: str, records: Sequence[RecordT]) -> Timed | NotExplained:
         """Return the profiled unit of a variant with its time without the profiler."""
-        from benchmarker.explain.phases import timed_call
+        from benchmarker.explain.waterfall import timed_profile
 
-        return timed_call(name, records)
+        return timed_profile(name, records)
 
     # Showing
 

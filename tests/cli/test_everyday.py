@@ -141,6 +141,9 @@ def test_history_shows_a_variant_run_by_run_and_no_two_devices_in_one_table(tmp_
         ["2026-03-01", "10:00", "25.00"],
         ["2026-03-02", "10:00", "50.00"],
     ]
+    disturbed = record("bnb4", cell([1.0], flags=("disturbed",)))
+    code, printed = typed("history", "bnb4", save(tmp_path / "busy", record("bnb4", run_id="quiet"), disturbed))
+    assert [line.split()[3] for line in printed.splitlines() if " disturbed " in line] == ["disturbed"]
     (tmp_path / "results").symlink_to(folder)
     code, printed = typed("history")
     assert code == 0

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarker.comparison.gate import check
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_tell
+from benchmarker.core.stats import Ratio, paired_ratio, rounds_to_decide
 from benchmarker.report.answer import round_s
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare_records, sheets
@@ -134,17 +134,17 @@ def test_a_cell_of_one_new_token_is_ranked_by_the_whole_call():
 
 
 def test_more_rounds_are_as_many_as_the_spread_asks_for():
-    assert rounds_to_tell(Ratio(1.3, rounds=1)) == 2
+    assert rounds_to_decide(Ratio(1.3, rounds=1)) == 2
     # Logarithms that differ by 3 % on average and spread by 2 %: t(4, 0.975) * 0.02 / sqrt(5) is 2.5 %.
     spread = Ratio(math.exp(0.03), rounds=3, low=0.9, high=1.2, standard_error=0.02 / math.sqrt(3), freedom=2)
-    assert rounds_to_tell(spread) == 2
+    assert rounds_to_decide(spread) == 2
     same = Ratio(1.0, rounds=3, low=0.9, high=1.1, standard_error=0.5 / math.sqrt(3), freedom=2)
-    assert rounds_to_tell(same) is None
+    assert rounds_to_decide(same) is None
 
 
 def test_a_decided_pair_would_have_been_decided_by_as_many_rounds():
     ratio = paired_ratio({0: 1.0, 1: 1.01, 2: 0.99}, {0: 0.5, 1: 0.52, 2: 0.49})
-    assert rounds_to_tell(ratio) == 1
+    assert rounds_to_decide(ratio) == 1
 
 
 def test_a_round_takes_the_median_time_between_two_processes_times_the_variants():

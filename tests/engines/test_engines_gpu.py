@@ -7,13 +7,13 @@ import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders import static_cache
+from benchmarker.engines.decoders import static_kv_cache
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import GraphCapture
 from benchmarker.engines.decoders.native import native_decoder
-from benchmarker.engines.decoders.static_cache import StaticKVCache
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
@@ -106,11 +106,11 @@ def test_every_way_of_attending_agrees(monkeypatch: pytest.MonkeyPatch, dtype: t
     layer.stored_values.normal_()
     query = torch.randn(3, 8, 1, 64, device="cuda", dtype=dtype)
     made = {}
-    for way in (static_cache.FLASH, static_cache.ONE_KERNEL, static_cache.MATMULS):
-        if way == static_cache.FLASH and static_cache.attention_backend(layer.keys) != static_cache.FLASH:
+    for way in (static_kv_cache.FLASH, static_kv_cache.ONE_KERNEL, static_kv_cache.MATMULS):
+        if way == static_kv_cache.FLASH and static_kv_cache.attention_backend(layer.keys) != static_kv_cache.FLASH:
             continue  # AMD's does not take lengths
-        monkeypatch.setattr(static_cache, "attention_backend", lambda key, way=way, **_: way)
-        made[way], _ = static_cache.attend(
+        monkeypatch.setattr(static_kv_cache, "attention_backend", lambda key, way=way, **_: way)
+        made[way], _ = static_kv_cache.attend(
             torch.nn.Identity(),
             query,
             layer.keys,
@@ -121,7 +121,7 @@ def test_every_way_of_attending_agrees(monkeypatch: pytest.MonkeyPatch, dtype: t
         )
         monkeypatch.undo()
     for way, values in made.items():
-        assert torch.allclose(values.float(), made[static_cache.MATMULS].float(), atol=2e-2), way
+        assert torch.allclose(values.float(), made[static_kv_cache.MATMULS].float(), atol=2e-2), way
 
 
 @pytest.mark.parametrize("quant", ["fp16", "int8", "bnb4", "gptq"])

@@ -17,12 +17,12 @@ from transformers import (
 )
 
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.engines.decoders import static_cache
+from benchmarker.engines.decoders import static_kv_cache
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.graph_capture import WARM_STEPS, Captured, DriverLibrary, operation
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, StaticKVLayer, attend
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, StaticKVLayer, attend
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.model import StepFacts
 from tests.loading import load, tokens_of, with_uneven_norms
@@ -315,11 +315,11 @@ def test_a_cache_that_cannot_fit_says_what_it_needs_and_what_there_is(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = 2 * LAYERS * 3 * 2**19 * 2 * 16 * 4
-    monkeypatch.setattr(static_cache, "free_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(static_kv_cache, "free_bytes", lambda device: needed - 1)
     said = r"out of memory: the KV cache of 3 x 524288 positions needs 3.75 GiB, and 3.75 GiB are free beside"
     with pytest.raises(torch.cuda.OutOfMemoryError, match=said):
         StaticKVCache(model, batch=3, length=2**19)
-    monkeypatch.setattr(static_cache, "free_bytes", lambda device: 2 * LAYERS * 1 * 128 * 2 * 16 * 4)
+    monkeypatch.setattr(static_kv_cache, "free_bytes", lambda device: 2 * LAYERS * 1 * 128 * 2 * 16 * 4)
     assert StaticKVCache(model, batch=1, length=128).length == 128
 
 
@@ -377,8 +377,8 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
 
     expected = EagerDecoder(model, CpuDevice()).generate(prompt(), 16).tokens
     monkeypatch.setattr(StaticKVLayer, "allocate", noted)
-    monkeypatch.setattr(static_cache, "flash_kernel", kernel)
-    monkeypatch.setattr(static_cache, "attention_backend", lambda key, **_: static_cache.FLASH)
+    monkeypatch.setattr(static_kv_cache, "flash_kernel", kernel)
+    monkeypatch.setattr(static_kv_cache, "attention_backend", lambda key, **_: static_kv_cache.FLASH)
     runtime = compile_decoder(model, CpuDevice(), capture=Rerun())
     assert runtime.generate(prompt(), 16).tokens == expected
     assert len(of_the_cache) == 2 * LAYERS

@@ -80,7 +80,7 @@ def test_cuda_graph_and_compile_touch_no_class_of_a_linear_and_use_no_attention_
     def ours(*_: object, **__: object) -> None:
         raise AssertionError("this program's own attention")
 
-    monkeypatch.setattr("benchmarker.engines.decoders.static_cache.decode_attention", ours)
+    monkeypatch.setattr("benchmarker.engines.decoders.static_kv_cache.decode_attention", ours)
     asked = torch.arange(10, 30)[None]
     for kind in (cuda_graph_decoder, compile_decoder):
         decoder = kind(tried, CpuDevice(), capture=Rerun())

@@ -96,7 +96,9 @@ def load(typed: dict[str, Any]) -> Any:
 def test_options_of_an_engine_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarker.engines.generator.NEEDS_GPU", {})
     monkeypatch.setattr("benchmarker.engines.generator.Generator", lambda model, **named: named)
-    monkeypatch.setattr("benchmarker.quantization.load.open_model", lambda *_: (SimpleNamespace(model=None), None))
+    monkeypatch.setattr(
+        "benchmarker.quantization.load.prepare_and_load", lambda *_: (SimpleNamespace(model=None), None)
+    )
     monkeypatch.setattr("benchmarker.checkpoints.read_model.load_tokenizer", lambda checkpoint: None)
     named = load({"variant.engine": "native", "variant.engine_options": ["prefill=plain"]})
     assert (named["engine"], named["engine_options"]) == ("native", {"prefill": "plain"})
@@ -112,6 +114,8 @@ def test_an_option_that_the_engine_does_not_have_is_one_line() -> None:
 def test_native_on_a_cpu_is_one_line_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BenchmarkerError, match="native needs a CUDA GPU"):
         load({"subject.model.id": "/no/such/model", "variant.engine": "native"})
+    # The line that is printed before the libraries are imported.
+    assert capsys.readouterr().err == "loading /no/such/model: fp16 native\n"
 
 
 def test_each_line_of_a_pipe_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from benchmarker.core.tables import markdown, unmarked
 from benchmarker.explain.explain import explain
-from benchmarker.explain.phases import rate_in_graph
-from benchmarker.explain.values import Ceiling, NotExplained
+from benchmarker.explain.phases import Ceiling, rate_in_graph
+from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.compare import compare_records
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.schema.model import EngineFacts, KernelUse

@@ -12,9 +12,7 @@ import pytest
 
 from benchmarker.core.tables import unmarked
 from benchmarker.explain.explain import Explanation, explain
-from benchmarker.explain.phases import timed_call
-from benchmarker.explain.values import NotExplained
-from benchmarker.explain.waterfall import Timed
+from benchmarker.explain.waterfall import NotExplained, Timed, timed_profile
 from benchmarker.report.compare import compare
 from benchmarker.schema.record import CellBase, Demand, Kernel, Profile, RunRecord, SampleBase, VariantFacts
 from benchmarker.schema.registry import WORKLOADS, workload_of
@@ -63,7 +61,7 @@ class Tossing(Naps):
     unit = "nap"
 
     def timed(self, name: str, records: Sequence[RunRecord]) -> Timed | NotExplained:
-        timed = timed_call(name, records)
+        timed = timed_profile(name, records)
         assert isinstance(timed, Timed)
         return replace(timed, parts={"copy/cast": "tossing"}, products=("matmul",))
 

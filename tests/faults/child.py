@@ -171,14 +171,19 @@ def control_codes(record: dict, path: str) -> None:
     print("\x1b[2J\x1b]0;title\x07 \N{RIGHT-TO-LEFT OVERRIDE}cleared")
 
 
-def interrupt(record: dict, path: str) -> None:
+def interrupt(record: dict, path: str, number: int = signal.SIGINT) -> None:
     """As if the user pressed Ctrl-C now."""
-    os.kill(os.getppid(), signal.SIGINT)
+    os.kill(os.getppid(), number)
     try:
         time.sleep(600)
     except KeyboardInterrupt:
         save({**record, "status": "interrupted"}, path)
         sys.exit(130)
+
+
+def terminate(record: dict, path: str) -> None:
+    """As `docker stop` ends a sweep: the signal reaches the sweep alone."""
+    interrupt(record, path, number=signal.SIGTERM)
 
 
 def kill_the_sweep(record: dict, path: str) -> None:
@@ -224,6 +229,7 @@ DEEDS = {
     "one long line": one_long_line,
     "control codes": control_codes,
     "interrupt": interrupt,
+    "terminate": terminate,
     "kill the sweep": kill_the_sweep,
     "kill the worker's parent": kill_the_workers_parent,
     "kill the host": kill_the_host,

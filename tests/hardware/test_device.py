@@ -60,16 +60,16 @@ def test_torch_cuda_on_amd_is_rocm(monkeypatch):
 def test_the_resident_peak_falls_back_to_what_is_in_use_when_reset():
     device = CpuDevice()
     device.reset_peak()
-    before = device.peak().resident_bytes
+    before = device.peak_memory().resident_bytes
     if before is None:
         pytest.skip("no /proc here")
     block = torch.ones(2**26, dtype=torch.uint8)
-    grown = device.peak().resident_bytes
+    grown = device.peak_memory().resident_bytes
     assert grown is not None
     assert grown - before > 2**25
     del block
     device.reset_peak()
-    after = device.peak().resident_bytes
+    after = device.peak_memory().resident_bytes
     assert after is not None
     assert after < grown - 2**25
 
@@ -78,10 +78,10 @@ def test_memory_before_the_load_is_not_counted():
     device = CpuDevice()
     device.begin_growth()
     device.reset_peak()
-    if device.peak().resident_bytes is None:
+    if device.peak_memory().resident_bytes is None:
         pytest.skip("no /proc here")
     block = torch.ones(2**26, dtype=torch.uint8)
-    peak = device.peak()
+    peak = device.peak_memory()
     assert peak.growth_bytes is not None
     assert peak.resident_bytes is not None
     # Python and torch alone are more than this.
@@ -92,11 +92,11 @@ def test_memory_before_the_load_is_not_counted():
 def test_growth_needs_begin_growth():
     device = CpuDevice()
     device.reset_peak()
-    assert device.peak().growth_bytes is None
+    assert device.peak_memory().growth_bytes is None
 
 
 def test_on_a_cpu_there_are_no_allocator_marks():
-    peak = CpuDevice().peak()
+    peak = CpuDevice().peak_memory()
     assert peak.allocated_bytes is None
     assert peak.reserved_bytes is None
 
@@ -128,7 +128,7 @@ def test_a_mark_that_cannot_be_reset_is_not_a_peak(monkeypatch, tmp_path):
     monkeypatch.setattr("benchmarker.hardware.device.CLEAR_REFS", tmp_path / "missing" / "clear_refs")
     device = CpuDevice()
     device.reset_peak()
-    assert device.peak().resident_bytes is None
+    assert device.peak_memory().resident_bytes is None
 
 
 def test_devices_after_the_last_gpu_are_refused(gpus):

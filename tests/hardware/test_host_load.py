@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from benchmarker.hardware.monitor import HostGauge, why_disturbed
+from benchmarker.core.console import Terminal
+from benchmarker.execution.single_run import choose_threads
+from benchmarker.hardware.monitor import HostGauge, Surroundings, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
+from benchmarker.report.run_summary import DISTURBED, print_result
 from benchmarker.schema.record import HostLoad
+from benchmarker.schema.registry import workload_of
+from tests.explained import INT8, INT8_LOAD
+from tests.explained import run as explained_run
 from tests.faults.stage import Stage
+from tests.records import cell, cpu_environment
 
 QUIET = HostLoad(seconds=2.0, cores=2, steal_share=0.0, others_share=0.01, involuntary_switches_per_s=1.0)
 COMPILING = QUIET.model_copy(update={"others_share": 0.5, "involuntary_switches_per_s": 80.0})
@@ -91,6 +99,10 @@ def test_the_kernels_counters_separate_other_programs_from_the_run(
     assert load.others_share == pytest.approx(110 / 200)
     assert load.steal_share == pytest.approx(10 / 200)
     assert load.involuntary_switches_per_s == 50.0
+    # The process has ended: its ticks are missing, so nothing is read. A cell after the last reading has the same load.
+    shutil.rmtree(tmp_path / "7")
+    gauge.read()
+    assert gauge.between(101.1, 101.3) == load
 
 
 def write_counters(proc: Path, *, busy: tuple[int, int], steal: int, own: int, child: int, switches: int) -> None:
@@ -108,3 +120,63 @@ def test_a_system_without_counters_has_no_load(tmp_path: Path) -> None:
     gauge = HostGauge(7, proc=tmp_path)
     gauge.read()
     assert gauge.between(0.0, 1.0) is None
+
+
+def test_a_process_that_watches_itself_counts_its_ended_children_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    now = iter([100.0, 101.0])
+    monkeypatch.setattr(time, "time", lambda: next(now))
+    gauge = HostGauge(7, proc=tmp_path)
+    write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
+    gauge.read()
+    write_counters(tmp_path, busy=(1100, 1050), steal=0, own=530, child=30, switches=3)
+    # Of an ended child's 40 ticks.
+    (tmp_path / "7" / "stat").write_text(f"7 (a (b) S{' 0' * 10} 530 0 40 0 0")
+    gauge.read()
+    load = gauge.between(100.0, 101.0)
+    assert load is not None
+    assert load.others_share == pytest.approx((150 - 30 - 10 - 40) / 200)
+
+
+@pytest.fixture
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> Surroundings:
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(COMPILING))
+    return Surroundings()
+
+
+def test_a_single_run_warns_before_and_marks_the_cells_that_were_disturbed(surroundings: Surroundings) -> None:
+    assert surroundings.before(cpu_environment()) == [
+        "other programs keep 1.0 processors busy: the times may be too long; end them"
+    ]
+    marked, why = surroundings.beside(cell([1.0], timed_at=(1.0, 2.0)), own_processes=1)
+    assert why == WHY
+    assert (marked.status, marked.flags, marked.host_load) == ("ok", ("disturbed",), COMPILING)
+
+
+def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(
+    surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [2]
+    monkeypatch.setattr("torch.get_num_threads", lambda: chosen[-1])
+    monkeypatch.setattr("torch.set_num_threads", chosen.append)
+    monkeypatch.setattr("benchmarker.execution.single_run.cores", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert choose_threads(surroundings) is None
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    assert choose_threads(surroundings) == "threads: 1 (1 of 2 cores are free; OMP_NUM_THREADS sets another number)"
+    assert chosen == [2, 1]
+
+
+def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet = explained_run("int8", *INT8, tpot_ms=20.0, load=INT8_LOAD)
+    disturbed = quiet.model_copy(update={"cells": (quiet.cells[0].model_copy(update={"flags": ("disturbed",)}),)})
+    for run, count in ((quiet, 0), (disturbed, 1)):
+        print_result(run, tmp_path, Terminal(), workload_of("generation"))
+        printed = capsys.readouterr().out
+        assert printed.count(DISTURBED) == count
+        assert ("is bound by" in printed) == (not count)

@@ -13,10 +13,10 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import unmarked
 from benchmarker.explain.explain import Explanation, explain
-from benchmarker.explain.values import NotExplained
+from benchmarker.explain.waterfall import NotExplained
 from benchmarker.logs.explain_log import read_log_or_trace
 from benchmarker.logs.table_report import TableReport, table_to_blocks
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 
 DATA = Path(__file__).parents[1] / "data"
 ROCM = DATA / "reference-log.md"

@@ -8,7 +8,7 @@ from typer.main import get_command
 from benchmarker.cli.app import app
 from benchmarker.core.errors import ModelError
 from benchmarker.logs.log_runs import QUANTS, find_runs
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.quantization.load import check_stored
 from benchmarker.quantization.registry import LOADERS, quant_named
 from benchmarker.workloads.generation.generation_job import resolve
@@ -73,7 +73,7 @@ def test_a_bitsandbytes_checkpoint_is_read_by_one_of_the_two_and_the_other_names
     [(quant, name, purpose) for quant, loader in LOADERS.items() for name, purpose in loader.kernels.items()],
 )
 def test_what_a_loaders_kernels_are_for_is_told_from_their_names(quant, kernel, purpose):
-    assert category(kernel) == purpose, f"{quant}: add a rule to profiling/categories.py"
+    assert category(kernel) == purpose, f"{quant}: add a rule to profiling/kernel_categories.py"
 
 
 def test_every_form_with_kernels_of_its_own_names_them():

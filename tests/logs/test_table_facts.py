@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 

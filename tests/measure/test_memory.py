@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from benchmarker.hardware.device import CpuDevice, CudaDevice, Peak
+from benchmarker.hardware.device import CpuDevice, CudaDevice, PeakMemory
 from benchmarker.hardware.gpu import DeviceMemory, find_amd_gpu, find_nvidia_gpu, recorded_gpu
 from benchmarker.measure.repeat import memory_of
 from benchmarker.schema.record import DeviceFacts, Memory
@@ -159,12 +159,12 @@ def test_what_amdsmi_cannot_say_is_none(monkeypatch):
 
 
 def test_a_cells_memory_is_the_peak_over_its_repeats():
-    peaks = [Peak(allocated_bytes=size * GIB, reserved_bytes=6 * GIB) for size in (3, 5, 4)]
+    peaks = [PeakMemory(allocated_bytes=size * GIB, reserved_bytes=6 * GIB) for size in (3, 5, 4)]
     assert memory_of(peaks) == Memory(peak_allocated_bytes=5 * GIB, peak_reserved_bytes=6 * GIB)
 
 
 def test_on_cpu_only_resident_memory_is_known():
-    peaks = [Peak(resident_bytes=GIB, growth_bytes=5), Peak(resident_bytes=GIB - 1, growth_bytes=3)]
+    peaks = [PeakMemory(resident_bytes=GIB, growth_bytes=5), PeakMemory(resident_bytes=GIB - 1, growth_bytes=3)]
     assert memory_of(peaks) == Memory(peak_resident_bytes=GIB, resident_growth_bytes=5)
 
 

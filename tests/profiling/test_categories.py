@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.profiling.categories import CATEGORIES, category, shares
+from benchmarker.profiling.kernel_categories import CATEGORIES, category, shares
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
-from benchmarker.profiling.trace import Cut, cpu_work, read_trace
+from benchmarker.profiling.chrome_trace import Cut, cpu_work, read_trace
 from benchmarker.workloads.generation.record import GenerationSample
 
 

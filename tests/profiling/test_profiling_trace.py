@@ -6,7 +6,7 @@ import json
 import pytest
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError
-from benchmarker.profiling.trace import (
+from benchmarker.profiling.chrome_trace import (
     CLOCK_MARK,
     Cut,
     alone_times,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.profiling.categories import category
+from benchmarker.profiling.kernel_categories import category
 
 NAMES = {
     "attention": (

@@ -15,7 +15,7 @@ from benchmarker.checkpoints.base import Silent, Target
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.torch_engine import load as open_form
+from benchmarker.engines.decoders.torch_engine import measure_load
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions
 from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
 from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
@@ -24,7 +24,7 @@ from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.judge import make_plan
 from benchmarker.quantization.base import FormOptions, Loaded, with_head
 from benchmarker.quantization.fp16 import FP16Options
-from benchmarker.quantization.load import load_form, load_model
+from benchmarker.quantization.load import load_model, load_quantized
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
@@ -40,7 +40,7 @@ HEAD_BYTES = EMBEDDING + 2048 * (4 + 1)
 
 def with_int8_head(model: Path, quant: str) -> Loaded:
     checkpoint = prepare(model, quant, lm_head="int8")
-    return load_form(quant, checkpoint, LOADERS[quant].options(lm_head="int8"), Target("cpu", "float16"), Silent())
+    return load_quantized(quant, checkpoint, LOADERS[quant].options(lm_head="int8"), Target("cpu", "float16"), Silent())
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def test_an_output_layer_of_its_own_leaves_less_to_store(shape_folder, tmp_path)
 def test_the_engines_load_it_and_their_step_is_that_of_its_own_forward(session_model, name):
     checkpoint = prepare(session_model, "int8", lm_head="int8", dtype="float32")
     options = LOADERS["int8"].options(lm_head="int8")
-    model, facts = open_form(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
+    model, facts = measure_load(checkpoint, Form("int8", options, "float32"), CpuDevice(), Silent())
     assert facts.lm_head_dtype == "int8"
     ids = list(range(10, 30))
     decoder = torch_engine(name).decoder(model, CpuDevice())

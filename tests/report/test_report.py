@@ -15,7 +15,7 @@ from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.core.formatting import GIB
 from benchmarker.explain.explain import Explanation
 from benchmarker.explain.waterfall import GAPS, PARTS
-from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
+from benchmarker.profiling.kernel_categories import CATEGORIES, seconds_by_category
 from benchmarker.report.answer import answer
 from benchmarker.report.charts.curves import crossings, with_room
 from benchmarker.report.charts.stacked import LOOKS, looks_of, waterfall_chart

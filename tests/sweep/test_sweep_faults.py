@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarker.core.console import one_line_errors
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.sweep import child
 from benchmarker.sweep.folder import LOCK
@@ -195,6 +196,19 @@ def test_ctrl_c_reaches_the_child_and_the_finished_cells_are_compared(tmp_path: 
     assert "variant" in stage.printed
     assert "decode tok/s" in stage.printed
     assert "resume with: benchmarker sweep" in stage.printed
+
+
+def test_sigterm_ends_a_sweep_like_ctrl_c(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, faults=[{"variant": name, "at": "cell 1", "do": "terminate"} for name in "ab"])
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        stage.sweep()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert psutil.Process().children() == []
+    assert [cell[2:] for cell in stage.cells()] == [(50, "ok")]
+    assert stage.records()[0].status == "interrupted"
+    assert "decode tok/s" in stage.printed
+    assert "resume with: benchmarker sweep" in stage.printed
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_ctrl_c_just_after_the_start_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

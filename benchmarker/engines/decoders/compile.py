@@ -31,8 +31,8 @@ from transformers import PreTrainedModel
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
+from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 

@@ -22,8 +22,13 @@ from benchmarker.engines.decoders.compile import (
     prompt_layer,
 )
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, attention_backend, cache_attention
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
+from benchmarker.engines.decoders.static_kv_cache import (
+    SequenceLengths,
+    StaticKVCache,
+    attention_backend,
+    cache_attention,
+)
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.kernels import Replacement, optimize

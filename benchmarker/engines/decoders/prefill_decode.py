@@ -23,7 +23,12 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
-from benchmarker.engines.decoders.static_cache import SequenceLengths, StaticKVCache, attention_backend, cache_attention
+from benchmarker.engines.decoders.static_kv_cache import (
+    SequenceLengths,
+    StaticKVCache,
+    attention_backend,
+    cache_attention,
+)
 from benchmarker.engines.decoders.torch_engine import linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 

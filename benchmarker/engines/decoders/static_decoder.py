@@ -28,7 +28,7 @@ from benchmarker.engines.decoders.prefill_decode import (
     plain_prefill,
     prefill,
 )
-from benchmarker.engines.decoders.static_cache import StaticKVCache
+from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps

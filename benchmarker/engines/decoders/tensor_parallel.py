@@ -87,7 +87,7 @@ def generated(
     rank's GPU; on a CPU, with the growth of its process."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
-    peak = decoder.device.peak()
+    peak = decoder.device.peak_memory()
     return generation, peak.allocated_bytes or peak.growth_bytes or 0
 
 
@@ -112,7 +112,7 @@ def open_divided(
     }
     with open_ranks(serve, arguments, devices=devices, device=device) as ranks:
         own, others = ranks.together(
-            {"do": "load"}, lambda: engine.load(checkpoint, form, device, progress), kind="load"
+            {"do": "load"}, lambda: engine.load_decoder(checkpoint, form, device, progress), kind="load"
         )
         assert own.loaded is not None
         yield DividedSource(own, ranks, _together(own.loaded, others))
@@ -190,7 +190,7 @@ def _load_part(device: Device, *, engine: str, checkpoint: dict[str, Any], form:
         "engine_options": opened_by.options.model_validate(form["engine_options"]),
     }
     checkpoint |= {"folder": Path(checkpoint["folder"])}
-    return opened_by.load(Checkpoint(**checkpoint), Form(**form), device, Silent())
+    return opened_by.load_decoder(Checkpoint(**checkpoint), Form(**form), device, Silent())
 
 
 def _uncounted(work: Callable[[], object]) -> int:

@@ -18,7 +18,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Options, has_int8_head
-from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_form
+from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
 
@@ -133,16 +133,16 @@ class TorchEngine(Engine):
             with open_divided(self, checkpoint, form, device, progress) as source:
                 yield source
         else:
-            yield self.load(checkpoint, form, device, progress)
+            yield self.load_decoder(checkpoint, form, device, progress)
 
-    def load(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
-        model, facts = load(checkpoint, form, device, progress, packages=self.packages)
+    def load_decoder(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> TorchDecoder:
+        model, facts = measure_load(checkpoint, form, device, progress, packages=self.packages)
         decoder = self.decoder(model, device, **form.engine_options.model_dump())
         decoder.loaded = facts
         return decoder
 
 
-def load(
+def measure_load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
     """Load a model and measure the cost, without imports and cached quantization. Raises BenchmarkerError."""
@@ -154,10 +154,10 @@ def load(
     device.begin_growth()
     device.reset_peak()
     started = time.perf_counter()
-    loaded = load_form(form.quant, prepared, form.options, target, progress)
+    loaded = load_quantized(form.quant, prepared, form.options, target, progress)
     device.synchronize()
     load_s = time.perf_counter() - started
-    peak = device.peak()
+    peak = device.peak_memory()
     facts = load_facts(
         loaded,
         load_s=load_s,

@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from benchmarker.comparison.rows import Results, cell_words, headline_rows
 from benchmarker.core.formatting import decimal
 from benchmarker.explain.explain import Explanation, part_names
-from benchmarker.explain.values import NotExplained
-from benchmarker.explain.waterfall import GAPS
-from benchmarker.profiling.categories import CATEGORIES, seconds_by_category
+from benchmarker.explain.waterfall import GAPS, NotExplained
+from benchmarker.profiling.kernel_categories import CATEGORIES, seconds_by_category
 from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label, name_bars, write_beside
 from benchmarker.schema.record import Profile, RunRecord
 

@@ -12,14 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import cast
 
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import Row
-from benchmarker.core.formatting import decimal, percent
+from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.explain.phases import floor_of
-from benchmarker.explain.values import NotExplained, ms
 from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import Timed
-from benchmarker.profiling.categories import CATEGORIES, Category
+from benchmarker.explain.waterfall import NotExplained, Timed
+from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal

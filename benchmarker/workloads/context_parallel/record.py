@@ -9,8 +9,8 @@ from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
 from benchmarker.schema.record import RunRecord, VariantFacts
+from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.record import AttentionChecked
-from benchmarker.workloads.attention.record import demand_of as attention_demand
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
 from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
@@ -168,8 +168,8 @@ def imbalance(cell: ContextParallelCell) -> float | None:
 def demand_of(shape: AttentionShape, ranks: int, splitting: Splitting) -> ContextParallelDemand:
     """Return the work of one call, given the shape of the full sequence: that of attention, divided by the GPUs."""
     gpus = splitting.gpus(ranks)
-    total = attention_demand(shape)
-    local = attention_demand(shape._replace(seq_len=max(1, shape.seq_len // ranks)))
+    total = attention_flops_and_bytes(shape)
+    local = attention_flops_and_bytes(shape._replace(seq_len=max(1, shape.seq_len // ranks)))
     # During one block forward a rank of a ring sends keys and values; during one backward also gradients.
     step_bytes = keys = _kv_bytes(shape, ranks)
     if shape.is_backward:

@@ -26,7 +26,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.torch_engine import load
+from benchmarker.engines.decoders.torch_engine import measure_load
 from benchmarker.hardware.device import Device
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.profile_table import profile_table
@@ -45,7 +45,7 @@ from benchmarker.workloads.finetune.trainee import (
     make_trainee,
 )
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
-from benchmarker.workloads.training.training_step import TrainingStep
+from benchmarker.workloads.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -241,7 +241,7 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     session.ready()
     form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
     packages = ["peft"] if recipe.train == "lora" else []
-    model, facts = load(checkpoint, form, device, terminal, packages=packages)
+    model, facts = measure_load(checkpoint, form, device, terminal, packages=packages)
     sha256 = shapes_sha256(config)
     fields = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
     session.keep(model=session.record.model.model_copy(update=fields), load=facts)

@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import keys_of
 from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
-from benchmarker.explain.phases import floor_of, phase_of, timed_call
-from benchmarker.explain.values import Bound, NotExplained, Phase
+from benchmarker.explain.phases import Phase, phase_of
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import PARTS, Case, Timed
-from benchmarker.profiling.categories import is_float32, shares
+from benchmarker.explain.waterfall import PARTS, Bound, NotExplained, Timed, timed_profile
+from benchmarker.profiling.kernel_categories import is_float32, shares
 from benchmarker.schema.record import Demand, Profile
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
-from benchmarker.workloads.training.training_step import RECOMPUTE
+from benchmarker.workloads.training_step import RECOMPUTE
 
 FLOAT32_PRODUCTS = "products in float32"
 FLOAT32_ATTENTION = "attention in float32"
@@ -111,7 +111,7 @@ ADVISED_SHARE = 0.05
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
     """Return the profiled step with the time of undivided steps over all processes."""
-    timed = timed_call(name, records)
+    timed = timed_profile(name, records)
     if isinstance(timed, NotExplained):
         return timed
     record = next(record for record in records if record is timed.record)
@@ -186,8 +186,8 @@ def _learned_text(learned: Learned) -> str:
     )
 
 
-def _switch_advice(case: Case) -> str | None:
-    record = cast("FinetuneRecord", case.record)
+def _switch_advice(timed: Timed) -> str | None:
+    record = cast("FinetuneRecord", timed.record)
     if record.profile and float32_share(record.profile) >= ADVISED_SHARE and record.variant.base != "plain":
         return (
             f"Keep norms and output layer in 16 bit ({code('--prepare keep')}, the recipe qlora-bf16): products and "
@@ -198,22 +198,22 @@ def _switch_advice(case: Case) -> str | None:
     return None
 
 
-def _dequantizing_advice(case: Case) -> str:
+def _dequantizing_advice(timed: Timed) -> str:
     advice = "Dequantizing costs the same for any number of tokens: a larger batch amortizes it."
-    if cast("FinetuneRecord", case.record).variant.checkpointing != "all":
+    if cast("FinetuneRecord", timed.record).variant.checkpointing != "all":
         return advice
     return f"{advice} {code('--checkpointing none')} dequantizes each weight twice a step instead of three times."
 
 
-def _between_advice(case: Case) -> str:
-    return _switch_advice(case) or DEFAULT_ADVICE["small kernels"](case)
+def _between_advice(timed: Timed) -> str:
+    return _switch_advice(timed) or DEFAULT_ADVICE["small kernels"](timed)
 
 
 LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
-ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
     "host": always("Fewer launches help: a larger batch or longer sequences do more work per launch."),
     "compute": always("It is near the limit of the arithmetic units: only fewer tokens or weights make it faster."),
-    "slow products": lambda case: _switch_advice(case) or LARGER,
+    "slow products": lambda timed: _switch_advice(timed) or LARGER,
     "dequantizing": _dequantizing_advice,
     "small kernels": _between_advice,
     "copies": _between_advice,

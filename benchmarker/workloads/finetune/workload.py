@@ -19,12 +19,11 @@ from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
-from benchmarker.workloads.training.training_step import StepPart, TrainingSample
+from benchmarker.workloads.training_step import StepPart, TrainingSample
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")

@@ -20,14 +20,15 @@ from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
 from benchmarker.measure.profile_repeat import count_kernels, profile_step
+from benchmarker.profiling.chrome_trace import Cut
 from benchmarker.profiling.profile_table import profile_table
-from benchmarker.profiling.trace import Cut
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
+from benchmarker.workloads.generation.demand import refuse_too_large
 from benchmarker.workloads.generation.generation_job import form_of
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
@@ -54,7 +55,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         job.variant,
         progress=session.terminal,
         device=device.torch_name,
-        check_config=partial(_check_lengths, job),
+        check_config=partial(check_config, job, device),
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
@@ -67,7 +68,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
     if job.variant.gpus > 1 and job.variant.split == "layers":
         device = one_of_several(device, job.variant.gpus)
     with ExitStack() as stack:
-        source = _open_source(job, device, session, checkpoint, stack)
+        source = open_engine(job, device, session, checkpoint, stack)
         yield GenerationBench(job, source, checkpoint, device, session, tokenizer=tokenizer, plan=plan, stack=stack)
 
 
@@ -112,11 +113,12 @@ class GenerationBench(SourceBenchmarker):
         return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
 
 
-def _check_lengths(job: GenerationJob, config: dict[str, Any]) -> None:
-    """Check prompts of a length before any weight is downloaded or made."""
+def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
+    """Check lengths of prompts and the memory before any weight is downloaded or made."""
     for point in job.grid.points():
         if point.prompt_tokens is not None:
             _check(job, point, point.prompt_tokens, config)
+    refuse_too_large(job, device, config)
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:
@@ -136,7 +138,7 @@ def _check(job: GenerationJob, point: Point, prompt_tokens: int, config: dict[st
     check_fits(point, prompt_tokens, positions=config.get("max_position_embeddings"), model=job.model.id)
 
 
-def _open_source(
+def open_engine(
     job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
 ) -> TokenSource:
     engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import CellKey, Circumstance, Limitable
     from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column, Sheet
-    from benchmarker.explain.values import NotExplained
-    from benchmarker.explain.waterfall import Timed
+    from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
@@ -220,9 +219,12 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         return look_for(job.model)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import prepare_checkpoint
+        from functools import partial
 
-        prepare_checkpoint(job.model, job.variant, device, progress)
+        from benchmarker.quantization.load import prepare_checkpoint
+        from benchmarker.workloads.generation.generation_bench import check_config
+
+        prepare_checkpoint(job.model, job.variant, device, progress, check_config=partial(check_config, job, device))
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging

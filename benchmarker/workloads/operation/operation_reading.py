@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarker.comparison.results import make_row
+from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
-from benchmarker.core.formatting import abridged
-from benchmarker.explain.values import Bound, Floor, Phase, code, ms
+from benchmarker.core.formatting import abridged, ms
+from benchmarker.explain.phases import Phase
 from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import Case, Timed
-from benchmarker.profiling.categories import CATEGORIES, Category
+from benchmarker.explain.waterfall import Bound, Timed
+from benchmarker.profiling.kernel_categories import CATEGORIES, Category
+from benchmarker.profiling.profile_table import kernel_code
 from benchmarker.schema.record import Kernel, RunRecord
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.operation.spec import mode_text
 
 SHOWN_KERNELS = 3
 FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
-CALL_ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+CALL_ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
     "host": always("Larger batches or longer sequences fill the device; a captured graph saves the launches."),
     "slow products": always("Another kernel for the same work helps, if a row here is faster."),
 }
@@ -64,11 +66,11 @@ def timed_call(
     busy_s: float | None = None,
     notes: Iterable[str] = (),
     products: tuple[Category, ...] = CATEGORIES,
-    advice: Mapping[Bound, Callable[[Case], str]] = CALL_ADVICE,
+    advice: Mapping[Bound, Callable[[Timed], str]] = CALL_ADVICE,
 ) -> Timed:
     """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
     which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
-    kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
+    kernels = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",
         is_decode=False,
@@ -94,7 +96,7 @@ def timed_call(
 
 def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
     """Return a sentence on the longest kernels of the profiled call; empty without kernels."""
-    names = [f"{code(kernel.name)} {ms(kernel.total_s)}" for kernel in kernels]
+    names = [f"{kernel_code(kernel.name)} {ms(kernel.total_s)}" for kernel in kernels]
     return [f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"] if kernels else []
 
 

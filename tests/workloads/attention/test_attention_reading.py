@@ -10,7 +10,7 @@ from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import Run
 from benchmarker.explain.explain import Explanation, explain
-from benchmarker.explain.values import NotExplained
+from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.explanations import explained_blocks
 from benchmarker.schema.record import Limits

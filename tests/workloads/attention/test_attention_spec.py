@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.schema.base import first_problem
+from benchmarker.workloads.attention.attention_flops import allowed_pairs, attention_flops_and_bytes, scores_passes
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of
-from benchmarker.workloads.attention.record import allowed_pairs, demand_of, scores_passes
 from benchmarker.workloads.attention.spec import (
     AttentionGrid,
     AttentionSubject,
@@ -105,18 +105,23 @@ def test_pairs_are_those_of_the_mask_counted_one_by_one(seq_len, causal, window,
 
 
 def test_flops_of_the_shape_in_the_flash_attention_papers():
-    whole = demand_of(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False))
+    whole = attention_flops_and_bytes(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False))
     assert whole.flops == 34_359_738_368
-    both = demand_of(shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False, mode="forward_backward"))
+    both = attention_flops_and_bytes(
+        shape(seq_len=1024, batch_size=16, heads=32, head_dim=16, causal=False, mode="forward_backward")
+    )
     assert both.flops == 3.5 * whole.flops
     assert both.forward_flops == whole.flops
 
 
 def test_bytes_count_shared_heads_once():
     # q and o of 2 heads, k and v of 1, 8 positions of 4 numbers of 2 bytes.
-    assert demand_of(shape(kv_heads=1)).bytes == (2 * 2 + 2 * 1) * 8 * 4 * 2
+    assert attention_flops_and_bytes(shape(kv_heads=1)).bytes == (2 * 2 + 2 * 1) * 8 * 4 * 2
     # Backward: q, o, do, dq of 2 heads and k, v, dk, dv of 1 more; a float32 a row, written and read.
-    assert demand_of(shape(kv_heads=1, mode="forward_backward")).bytes == (6 * 2 + 6 * 1) * 8 * 4 * 2 + 2 * 2 * 8 * 4
+    assert (
+        attention_flops_and_bytes(shape(kv_heads=1, mode="forward_backward")).bytes
+        == (6 * 2 + 6 * 1) * 8 * 4 * 2 + 2 * 2 * 8 * 4
+    )
 
 
 def test_scores_move_six_times_without_a_mask_and_eight_with_it_and_more_with_the_gradients():

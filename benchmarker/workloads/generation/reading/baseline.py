@@ -62,9 +62,11 @@ def _beside(
     eager = _row_of(rows, row.cell, weights=row.weights, engine="eager")
     texts = replace(
         row,
-        tokens_in_common=tokens_in_common(row.first_tokens, base.first_tokens),
+        tokens_in_common=greedy_tokens_in_common(row.first_tokens, base.first_tokens),
         first_difference=None if row is base else first_difference(row.quality, base_quality),
-        same_tokens=None if eager is None or eager is row else tokens_in_common(row.first_tokens, eager.first_tokens),
+        same_tokens=None
+        if eager is None or eager is row
+        else greedy_tokens_in_common(row.first_tokens, eager.first_tokens),
     )
     if row.step_demand is None or base.step_demand is None or base.limits is None or row is base:
         return texts
@@ -143,7 +145,7 @@ def _row_of(rows: Sequence[GenerationRow], cell: CellKey | None, *, weights: str
     return next((row for row in rows if (row.cell, row.weights, row.engine) == (cell, weights, engine)), None)
 
 
-def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
+def greedy_tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int | None:
     """Return the number of equal leading tokens of two texts; None if one is empty."""
     if not first or not second:
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from benchmarker.core.formatting import percent
+from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
-from benchmarker.explain.values import Bound, Phase, ms
+from benchmarker.explain.phases import Phase
 from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import Case
-from benchmarker.profiling.categories import category
+from benchmarker.explain.waterfall import Bound, Timed
+from benchmarker.profiling.kernel_categories import category
 from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
 
@@ -26,72 +26,72 @@ def can_be_captured(record: GenerationRecord) -> bool:
     return record.load is None or not UNCAPTURED & set(record.load.linear_classes)
 
 
-def _record(case: Case) -> GenerationRecord:
-    return cast("GenerationRecord", case.record)
+def _record(timed: Timed) -> GenerationRecord:
+    return cast("GenerationRecord", timed.record)
 
 
-def _engine(case: Case) -> str:
-    return _record(case).variant.engine
+def _engine(timed: Timed) -> str:
+    return _record(timed).variant.engine
 
 
-def _is_fused(case: Case) -> bool:
-    return _engine(case) not in ("eager", "cuda_graph")
+def _is_fused(timed: Timed) -> bool:
+    return _engine(timed) not in ("eager", "cuda_graph")
 
 
-def _host(case: Case) -> str:
-    touched = case.part("floor", "excess", "products", "unpacking")
+def _host(timed: Timed) -> str:
+    touched = timed.part("floor", "excess", "products", "unpacking")
     first = "Quantization cannot help here. " if touched < TOUCHED_BELOW else ""
-    return first + _without_the_host(case)
+    return first + _without_the_host(timed)
 
 
-def _without_the_host(case: Case) -> str:
-    if case.phase.by == "cpu":
-        if not _is_fused(case):
+def _without_the_host(timed: Timed) -> str:
+    if timed.phase.by == "cpu":
+        if not _is_fused(timed):
             return f"{code('--engine compile')} takes Python and dispatch out of each token."
         return f"A larger model or {code('--batch-size')} gives the processor more to do at once."
-    if _record(case).variant.gpus > 1:
+    if _record(timed).variant.gpus > 1:
         return (
             "More GPUs share what a token reads, and not what the host does for it. A model that fits one GPU is "
             f"faster there with {code('--engine compile')} or {code('native')}, which do not split a model."
         )
-    if _engine(case) != "eager":
+    if _engine(timed) != "eager":
         return f"What the host still does between tokens is in the way; a larger {code('--batch-size')} fills the gaps."
-    if not can_be_captured(_record(case)):
+    if not can_be_captured(_record(timed)):
         return (
             f"No graph can hold this kernel; {code('--option kernel=torch --engine compile')} is GPTQ without the host."
         )
     return f"{code('--engine compile')} takes the host out of each token."
 
 
-def _fewer_bytes(case: Case) -> str:
-    if case.floor is not None and case.floor.fewer > 0:
+def _fewer_bytes(timed: Timed) -> str:
+    if timed.floor is not None and timed.floor.fewer > 0:
         return f"Fewer bytes a token make it faster: {code('--quant gptq')} and {code('--quant bnb4')} read 4 bits."
     return "It reads few bits a weight already, about as fast as the memory allows: only a smaller model is faster."
 
 
-def _better_products(case: Case) -> str:
-    if not _is_fused(case):
+def _better_products(timed: Timed) -> str:
+    if not _is_fused(timed):
         return (
             f"{code('--engine compile')} has other kernels for the products; fewer bits help less than their size says."
         )
-    if _engine(case) == "compile" and case.device == "cuda":
+    if _engine(timed) == "compile" and timed.device == "cuda":
         return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
     return (
         "No option makes these kernels faster; fewer bits help less than their size says, a larger batch costs little."
     )
 
 
-def _dequantize(case: Case) -> str:
+def _dequantize(timed: Timed) -> str:
     """Return the advice by quantization and device."""
     wanted = "A kernel that multiplies the packed weights saves it"
-    quant, engine = _record(case).variant.quant, _engine(case)
-    if quant == "int8" and not _is_fused(case):
+    quant, engine = _record(timed).variant.quant, _engine(timed)
+    if quant == "int8" and not _is_fused(timed):
         return f"{wanted}: {code('--engine compile')} fuses the conversion into the product."
     if quant == "gptq":
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
         # ExLlamaV2's cannot be captured.
         on_cuda = "exllama_v2" if engine == "eager" else "marlin"
-        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(case.device or "")
+        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(timed.device or "")
         if kernel is None:
             return (
                 f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes "
@@ -103,15 +103,15 @@ def _dequantize(case: Case) -> str:
     return f"{wanted}."
 
 
-def _fuse(case: Case) -> str:
-    if _engine(case) == "eager":
+def _fuse(timed: Timed) -> str:
+    if _engine(timed) == "eager":
         return f"{FUSES}, and its KV cache is written in place."
     return (
-        f"{FUSES}." if not _is_fused(case) else f"They are fused already: a larger {code('--batch-size')} shares them."
+        f"{FUSES}." if not _is_fused(timed) else f"They are fused already: a larger {code('--batch-size')} shares them."
     )
 
 
-ADVICE: Mapping[Bound, Callable[[Case], str]] = {
+ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
     "host": _host,
     "bandwidth": _fewer_bytes,
     "compute": always(

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from benchmarker.comparison.rows import cell_words
-from benchmarker.core.formatting import MISSING, decimal, percent, seconds
+from benchmarker.core.formatting import MISSING, decimal, percent, rate, seconds
 from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
-from benchmarker.explain.values import rate
 from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.demand import MBU_LIMIT

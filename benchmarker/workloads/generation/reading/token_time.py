@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
-from benchmarker.core.formatting import percent, seconds
+from benchmarker.core.formatting import ms, percent, seconds
 from benchmarker.explain.explain import loaded_proof
 from benchmarker.explain.phases import (
+    Phase,
     conversion_of,
     phase_of,
     section_phase,
     table_conversion,
     table_phase,
     unpacking,
-    why_no_profile,
 )
-from benchmarker.explain.values import Floor, NotExplained, Phase, ms
 from benchmarker.explain.verdict import bounds_of_shares, share_words
-from benchmarker.explain.waterfall import Timed, shares_of, waterfall
+from benchmarker.explain.waterfall import NotExplained, Timed, why_no_profile
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
-from benchmarker.schema.record import Limits
+from benchmarker.schema.record import Demand, Limits
 from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
 from benchmarker.workloads.generation.reading.generation_rows import generation_cell as cell_of
@@ -167,17 +167,13 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     # The sections' union of intervals, and no time with the profiler on: that of the first token is not kept.
     phase = replace(unpacking(phase, conversion_of(phase)), profiled_s=None)
     cell = cell_of(record, row.cell)
-    demand, limits = cell.demand if cell else None, record.limits
-    floor = None
-    if demand and limits:
-        computing_s = demand.prefill_flops / limits.matmul_flops_per_s
-        reading_s = demand.weight_bytes / limits.bytes_per_s
-        floor = Floor(max(computing_s, reading_s), "flops" if computing_s > reading_s else "bytes")
-    fall = waterfall(Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS))
-    shares = shares_of(fall, floor)
-    slowed = "; the profiled one took longer than that in its kernels alone" if fall.busy_share > SLOWED_FROM else ""
-    by_size = sorted(shares, key=lambda share: -share.seconds)
-    bounds = " and ".join(bounds_of_shares(shares, phase, floor))
+    demand = cell.demand if cell else None
+    floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.prefill_flops), record.limits) if demand else None
+    timed = Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
+    is_slowed = timed.waterfall.busy_share > SLOWED_FROM
+    slowed = "; the profiled one took longer than that in its kernels alone" if is_slowed else ""
+    by_size = sorted(timed.shares, key=lambda share: -share.seconds)
+    bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
     return (
         f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
         f"{', '.join(share_words(share) for share in by_size if share.of_total >= 0.005)}{slowed}"

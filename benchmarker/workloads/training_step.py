@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from pydantic import Field
 
 from benchmarker.hardware.device import Device
-from benchmarker.profiling.trace import section_mark
+from benchmarker.profiling.chrome_trace import section_mark
 from benchmarker.schema.base import Plain, Seconds, Whole
 from benchmarker.schema.record import SampleBase
 
@@ -125,7 +125,7 @@ class TrainingStep:
             device.reset_peak()
             yield
             device.synchronize()
-            peaks[part] = max(peaks.get(part, 0), device.peak().allocated_bytes or 0)
+            peaks[part] = max(peaks.get(part, 0), device.peak_memory().allocated_bytes or 0)
             if part != "forward" or part not in after:
                 after[part] = torch.cuda.memory_allocated(device.torch_name)
 

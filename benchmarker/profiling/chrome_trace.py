@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarker.core.errors import BenchmarkerError, ResultsError, read_problem
-from benchmarker.profiling.categories import Category, category
+from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
