@@ -155,10 +155,11 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
     references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
     if not references:
         return []
+    within = " of the same sweep" if any(row.sweep for row in rows) else ""
     if len(references) == 1:
-        return [f"Speed-up is relative to {plain_line(*references)}."]
+        return [f"Speed-up is relative to {plain_line(*references)}{within}."]
     workload = workload_of(rows[0].workload)
-    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
+    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}{within}."]
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
