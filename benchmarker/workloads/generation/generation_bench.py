@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
@@ -24,7 +24,9 @@ from benchmarker.profiling.chrome_trace import Cut
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
+from benchmarker.quantization.coverage import refusal
 from benchmarker.quantization.load import find_checkpoint
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
@@ -96,6 +98,13 @@ class GenerationBench(SourceBenchmarker):
 
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
+
+    def correct(self, point: Point) -> dict[str, Any]:  # noqa: ARG002
+        """Raise WrongResultError if most of the model is not in the variant's quantization."""
+        loaded = self.source.loaded
+        if reason := refusal(LOADERS[self._job.variant.quant], loaded.coverage if loaded else None):
+            raise WrongResultError(reason)
+        return {}
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
         """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""
