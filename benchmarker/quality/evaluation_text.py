@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarker.checkpoints.files import shipped_text
-from benchmarker.core.errors import (
-    MissingLibraryError,
-    ModelError,
-    SpecError,
-    did_you_mean,
-    install_hint,
-    read_problem,
-)
+from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, install_hint, read_problem
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySize
 
 SHIPPED = "evaluation.txt"
@@ -181,21 +174,3 @@ def cut(text: Text, tokenizer: Any, *, size: QualitySize) -> Windows:
     if first is not None:
         ids[:, 0] = first
     return Windows(ids, len(tokens), first)
-
-
-def check_positions(config: dict[str, Any], model_id: str, *, size: QualitySize) -> None:
-    positions = config.get("max_position_embeddings")
-    if positions is not None and positions < WINDOW_TOKENS[size]:
-        raise ModelError(
-            f"{model_id}: has {positions} positions, and quality is measured in windows of {WINDOW_TOKENS[size]}; "
-            "leave --quality out"
-        )
-
-
-def check_tokens(windows: Windows, config: dict[str, Any], model_id: str) -> None:
-    largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
-    if largest >= vocabulary:
-        raise ModelError(
-            f"{model_id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
-            "that the model has no such token; put the tokenizer of this model into its folder"
-        )
