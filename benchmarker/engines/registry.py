@@ -71,8 +71,7 @@ ENGINES: dict[str, Engine] = {
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
 """Engines that run a transformers model in this process, in every quantization."""
-HOST_BOUND_ENGINES = frozenset({"eager"})
-"""Engines whose decode steps wait for Python on a GPU."""
+HOST_BOUND_ENGINES = frozenset({"eager"})  # Engines whose decode steps wait for Python on a GPU.
 
 
 def torch_engine(name: str) -> TorchEngine:

@@ -24,13 +24,10 @@ from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import kernel_code
 
 AS_LARGE = 0.90
-FEW_LAUNCHES = 0.1
-"""Launches per kernel below which the kernels are replayed as a graph."""
+FEW_LAUNCHES = 0.1  # Launches per kernel below which the kernels are replayed as a graph.
 NO_GAIN = 1.02
-ENDLESS = 100.0
-"""Gain from which the share is all of the unit's time; no number is printed."""
-AT_FLOOR = 0.80
-"""Part of the time at the floor from which everything else gains less than 1.25x."""
+ENDLESS = 100.0  # Gain from which the share is all of the unit's time; no number is printed.
+AT_FLOOR = 0.80  # Part of the time at the floor from which everything else gains less than 1.25x.
 UNSURE_FROM = 1.05
 
 _BETWEEN: dict[Bound, tuple[Category, ...]] = {
@@ -53,10 +50,8 @@ _FIXED: Mapping[ShareName, Bound] = {
 class Verdict:
     bounds: tuple[Bound, ...]
     reason: str
-    advice: str
-    """Advice without numbers, so that variants with one cause share it."""
-    is_unsure: bool = False
-    """True if the bounds are alternatives, because the profiler may have slowed the kernels."""
+    advice: str  # Advice without numbers, so that variants with one cause share it.
+    is_unsure: bool = False  # True if the bounds are alternatives, because the profiler may have slowed the kernels.
 
     @property
     def bound(self) -> str:

@@ -109,8 +109,7 @@ class Waterfall:
 @dataclass(frozen=True)
 class Proof:
     lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    """Contradictions to the variant's name."""
+    warnings: tuple[str, ...] = ()  # Contradictions to the variant's name.
 
 
 @dataclass(frozen=True)
@@ -130,29 +129,23 @@ class Timed:
 
     record: RunRecord
     phase: Phase
-    total_s: float
-    """Seconds per unit without the profiler, over all processes."""
+    total_s: float  # Seconds per unit without the profiler, over all processes.
     cell: CellKey | None = None
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
-    units: int = 1
-    """Units per step: the tokens of a batch."""
+    units: int = 1  # Units per step: the tokens of a batch.
     notes: tuple[str, ...] = ()
-    prefill: str | None = None
-    """A sentence on the bottleneck of the work before the units."""
+    prefill: str | None = None  # A sentence on the bottleneck of the work before the units.
     form: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
     """Name of the floor by its kind: `bytes` or `flops`."""
-    products: tuple[str, ...] = PRODUCTS
-    """Categories of kernels to which the floor applies."""
+    products: tuple[str, ...] = PRODUCTS  # Categories of kernels to which the floor applies.
     advice: Mapping[Bound, Callable[[Timed], str]] = field(default_factory=dict)
     loaded: LoadFacts | None = None
-    replaces_linears: bool = False
-    """True if the engine multiplies with other kernels than those of the loaded layers."""
-    can_replay: bool = False
-    """True if a CUDA graph would remove the launches."""
+    replaces_linears: bool = False  # True if the engine multiplies with other kernels than those of the loaded layers.
+    can_replay: bool = False  # True if a CUDA graph would remove the launches.
 
     @property
     def device(self) -> str | None:

@@ -26,17 +26,14 @@ LEAST_BYTES = 289
 SCORED_FROM = 256
 QUICK_WINDOWS = 64
 """Number of windows of `quick`: 2,048 scored tokens. On the small model this gives bnb4's divergence to 3.5 %, against
-3.2 % from 32 windows of 255 tokens; its perplexity to 11 % in both cases, and the ratio to the baseline's to 0.5 %
-instead of 0.3 %.
-"""
+3.2 % from 32 windows of 255 tokens; the ratio of its perplexity to the baseline's to 0.5 % instead of 0.3 %."""
 
 
 @dataclass(frozen=True)
 class Text:
     name: str
     content: str
-    source: str | None = None
-    """Value of `--eval-text`; None for the shipped text."""
+    source: str | None = None  # Value of `--eval-text`; None for the shipped text.
 
     @property
     def sha256(self) -> str:
@@ -45,11 +42,7 @@ class Text:
 
 def read_text(source: str | None) -> Text:
     """Return the text that `--eval-text` names: a file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
-
-    Raises:
-        SpecError: No such file or data set, or no text in it.
-        MissingLibraryError: The library for data sets is not installed.
-    """
+    Raises SpecError or MissingLibraryError."""
     if source is None:
         return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
     path = Path(source).expanduser()
@@ -85,10 +78,7 @@ def check_text(source: str | None) -> None:
 
 
 def is_text(source: str | None, quality: Quality) -> bool:
-    """Return whether a quality was measured on the text that `--eval-text` names.
-
-    Files are compared by content, data sets by name, because reading those requires the hub.
-    """
+    """Return whether a quality was measured on this text: the same content of a file, or name of a data set."""
     if source is None or Path(source).expanduser().is_file():
         return read_text(source).sha256 == quality.text_sha256
     return source == quality.text_asked
@@ -133,11 +123,9 @@ def _read_dataset(source: str) -> Text:
 
 @dataclass(frozen=True)
 class Windows:
-    ids: NDArray[np.int64]
-    """[windows, tokens]"""
+    ids: NDArray[np.int64]  # [windows, tokens]
     text_tokens: int
-    begins_with: int | None
-    """Token that replaces the text's own at the beginning of each window."""
+    begins_with: int | None  # Token that replaces the text's own at the beginning of each window.
 
     @property
     def targets(self) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 The variant runs first because it is loaded already. Its timed decode step predicts the text token by token; the
 baseline uses its own forward. The two models never share the device. A second run of the baseline over a part of the
-text gives the noise floor of the divergence. A plan checks as much as possible before a model is loaded.
+text gives the noise floor of the divergence.
 """
 
 from __future__ import annotations
@@ -80,14 +80,11 @@ def make_plan(
     progress: Progress,
     is_plain: bool = True,
 ) -> Plan:
-    """Read the text, cut it into windows and find the baseline.
+    """Read the text, cut it into windows and find the baseline. Raises BenchmarkerError.
 
     Args:
         tokenizer: Tokenizer of the variant; None if its folder has none.
         is_plain: True if the engine uses the quantization as it is, without one of its own.
-
-    Raises:
-        BenchmarkerError: The text, the tokenizer, the baseline or the free disk space does not suffice.
     """
     assert spec.size != "off"
     if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
@@ -270,7 +267,7 @@ def _save(
 
 
 def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
-    """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
+    """Return the greedy continuations of eight prompts, by which two engines are compared token by token.
 
     Two engines diverge when rounding decides between two tokens of nearly equal probability; so each token has the gap
     between the two most likely ones. Empty if the engine does not support this.

@@ -40,16 +40,12 @@ from benchmarker.schema.quality import Divergence, WindowMeans
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PATIENCE_S = 30.0
-"""Seconds before progress is printed."""
-LEAST_BEYOND = 5
-"""Minimum number of tokens beyond a reported percentile: fewer would describe single tokens."""
+PATIENCE_S = 30.0  # Seconds before progress is printed.
+LEAST_BEYOND = 5  # Minimum number of tokens beyond a reported percentile: fewer would describe single tokens.
 Floats = NDArray[np.float64]
-File = NDArray[np.float32]
-"""Memory-mapped file, [windows, values]."""
+File = NDArray[np.float32]  # Memory-mapped file, [windows, values].
 VALUE_BYTES = 4
-CHUNK = 64
-"""Positions that are compared at once."""
+CHUNK = 64  # Positions that are compared at once.
 
 
 class PositionScores(NamedTuple):

@@ -1,13 +1,11 @@
 """Generation as two plain functions over a fixed KV cache: prefill once, then the same decode step again and again.
 
 Every decode step has the same shapes and addresses, as compilers and graph captures require. `LibraryStep` runs the
-functions as they are, which the engine cuda_graph captures. It is also the specification of the faster steps of the
-engines compile (compile.py) and native (native.py).
+functions as they are; it is the specification of the faster steps of the engines compile and native.
 
 A prompt of 26 tokens is a thousand launches from Python, which take several times as long as the work on the device.
-`CapturedPrefill` records the whole prefill as a graph for each length; `plain_prefill` is its specification and its
-fallback. A shorter prompt is padded on the right: attention is causal, so that no real token sees padding. Padding
-leaves keys and values at positions to which each decode step writes before it reads.
+`CapturedPrefill` records the whole prefill as a graph for each length. A shorter prompt is padded on the right: no real
+token sees padding, because attention is causal, and each decode step writes to its positions before it reads.
 """
 
 from __future__ import annotations
@@ -35,14 +33,10 @@ from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 if TYPE_CHECKING:
     from benchmarker.engines.decoders.static_decoder import Shape
 
-PART = 128
-"""Vocabulary entries in one part of the two-step argmax."""
-STEP = 32
-"""Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights."""
-LONGEST_CHUNK = 4096
-"""Tokens of a sequence in one graph."""
-MOST_ROWS = 16_384
-"""Tokens of all sequences in one graph: activations of more would take gigabytes and save no time."""
+PART = 128  # Vocabulary entries in one part of the two-step argmax.
+STEP = 32  # Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights.
+LONGEST_CHUNK = 4096  # Tokens of a sequence in one graph.
+MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more would take gigabytes and save no time.
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
@@ -67,10 +61,10 @@ def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) 
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
     cache.advance()
-    return greedy(logits), logits
+    return likeliest_token(logits), logits
 
 
-def greedy(logits: Tensor) -> Tensor:
+def likeliest_token(logits: Tensor) -> Tensor:
     """Return the likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1].
 
     The argmax is taken over parts and then among them, which keeps a whole GPU busy.
@@ -109,12 +103,8 @@ class LibraryStep:
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`.
-
-        Args:
-            visible: Filled part of the cache, the padded prompt included.
-            last: [1]: index of the last real token.
-        """
+        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`. `visible` includes
+        the padded prompt; `last`, [1], is the index of the last real token."""
         with cache_attention(self.model):
             logits: Tensor = self.model(
                 input_ids=ids,
@@ -123,13 +113,13 @@ class LibraryStep:
                 sequence_lengths=visible,
                 logits_to_keep=last,
             ).logits
-        return greedy(logits), logits
+        return likeliest_token(logits), logits
 
     def prepare(self, batch: int, length: int) -> None:
         """Prepare for a new shape, before its cache is allocated."""
 
     def forget(self) -> None:
-        """Drop everything that belongs to the previous shape."""
+        """Drop everything of the previous shape."""
 
     def tuning(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -163,7 +153,7 @@ class LibraryStep:
 def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tensor:
     """Put the prompt into the cache and the first new token into `shape.token`, and return the prompt's logits."""
     logits = prefill(model, prompt, shape.cache)
-    shape.token.copy_(greedy(logits))
+    shape.token.copy_(likeliest_token(logits))
     shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
     return logits
 
@@ -173,10 +163,8 @@ class RecordedPrefill:
     """Graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
-    start: Tensor
-    """Position of the first token in the cache."""
-    count: Tensor
-    """Number of real tokens."""
+    start: Tensor  # Position of the first token in the cache.
+    count: Tensor  # Number of real tokens.
     logits: list[Tensor]
     """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured

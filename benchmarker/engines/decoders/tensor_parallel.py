@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,12 @@ class DividedSource(TokenSource):
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
-        work = lambda: self._own.step_scores(ids, prompt_tokens=prompt_tokens)  # noqa: E731
+        work = partial(self._own.step_scores, ids, prompt_tokens=prompt_tokens)
         return self._ranks.together(message, work, kind=f"score {len(ids)}")[0]
 
     def forward_scores(self, ids: TokenIds) -> Scores | None:
-        message = {"do": "forward", "ids": ids}
-        return self._ranks.together(message, lambda: self._own.forward_scores(ids), kind=f"forward {len(ids)}")[0]
+        work = partial(self._own.forward_scores, ids)
+        return self._ranks.together({"do": "forward", "ids": ids}, work, kind=f"forward {len(ids)}")[0]
 
 
 def generated(

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-Batch: TypeAlias = "Sequence[TokenIds] | Tensor"
-"""Token ids, [batch][tokens]."""
-CHUNK = 4096
-"""Tokens that are put into the cache at once: activations of more would be larger than the cache itself."""
+Batch: TypeAlias = "Sequence[TokenIds] | Tensor"  # Token ids, [batch][tokens].
+CHUNK = 4096  # Tokens that are put into the cache at once: activations of more would be larger than the cache itself.
 
 
 class TorchDecoder(TokenSource):
@@ -58,10 +56,7 @@ class TorchDecoder(TokenSource):
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
     def context_tensor(self, context: Batch | None) -> Tensor | None:
-        """Return the context on the model's device.
-
-        The same object gives the same tensor, by which a decoder recognizes that its KV cache holds the context.
-        """
+        """Return the same tensor for the same object: a decoder compares it with the context in its KV cache."""
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:

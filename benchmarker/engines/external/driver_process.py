@@ -31,8 +31,7 @@ from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedErro
 
 CLOSE_S = 5.0
 READ_BYTES = 1 << 16
-OUT_OF_MEMORY = "out of memory"
-"""First words of a driver's error if memory ran out."""
+OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran out.
 
 
 class DriverError(BenchmarkerError):

@@ -19,8 +19,7 @@ from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""
-UNQUANTIZED = "Unquantized"
-"""Prefix of vLLM's class names for layers of 16 bit."""
+UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for layers of 16 bit.
 ONE_BYTE = re.compile(r"int8|float8")
 
 
