@@ -73,7 +73,7 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
         device.synchronize()
         if clock_mhz is None:
             return reading(None, None, remark="the driver does not report the clock")
-        # Timed like every repeat: by the host, with the device synchronized before and after.
+        # The host times it like every repeat, with the device synchronized before and after.
         started_ns = time.perf_counter_ns()
         torch.cuda._sleep(int(SPIN_S * 1e6 * clock_mhz))
         device.synchronize()
@@ -94,7 +94,7 @@ def _host_clock() -> Reading:
 def _both_clocks_ns() -> tuple[int, int]:
     raw_ns = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC_RAW)
     tries = [(raw_ns(), time.perf_counter_ns(), raw_ns()) for _ in range(CLOCK_TRIES)]
-    # Only the shortest of several tries reads both clocks at the same moment.
+    # The shortest of several tries reads both clocks nearly at the same moment.
     before, clock_ns, after = min(tries, key=lambda three: three[2] - three[0])
     return clock_ns, (before + after) // 2
 

@@ -80,7 +80,7 @@ class TokenSource:
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
-        raise NotImplementedError
+        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
         """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then a decode step for each other."""

@@ -27,8 +27,6 @@ SLOWER_PROFILED = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Timed):
-    """Reason for the speed of one variant in one cell."""
-
     variant: str
     unit: str
 
@@ -236,8 +234,6 @@ UNSURE = ("same", "inconclusive", "not tested")
 
 @dataclass(frozen=True)
 class Contrast:
-    """A variant compared with another, in seconds per unit."""
-
     baseline: Explanation
     variant: Explanation
     verdict: str | None
@@ -282,7 +278,6 @@ def contrasts_of(
     baseline: str,
     verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
-    """Return the contrast of every explained variant with the baseline in the same cell and with the same phases."""
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
     return tuple(

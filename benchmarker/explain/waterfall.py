@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey
@@ -29,20 +29,13 @@ ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not 
 floor. `products`: both, if the floor is unknown. `unpacking`: dequantization. `between`: all other kernels while they
 run alone. `not listed`: rows that a printed table leaves out. `gaps`: the device waits."""
 
-Bound = Literal[
-    "host",
-    "bandwidth",
-    "compute",
-    "slow products",
-    "matrix products",
-    "dequantizing",
-    "attention/KV",
-    "linear attention",
-    "copies",
-    "communication",
-    "small kernels",
-    "unknown kernels",
+BetweenProducts = Literal[
+    "attention/KV", "linear attention", "copies", "communication", "small kernels", "unknown kernels"
 ]
+Bound: TypeAlias = (
+    Literal["host", "bandwidth", "compute", "slow products", "matrix products", "dequantizing"] | BetweenProducts
+)
+Advice: TypeAlias = "Mapping[Bound, str | Callable[[Timed], str]]"
 
 FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
 SMALL = "norms, rotary, elementwise"
@@ -142,15 +135,10 @@ class Timed:
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
     """Name of the floor by its kind: `bytes` or `flops`."""
     products: tuple[str, ...] = PRODUCTS  # Categories of kernels to which the floor applies.
-    advice: Mapping[Bound, Callable[[Timed], str]] = field(default_factory=dict)
+    advice: Advice = field(default_factory=dict)
     loaded: LoadFacts | None = None
     replaces_linears: bool = False  # True if the engine multiplies with other kernels than those of the loaded layers.
     can_replay: bool = False  # True if a CUDA graph would remove the launches.
-
-    @property
-    def device(self) -> str | None:
-        """cuda, rocm or cpu; None if a log does not contain it."""
-        return self.record.environment.device.kind
 
     @cached_property
     def waterfall(self) -> Waterfall:
@@ -198,7 +186,6 @@ def why_no_profile(records: Sequence[RunRecord]) -> str:
 
 
 def waterfall_of(timed: Timed) -> Waterfall:
-    """Return the parts in their order, without empty ones."""
     phase, total_s, floor = timed.phase, timed.total_s, timed.floor
     slowed = max(1.0, phase.busy_s / total_s)
     busy_s = phase.busy_s / slowed

@@ -39,8 +39,6 @@ _KINDS: dict[DeviceKind, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Log:
-    """One log, with the facts that all of its runs share."""
-
     source: str
     sha256: str
     lines: tuple[str, ...]

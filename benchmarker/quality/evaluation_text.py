@@ -132,10 +132,6 @@ class Windows:
         return self.ids[:, SCORED_FROM + 1 :]
 
     @property
-    def tokens(self) -> int:
-        return self.ids.shape[1]
-
-    @property
     def scored(self) -> int:
         return self.targets.shape[1]
 

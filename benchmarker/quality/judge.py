@@ -231,7 +231,7 @@ def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, pro
         text_sha256=plan.text.sha256,
         text_asked=plan.text.source,
         text_tokens=plan.windows.text_tokens,
-        window_tokens=plan.windows.tokens,
+        window_tokens=plan.windows.ids.shape[1],
         scored_from=SCORED_FROM,
         begins_with=plan.windows.begins_with,
         positions=scores.nats.size,

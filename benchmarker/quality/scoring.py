@@ -67,7 +67,6 @@ class PositionScores(NamedTuple):
 
 
 def row_values(positions: int, vocabulary: int, top_k: int | None) -> int:
-    """Return the number of values that are saved of a window."""
     return positions * (vocabulary if top_k is None else 2 * top_k + 1)
 
 
@@ -164,13 +163,7 @@ def _no_room(file_bytes: int, why: str) -> QualityError:
 
 
 def save_step_predictions(
-    source: TokenSource,
-    windows: Windows,
-    saved: SavedPredictions,
-    progress: Progress,
-    *,
-    name: str,
-    dtype: torch.dtype,
+    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
     """Save the predictions of an engine's decode step; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):

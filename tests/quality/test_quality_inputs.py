@@ -258,4 +258,4 @@ def test_windows_do_not_overlap_and_the_rest_is_left_out(session_model: Path) ->
     windows = cut(text, tokenizer, size="full")
     tokens = tokenizer(text.content, add_special_tokens=False)["input_ids"]
     assert windows.ids.flatten().tolist() == tokens[: windows.ids.size]
-    assert len(tokens) - windows.ids.size < windows.tokens
+    assert len(tokens) - windows.ids.size < windows.ids.shape[1]

@@ -51,10 +51,8 @@ ON_GPU = {
     "triton.unique_kernel_names": True,
 }
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""Settings for a model in which inductor compiles only short kernels, and no GEMV.
-
-Candidates are compiled in parallel instead of one after another. Set-up with empty caches for 512 tokens of Qwen3-4B on
-one H100 (2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
+"""Settings for a model in which inductor compiles only short kernels, and no GEMV: candidates are compiled in parallel.
+Set-up of Qwen3-4B with empty caches (H100, 2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
 """Bytes written before each timing, as a multiple of the cache: 90 us on an H100. A host launches a kernel in 30 us."""

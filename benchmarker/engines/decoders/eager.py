@@ -22,7 +22,8 @@ from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder, TorchEngine, linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
-from benchmarker.quantization.base import Options
+from benchmarker.quantization.base import Options, has_int8_head
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import EngineFacts
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ class EagerDecoder(TorchDecoder):
         def run() -> None:
             try:
                 self.model.generate(  # type: ignore[operator]
-                    prompt,
-                    attention_mask=torch.ones_like(prompt),
-                    streamer=streamer,
-                    **arguments,
+                    prompt, attention_mask=torch.ones_like(prompt), streamer=streamer, **arguments
                 )
             except BaseException as error:  # noqa: BLE001
                 # Raised again by the reader of the tokens.
@@ -107,18 +105,23 @@ class EagerDecoder(TorchDecoder):
             thread.join()
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Let `generate` take the text's own tokens."""
         import torch
 
-        forced = ForcedTokens(ids[0])
+        rows: list[Tensor] = []
+
+        def take_own_token(before: Tensor, scores: Tensor) -> Tensor:
+            rows.append(scores[0].float().log_softmax(dim=-1).cpu())
+            following = ids[0, min(before.shape[1], ids.shape[1] - 1)]
+            return torch.full_like(scores, float("-inf")).index_fill(1, following.view(1), 0.0)
+
         self.model.generate(  # type: ignore[operator]
             ids[:, :prompt_tokens],
             attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
-            logits_processor=[forced],
+            logits_processor=[take_own_token],
             **greedy_arguments(ids.shape[1] - prompt_tokens + 1),
             **self._cache_argument(),
         )
-        return torch.stack(forced.log_probabilities)
+        return torch.stack(rows)
 
     @property
     def is_library_step(self) -> bool:
@@ -178,21 +181,6 @@ class EagerDecoder(TorchDecoder):
             kv_cache_stored=f"{stored}; every step unpacks all of it" if self.kv_cache else None,
             kernels_used=linear_kernels(self.model, compiled=False),
         )
-
-
-class ForcedTokens:
-    """A logits processor that selects the tokens of a text, and keeps the log-probabilities of each position."""
-
-    def __init__(self, ids: Tensor) -> None:
-        self._ids = ids
-        self.log_probabilities: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        import torch
-
-        self.log_probabilities.append(scores[0].float().log_softmax(dim=-1).cpu())
-        following = self._ids[min(input_ids.shape[1], len(self._ids) - 1)]
-        return torch.full_like(scores, float("-inf")).index_fill(1, following.view(1), 0.0)
 
 
 class TokenQueue:
@@ -281,7 +269,14 @@ class EagerEngine(TorchEngine):
     def splits(self, form: Form) -> str | None:
         if _kv_form(form):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
-        return super().splits(form)
+        has_head = has_int8_head(form.options)
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_head):
+            return None
+        if form.split == "tensors":
+            unable = "lm_head=int8" if has_head else form.quant
+            return f"transformers divides plain 16-bit weights, and not those of {unable}; use --quant fp16"
+        able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
+        return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         return super().takes(form, checkpoint) or missing_library(_kv_form(form))

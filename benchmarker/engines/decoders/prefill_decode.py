@@ -180,9 +180,10 @@ class CapturedPrefill:
 
     def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
         """Record the graphs for a prompt of this length, and return whether any was new."""
-        lengths = {length for _, length in chunks(prompt_tokens, len(shape.token))}
-        is_new = [self._recorded(shape, length)[1] for length in sorted(lengths)]
-        return any(is_new)
+        before = len(shape.prefills), self._plain_reason
+        for length in sorted({length for _, length in chunks(prompt_tokens, len(shape.token))}):
+            self._recorded(shape, length)
+        return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
         """Do the work of `plain_prefill`. If `shared`, pad to a power of two, so that many lengths need few graphs."""
@@ -191,9 +192,8 @@ class CapturedPrefill:
         for count, exact in chunks(prompt.shape[1], len(prompt)):
             length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
             assert position.on_host is not None
-            recorded = None
-            if position.on_host + length <= shape.cache.length:
-                recorded, _ = self._recorded(shape, length)
+            has_room = position.on_host + length <= shape.cache.length
+            recorded = self._recorded(shape, length) if has_room else None
             chunk = prompt[:, start : start + count]
             if recorded is None:
                 logits = plain_prefill(self._step.model, shape, chunk)
@@ -208,9 +208,9 @@ class CapturedPrefill:
         assert logits is not None
         return logits
 
-    def _recorded(self, shape: Shape, length: int) -> tuple[RecordedPrefill | None, bool]:
+    def _recorded(self, shape: Shape, length: int) -> RecordedPrefill | None:
         if length in shape.prefills or self._plain_reason is not None or self._capture is None:
-            return shape.prefills.get(length), False
+            return shape.prefills.get(length)
         known_position = shape.cache.position.on_host
         try:
             with self._step.explained():
@@ -220,7 +220,7 @@ class CapturedPrefill:
         shape.cache.go_to(known_position or 0)
         # Recording overwrites the depth.
         shape.context = None
-        return shape.prefills.get(length), True
+        return shape.prefills.get(length)
 
     def _record(self, shape: Shape, length: int, capture: Capture) -> RecordedPrefill:
         # The graph holds this function: a reference to the shape in it would be a cycle that keeps the memory.

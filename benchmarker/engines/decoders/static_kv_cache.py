@@ -137,9 +137,7 @@ class StaticKVCache:
         self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.sequence_lengths = SequenceLengths(
-            lengths=torch.ones(batch, dtype=torch.int32, device=device),
-            query_starts=starts,
-            key_starts=starts * length,
+            lengths=torch.ones(batch, dtype=torch.int32, device=device), query_starts=starts, key_starts=starts * length
         )
 
     def go_to(self, position: int) -> None:
@@ -180,15 +178,13 @@ def attend(
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the causal attention of one layer in one decode step or padded prompt. Raises UnsupportedError.
+    """Return the causal attention of one layer in one decode step or padded prompt, [batch, tokens, heads, head_dim].
+    Raises UnsupportedError.
 
     Args:
         query: [batch, heads, tokens, head_dim]: the last tokens of each sequence.
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
         others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
-
-    Returns:
-        [batch, tokens, heads, head_dim], and no weights.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     backend = attention_backend(key, native=native)

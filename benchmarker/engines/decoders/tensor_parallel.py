@@ -68,9 +68,6 @@ class DividedSource(TokenSource):
     def check(self) -> None:
         self._own.check()
 
-    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self.generate([ids], new_tokens).tokens[0]
-
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
         work = partial(self._own.step_scores, ids, prompt_tokens=prompt_tokens)
@@ -84,8 +81,7 @@ class DividedSource(TokenSource):
 def generated(
     decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
 ) -> tuple[Generation, int]:
-    """Run one rank's part of a generation, once all are ready, and return it with the peak of live tensors on this
-    rank's GPU; on a CPU, with the growth of its process."""
+    """Run one rank's part of a generation, once all are ready, and return it with the rank's peak memory."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
     peak = decoder.device.peak_memory()

@@ -35,10 +35,7 @@ OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran
 
 
 class DriverError(BenchmarkerError):
-    """The driver could not be started, or gave an invalid answer.
-
-    A sweep tries once more in a fresh process if it died ("crash") or hung ("timeout").
-    """
+    """The driver could not be started, or gave an invalid answer. A sweep retries a "crash" or "timeout" once."""
 
     def __init__(self, text: str, kind: ErrorKind = "other") -> None:
         super().__init__(text)

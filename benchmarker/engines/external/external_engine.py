@@ -102,8 +102,6 @@ def head_refusal(form: Form) -> str | None:
 
 @dataclass(eq=False, kw_only=True)
 class ExternalSource(TokenSource):
-    """A driver that has opened a model."""
-
     is_elsewhere = True
     name: str
     driver: Driver
@@ -183,9 +181,6 @@ class ExternalSource(TokenSource):
                 "tpot_disagreement": median(tpots) if tpots else None,
             }
         )
-
-    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
