@@ -127,7 +127,7 @@ def loaded_proof(load: LoadFacts, *, replaces_linears: bool) -> Proof:
         f"with scales and unquantized tensors; lm_head {plain_line(load.lm_head_dtype)}",
         f"{linears}weights: {_counted(load.weight_classes)}",
     )
-    slow = () if replaces_linears else (name for name in load.linear_classes if name in FALLBACKS)
+    slow = [name for name in load.linear_classes if name in FALLBACKS and not replaces_linears]
     return Proof(lines, tuple(f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in slow))
 
 

@@ -95,7 +95,6 @@ def _tables_of_trace(path: Path) -> list[ProfilerTable]:
     tables = []
     for name, work in works.items():
         rows = [TableRow(each.name, "kernel", each.calls, self_device_s=each.total_s) for each in work.kernels]
-        seconds = {"device_s": work.kernel_s, "span_s": work.span_s, "busy_s": work.busy_s}
-        process = name if len(works) > 1 else None
-        tables.append(replace(table, rows=tuple(rows), process=process, device="CUDA", **seconds))
+        of_device = replace(table, rows=tuple(rows), process=name if len(works) > 1 else None, device="CUDA")
+        tables.append(replace(of_device, device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s))
     return tables
