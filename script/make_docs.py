@@ -31,14 +31,14 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 FIRST_TABLES = {
-    "README.md": "h100-native",
-    "docs/control.md": "h100-aa",
-    "docs/attention.md": "h100-attention",
-    "docs/mixers.md": "h100-mixers",
-    "docs/finetune.md": "h200-finetune",
-    "docs/context-parallel.md": "h100-x2-context-parallel",
+    "README.md": ("h100-compile", "h100-native"),
+    "docs/control.md": ("h100-aa",),
+    "docs/attention.md": ("h100-attention",),
+    "docs/mixers.md": ("h100-mixers",),
+    "docs/finetune.md": ("h200-finetune",),
+    "docs/context-parallel.md": ("h100-x2-context-parallel",),
 }
-"""Pages with the first table of a reference folder."""
+"""Pages with the first tables of reference folders."""
 LIMITS = ("docs/why-slow.md", "h200-runtimes")
 """Page with the limits of a reference folder."""
 EXPLAINED = ("h100-runtimes", "h200-runtimes")
@@ -74,8 +74,11 @@ def pages() -> dict[str, str]:
         **run_help_files(),
         **{f"results/reference/{name}/README.md": with_tables(name) for name in reference_folders()},
         **{f"results/reference/{name}/explained.md": explained(name) for name in EXPLAINED},
-        **{page: with_table(page, folder, _first_table(folder)) for page, folder in FIRST_TABLES.items()},
-        LIMITS[0]: with_table(*LIMITS, _limits(LIMITS[1])),
+        **{
+            page: with_tables_of(page, {name: _first_table(name) for name in folders})
+            for page, folders in FIRST_TABLES.items()
+        },
+        LIMITS[0]: with_tables_of(LIMITS[0], {LIMITS[1]: _limits(LIMITS[1])}),
     }
 
 
@@ -103,15 +106,17 @@ def explained(name: str) -> str:
     return result.stdout
 
 
-def with_table(page: str, folder: str, sheet: Sheet) -> str:
-    """Return a page with the table after the comment that names its source."""
+def with_tables_of(page: str, sheets: dict[str, Sheet]) -> str:
+    """Return a page with each folder's table after the comment that names the folder."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    comment = f"<!-- results/reference/{folder}, by script/make_docs.py -->\n"
-    assert comment in text, f"{page} has no table of {folder}"
-    before, _, rest = text.partition(comment)
-    lines = rest.splitlines(keepends=True)
-    after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
-    return f"{before}{comment}{table(sheet.columns, sheet.rows).strip()}\n{''.join(lines[after:])}"
+    for folder, sheet in sheets.items():
+        comment = f"<!-- results/reference/{folder}, by script/make_docs.py -->\n"
+        assert comment in text, f"{page} has no table of {folder}"
+        before, _, rest = text.partition(comment)
+        lines = rest.splitlines(keepends=True)
+        after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
+        text = f"{before}{comment}{table(sheet.columns, sheet.rows).strip()}\n{''.join(lines[after:])}"
+    return text
 
 
 def _first_table(folder: str) -> Sheet:

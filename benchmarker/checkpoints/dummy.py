@@ -3,6 +3,12 @@
 Time, memory and energy equal those of trained weights to the extent that docs/values.md measured, so a model can be
 measured without a download. Names and shapes are those of transformers' model on torch's meta device. The checkpoint is
 loaded like a real one; every table states that its text is meaningless.
+
+A mixture of experts uses all its experts evenly. Its embedding has a standard deviation of 1, so that the state of a
+token stays its own through all layers, and the rows of a router have equal norms, so that no expert is preferred.
+Otherwise the greedy text soon repeats one token, and its experts.
+
+A shape without a tokenizer gets one with a word per id, for programs that take text: `w5 w17` are the ids 5 and 17.
 """
 
 from __future__ import annotations
@@ -17,7 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, PlannedLinear, PlannedTensor, Progress, QuantizationNeeds
-from benchmarker.checkpoints.files import INDEX, SINGLE, TOKENIZER_FILES, tensor_bytes, write_tensors
+from benchmarker.checkpoints.files import (
+    INDEX,
+    SINGLE,
+    TOKENIZER_FILES,
+    tensor_bytes,
+    write_tensors,
+    write_word_tokenizer,
+)
 from benchmarker.checkpoints.read_model import model_errors, transformers_config
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
@@ -36,6 +49,7 @@ def plan_tensors(
     """Return all tensors to write, shared ones once; `source` is the folder of the config and the code."""
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    embedding = model.get_input_embeddings() if has_experts(model) else None
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
     packed = packable_linears(model) if needs.packing else {}
     planned: list[PlannedTensor] = []
@@ -48,8 +62,9 @@ def plan_tensors(
     for name, tensor in model.state_dict().items():
         module, _, last = name.rpartition(".")
         if name not in shared and module not in packed:
-            owner = type(model.get_submodule(module)).__name__
-            planned.append(plain_tensor(name, dtype, tuple(tensor.shape), _fill(owner, last, std)))
+            owner = model.get_submodule(module)
+            fill = _fill(type(owner).__name__, last, 1.0 if owner is embedding else std)
+            planned.append(plain_tensor(name, dtype, tuple(tensor.shape), fill))
     return tuple(planned)
 
 
@@ -80,9 +95,21 @@ def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
 def _fill(owner: str, name: str, std: float) -> Fill:
     if "norm" in owner.lower() and name == "weight":
         return lambda tensor, _: tensor.fill_(1.0)
-    if name == "bias":
+    # DeepSeek's correction bias shifts the choice of experts.
+    if name in ("bias", "e_score_correction_bias"):
         return lambda tensor, _: tensor.zero_()
+    if "router" in owner.lower() and name == "weight":
+        return lambda tensor, generator: _equal_norms(tensor.normal_(0.0, std, generator=generator), std)
     return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
+
+
+def _equal_norms(rows: torch.Tensor, std: float) -> torch.Tensor:
+    norms = rows.float().norm(dim=-1, keepdim=True)
+    return rows.copy_(rows.float() * (std * rows.shape[-1] ** 0.5 / norms))
+
+
+def has_experts(model: PreTrainedModel) -> bool:
+    return any("router" in type(module).__name__.lower() for module in model.modules())
 
 
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
@@ -95,7 +122,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
     return PlannedTensor(name, dtype, shape, make)
 
 
-LAYOUT = 2  # Part of the key; increased if the same inputs give another checkpoint.
+LAYOUT = 3  # Part of the key; increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
@@ -162,6 +189,8 @@ def _write(
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for path in extras:
         shutil.copyfile(path, folder / path.name)
+    if not any(path.name in TOKENIZER_FILES for path in extras):
+        write_word_tokenizer(folder, int(config["vocab_size"]))
     generator = torch.Generator(device).manual_seed(SEED)
     shards = tuple(_shards(tensors))
     names = [f"model-{n:05}-of-{len(shards):05}.safetensors" for n in range(1, len(shards) + 1)]

@@ -107,7 +107,23 @@ def content_sha256(folder: Path) -> str:
     return total.hexdigest()
 
 
+WORD_TOKENIZER = "word_per_id"
+"""Key of tokenizer_config.json that marks a tokenizer without a language."""
+
+
+def write_word_tokenizer(folder: Path, vocabulary: int) -> None:
+    """Write a tokenizer whose token `n` is the word `wn`, so that text has the length of its ids."""
+    model = {"type": "WordLevel", "vocab": {f"w{token}": token for token in range(vocabulary)}, "unk_token": "<unk>"}
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", WORD_TOKENIZER: True}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+
 def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a tokenizer of a language."""
+    if (_read_json(folder, "tokenizer_config.json") or {}).get(WORD_TOKENIZER):
+        return False
     return any(
         (folder / name).exists()
         for name in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -180,11 +196,19 @@ def check_tensors(path: Path) -> None:
         ) from error
 
 
-SHIPPED = {
-    "qwen3-4b": "qwen3-4b",
+HUB_IDS = {
     "Qwen/Qwen3-4B": "qwen3-4b",
-    "qwen3-tiny": "qwen3-tiny",
-    "qwen3-small": "qwen3-small",
+    "Qwen/Qwen3-8B": "qwen3-8b",
+    "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
+    "Qwen/Qwen3.5-4B": "qwen3.5-4b",
+    "google/gemma-3-4b-it": "gemma-3-4b",
+    "Qwen/Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+}
+"""Shipped shape of a hub id."""
+SHIPPED = {
+    **{name: name for name in ("qwen3-tiny", "qwen3-small", *HUB_IDS.values())},
+    **HUB_IDS,
 }
 """Folder under benchmarker/models by user-facing name."""
 

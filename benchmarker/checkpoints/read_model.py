@@ -151,8 +151,19 @@ ERRORS_OF_FILES = (
 """Texts of errors that concern the files, and not loading itself (memory, for example)."""
 
 
+NOISE = {"torchao": "Failed to load ", "torch.utils._pytree": "is an Enum subclass"}
+"""Texts that libraries log during the import of torchao, by logger: missing binaries for other machines, and torchao's
+own use of torch."""
+
+
+def _concerns_user(record: logging.LogRecord) -> bool:
+    return not any(text in str(record.msg) for text in NOISE.values())
+
+
 def import_libraries(*packages: str) -> None:
     """Import libraries, so that load time does not include it."""
+    for name in NOISE:
+        logging.getLogger(name).addFilter(_concerns_user)
     with undisturbed(), report_library_conflicts():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
             importlib.import_module(name)

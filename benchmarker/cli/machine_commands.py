@@ -92,14 +92,17 @@ def _lines() -> Iterator[str]:
 
 def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
     """Return a Generator. All options are checked before the model is read."""
-    from benchmarker.checkpoints.read_model import load_tokenizer
-    from benchmarker.engines.generator import Generator, refuse_device
     from benchmarker.execution.jobs import make_job
-    from benchmarker.hardware.device import find_device
-    from benchmarker.quantization.load import prepare_and_load
 
     job: Any = make_job(typed)
     variant = job.variant
+    # To standard error, so that the texts alone are in the output.
+    print(f"loading {job.model.id}: {variant.name}", file=sys.stderr, flush=True)
+    from benchmarker.checkpoints.read_model import load_tokenizer
+    from benchmarker.engines.generator import Generator, refuse_device
+    from benchmarker.hardware.device import find_device
+    from benchmarker.quantization.load import prepare_and_load
+
     found_device = find_device(device)
     refuse_device(variant.engine, found_device)
     with quiet_libraries(verbose=verbose) as streams:

@@ -7,10 +7,12 @@ Pinned lines and bars are for terminals only. No text is interpreted as markup, 
 from __future__ import annotations
 
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
@@ -19,8 +21,8 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from benchmarker.core.errors import BenchmarkerError
-from benchmarker.core.process import Streams, Terminated, quiet_libraries
+from benchmarker.core.errors import BenchmarkerError, status_of
+from benchmarker.core.process import PARENT, Streams, Terminated, quiet_libraries
 from benchmarker.core.tables import Block, clean, show_blocks, to_markdown
 
 if TYPE_CHECKING:
@@ -49,7 +51,17 @@ class Terminal:
         if not self._quiet:
             self._print(text)
 
-    note = line
+    def note(self, text: str) -> None:
+        """Print a line of progress, wrapped between words; a child's lines are wrapped by its parent."""
+        indent = " " * (len(text) - len(text.lstrip()) + 4)
+        width = sys.maxsize if PARENT in os.environ else self._width
+        self.line(
+            "\n".join(wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+        )
+
+    @property
+    def _width(self) -> int:
+        return self._out.width if self._out.is_terminal else FILE_WIDTH
 
     def step(self, what: str, finished: int, total: int) -> None:
         if not self._quiet:
@@ -69,11 +81,10 @@ class Terminal:
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Print paragraphs and tables, not wider than the terminal (100 columns in a file); also when quiet."""
-        width = self._out.width if self._out.is_terminal else FILE_WIDTH
         with self._beside_pins():
             if not self._quiet:
                 self._out.print()
-            show_blocks(self._out, blocks, width)
+            show_blocks(self._out, blocks, self._width)
 
     def _print(self, text: str) -> None:
         with self._beside_pins():
@@ -188,7 +199,7 @@ def one_line_errors() -> Iterator[None]:
         yield
     except BenchmarkerError as error:
         _print_line(_console(sys.stderr), clean(f"error: {' '.join(str(error).split())}"))
-        raise SystemExit(2) from error
+        raise SystemExit(1 if status_of(error.kind) in ("oom_gpu", "oom_host") else 2) from error
     except KeyboardInterrupt as error:
         is_terminated = isinstance(error, Terminated)
         _print_line(_console(sys.stderr), "terminated" if is_terminated else "interrupted")

@@ -89,6 +89,12 @@ class ResultsError(BenchmarkerError):
     kind = "results"
 
 
+class MemoryNeededError(BenchmarkerError):
+    """Main memory that a measurement would need, and that is not free."""
+
+    kind = "oom_host"
+
+
 class UnsupportedError(BenchmarkerError):
     kind = "unsupported"
 

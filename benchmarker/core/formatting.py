@@ -15,6 +15,7 @@ GIB = 2**30
 MIB = 2**20
 MISSING = "–"
 DIGITS = 4
+DAY_MINUTES = 1440
 
 
 def gib(size_bytes: float | None) -> str:
@@ -112,12 +113,14 @@ def abridged(texts: Sequence[str], maximum: int, *, separator: str = ", ") -> st
 
 
 def approximate_duration(duration_s: float) -> str:
-    """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`."""
+    """Format `less than a minute`, `about 12 min`, `about 2 h 40 min`, `about 1.7 days`."""
     minutes = round(duration_s / 60)
     if minutes < 1:
         return "less than a minute"
     if minutes < 90:
         return f"about {minutes} min"
+    if minutes >= DAY_MINUTES:
+        return f"about {minutes / DAY_MINUTES:.1f} days"
     return f"about {minutes // 60} h {minutes % 60:02} min"
 
 

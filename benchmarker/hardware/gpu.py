@@ -347,6 +347,11 @@ def has_amd_driver() -> bool:
     return KFD.exists()
 
 
+def has_gpu_driver() -> bool:
+    """Look for the device files of a driver, without torch; /dev/dxg is that of WSL."""
+    return has_amd_driver() or Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
+
+
 def _open_amdsmi() -> Any | None:
     try:
         import amdsmi

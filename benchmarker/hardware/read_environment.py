@@ -48,13 +48,25 @@ def cores() -> int:
 
 def memory_bytes() -> int:
     """Return the machine's main memory, limited by the control group."""
-    limits = [
-        int(text)
-        for folder in _control_groups("memory")
-        for name in ("memory.max", "memory.limit_in_bytes")
-        if (text := _text(folder / name)).isdigit()
-    ]
-    return min([psutil.virtual_memory().total, *limits])
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in _memory_limits())])
+
+
+def available_bytes() -> int:
+    """Return the main memory that this process can still allocate, limited by the control group."""
+    return max(0, min([psutil.virtual_memory().available, *(limit - used for limit, used in _memory_limits())]))
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Yield limit and use of each control group in bytes. Cached files do not count: the kernel can drop them."""
+    for folder in _control_groups("memory"):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit, used = _text(folder / limit_name), _text(folder / used_name)
+            if limit.isdigit():
+                cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+                yield int(limit), int(used or 0) - max(map(int, cached), default=0)
 
 
 def _processor_quotas() -> Iterator[float]:

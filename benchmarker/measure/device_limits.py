@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.schema.record import Limits
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def measure_limits(device: Device, dtype: str) -> Limits:
     launches: dict[str, float] = {}
     if device.kind == "cpu":
         cache_bytes = host_cache_bytes()
-        array_bytes = cpu_array_bytes(cache_bytes, free=psutil.virtual_memory().available)
+        array_bytes = cpu_array_bytes(cache_bytes, free=available_bytes())
     else:
         import torch
 

@@ -18,20 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.tables import lines_of
-from benchmarker.profiling.printed_layout import (
-    CALLS,
-    CELL_TYPES,
-    PIECES,
-    TIME,
-    Column,
-    Line,
-    Prefix,
-    columns_of,
-    heading_begin,
-    plausible,
-    prefix_before,
-    typed_columns,
-)
+from benchmarker.profiling import printed_layout as layout
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow, complete_table, merged
 
 _TOTAL = re.compile(r"(?:Self )?(\w+) time total:\s*(-?[\d.,]+\s?[a-zμµ]+)")
@@ -53,7 +40,7 @@ _LONGEST_TITLE = 60
 @dataclass
 class _PrintedTable:
     line: int
-    columns: tuple[Column, ...]
+    columns: tuple[layout.Column, ...]
     is_markdown: bool = False
     is_cut: bool = False
     """True if the columns on the right are missing."""
@@ -65,7 +52,7 @@ class _PrintedTable:
 
     def __post_init__(self) -> None:
         cells = "".join(
-            (" " if position == 0 or column.kind == "flops" else " ?") + f"({CELL_TYPES[column.kind]})"
+            (" " if position == 0 or column.kind == "flops" else " ?") + f"({layout.CELL_TYPES[column.kind]})"
             for position, column in enumerate(self.columns)
         )
         self._pattern = re.compile(rf"(.*?){cells}{'(?:.*)' if self.is_cut else ''} ?$")
@@ -74,7 +61,7 @@ class _PrintedTable:
 
     def cells(self, text: str) -> dict[str, str] | None:
         """Return the cells by column; None for a line that is not a row."""
-        if len(text) > _LONGEST_LINE or len(TIME.findall(text)) < self._times:
+        if len(text) > _LONGEST_LINE or len(layout.TIME.findall(text)) < self._times:
             return None
         parts: list[str] = []
         if self.is_markdown:
@@ -83,7 +70,7 @@ class _PrintedTable:
         extra = len(parts) - len(self.names)
         if extra >= 0:
             values = dict(zip(self.names, ["|".join(parts[: extra + 1]), *parts[extra + 1 :]], strict=True))
-            return values if CALLS not in values or values[CALLS].replace(",", "").isdecimal() else None
+            return values if layout.CALLS not in values or values[layout.CALLS].replace(",", "").isdecimal() else None
         match = self._pattern.match(" ".join(text.lstrip("| \t").split()))
         return dict(zip(self.names, match.groups(), strict=True)) if match else None
 
@@ -96,25 +83,25 @@ def read_tables(text: str) -> tuple[ProfilerTable, ...]:
     return merged(sorted(tables, key=lambda table: table.line))
 
 
-def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
+def _by_process(lines: Sequence[str]) -> Iterator[tuple[layout.Prefix, list[layout.Line]]]:
     """Yield the lines of each process; a line without a prefix continues the line above it."""
-    prefixes: dict[str, Prefix] = {}
+    prefixes: dict[str, layout.Prefix] = {}
     for index, line in enumerate(lines):
-        if (begin := heading_begin(line)) is not None:
-            nearby = map(_RULE.match, lines[max(0, index - PIECES) : index + PIECES])
+        if (begin := layout.heading_begin(line)) is not None:
+            nearby = map(_RULE.match, lines[max(0, index - layout.PIECES) : index + layout.PIECES])
             rules = [match for match in nearby if match and (match[1].strip("- ") or not match[1])]
             # A terminal may have wrapped the headings before `Name`.
             texts = [line[:begin].strip(" |"), *(match[1] for match in rules)]
-            prefix = prefix_before(next(filter(None, texts), ""), lines[index + 1 : index + 41], rules)
+            prefix = layout.prefix_before(next(filter(None, texts), ""), lines[index + 1 : index + 41], rules)
             prefixes.setdefault(prefix.pattern.pattern, prefix)
     for index, line in enumerate([] if prefixes else lines):
         if total := _TOTAL.search(line):
-            rules = list(filter(None, map(_RULE.match, lines[max(0, index - PIECES) : index])))
-            prefix = prefix_before(line[: total.start()], lines[max(0, index - 40) : index], rules)
+            rules = list(filter(None, map(_RULE.match, lines[max(0, index - layout.PIECES) : index])))
+            prefix = layout.prefix_before(line[: total.start()], lines[max(0, index - 40) : index], rules)
             prefixes.setdefault(prefix.pattern.pattern, prefix)
     if not prefixes:
-        prefixes[""] = prefix_before("", (), ())
-    groups: dict[str, list[Line]] = {key: [] for key in prefixes}
+        prefixes[""] = layout.prefix_before("", (), ())
+    groups: dict[str, list[layout.Line]] = {key: [] for key in prefixes}
     longest_first = sorted(prefixes, key=len, reverse=True)
     current = next(iter(prefixes))
     for number, line in enumerate(lines, 1):
@@ -122,11 +109,11 @@ def _by_process(lines: Sequence[str]) -> Iterator[tuple[Prefix, list[Line]]]:
         first = next(((key, match) for key, match in matches if match), None)
         current, begin = (first[0], first[1].end()) if first else (current, 0)
         if line[begin:].strip():
-            groups[current].append(Line(number, line, begin))
+            groups[current].append(layout.Line(number, line, begin))
     return ((prefixes[key], group) for key, group in groups.items())
 
 
-def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
+def _tables(prefix: layout.Prefix, lines: Sequence[layout.Line]) -> Iterator[ProfilerTable]:
     position = above = 0
     totals = [index for index, line in enumerate(lines) if "time total" in line.body]
     while position < len(lines):
@@ -151,18 +138,18 @@ def _tables(prefix: Prefix, lines: Sequence[Line]) -> Iterator[ProfilerTable]:
         position = above = max(end, first_row)
 
 
-def _heading(lines: Sequence[Line], position: int) -> tuple[_PrintedTable, int] | None:
+def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
     """Return the table whose headings begin at a position, and the position of its first row."""
     has_rule = _dashes(lines[position].body) > 0
     at = position + has_rule
-    if at >= len(lines) or (begin := heading_begin(lines[at].body)) is None:
+    if at >= len(lines) or (begin := layout.heading_begin(lines[at].body)) is None:
         return None
     text, end = lines[at].body[begin:].rstrip(), at + 1
-    columns, rest = columns_of(text[len("Name") :])
+    columns, rest = layout.columns_of(text[len("Name") :])
     while end < len(lines) and not _dashes(lines[end].body) and not re.search(r"\d", lines[end].body):
         longer = [text + glue + lines[end].body.rstrip() for glue in ("", " ")]
-        best = max(longer, key=plausible)
-        more, rest_of_more = columns_of(best[len("Name") :])
+        best = max(longer, key=layout.plausible)
+        more, rest_of_more = layout.columns_of(best[len("Name") :])
         if len(more) <= len(columns):
             break
         text, columns, rest, end = best, more, rest_of_more, end + 1
@@ -175,24 +162,26 @@ def _heading(lines: Sequence[Line], position: int) -> tuple[_PrintedTable, int] 
     ):
         text_lines += [lines[end].body.rstrip()] if not runs else []
         runs, end = runs + more_runs, end + 1
-    if CALLS not in (column.name for column in columns):
-        columns = typed_columns(lines[end : end + PIECES], text) or columns
-    is_cut = CALLS not in (column.name for column in columns) or bool(rest)
+    if layout.CALLS not in (column.name for column in columns):
+        columns = layout.typed_columns(lines[end : end + layout.PIECES], text) or columns
+    is_cut = layout.CALLS not in (column.name for column in columns) or bool(rest)
     printed = _PrintedTable(lines[position].number, columns, "|" in text, is_cut, text=text_lines)
     return printed, end
 
 
-def _headless(lines: Sequence[Line], position: int) -> tuple[_PrintedTable, int] | None:
+def _headless(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
     """Return a table without headings: at least two rows with cells of the types that torch prints."""
-    printed = _PrintedTable(lines[position].number, typed_columns(lines[position : position + _HEADLESS_PIECES], ""))
-    if CALLS not in printed.names:
+    printed = _PrintedTable(
+        lines[position].number, layout.typed_columns(lines[position : position + _HEADLESS_PIECES], "")
+    )
+    if layout.CALLS not in printed.names:
         return None
-    width = max(len(line.raw) for line in lines[position : position + PIECES])
+    width = max(len(line.raw) for line in lines[position : position + layout.PIECES])
     first = _row(printed, lines, position, width)
     return (printed, position) if first and _row(printed, lines, first[2], width) else None
 
 
-def _read_rows(printed: _PrintedTable, lines: Sequence[Line], position: int, width: int) -> int:
+def _read_rows(printed: _PrintedTable, lines: Sequence[layout.Line], position: int, width: int) -> int:
     """Read rows and totals, and return the position after them. A row may be wrapped at the width of a terminal."""
     end, waiting = position, 0
     foreign: list[int] = []
@@ -228,7 +217,7 @@ def _read_rows(printed: _PrintedTable, lines: Sequence[Line], position: int, wid
 
 
 def _row(
-    printed: _PrintedTable, lines: Sequence[Line], position: int, width: int
+    printed: _PrintedTable, lines: Sequence[layout.Line], position: int, width: int
 ) -> tuple[dict[str, str], str, int] | None:
     first = lines[position]
     row = printed.cells(first.body)
@@ -238,7 +227,7 @@ def _row(
     if row is None and len(first.raw) < width and not has_cell and not is_continued:
         return None
     padded, plain = first.raw.ljust(width)[first.begin :], first.body
-    for end in range(position + 1, min(position + PIECES, len(lines))):
+    for end in range(position + 1, min(position + layout.PIECES, len(lines))):
         line = lines[end]
         is_full = len(lines[end - 1].raw) == width
         if (found_row and not is_full) or _dashes(line.body) or _TOTAL.search(line.body) or printed.cells(line.body):
@@ -252,7 +241,7 @@ def _row(
     return found_row
 
 
-def _finished(printed: _PrintedTable, prefix: Prefix, title: str | None) -> ProfilerTable:
+def _finished(printed: _PrintedTable, prefix: layout.Prefix, title: str | None) -> ProfilerTable:
     names = [match[1] for column in printed.columns if (match := re.match(r"(?:Self )?(\w+)(?: total)?$", column.name))]
     device = next((name for name in names if name not in ("CPU", "Calls")), None)
     total_device = next((name for name in printed.totals if name != "CPU"), None)
@@ -287,7 +276,7 @@ def _finished(printed: _PrintedTable, prefix: Prefix, title: str | None) -> Prof
 
 
 def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
-    calls = cells.get(CALLS, "").replace(",", "")
+    calls = cells.get(layout.CALLS, "").replace(",", "")
     total_s, mean_s = (time_s(cells.get(f"{device or 'CPU'} {what}")) for what in ("total", "time avg"))
     return TableRow(
         name=cells["Name"].strip().strip("`").replace("\\|", "|"),
@@ -317,7 +306,7 @@ def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     return with_times
 
 
-def _title(above: Sequence[Line], number: int) -> str | None:
+def _title(above: Sequence[layout.Line], number: int) -> str | None:
     for line in reversed([line for line in above if line.number >= number - 4]):
         title = re.sub(r"<[^>]*>", "", line.body).strip("=-#* :>`|\t\n")
         if title and not _FENCE.match(line.body) and not _dashes(line.body):

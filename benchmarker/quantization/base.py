@@ -72,6 +72,10 @@ class Loader:
     kernels: Mapping[str, Category] = field(default_factory=dict)
     """Category of its kernels and operators in profiles; a test compares profiling/kernel_categories.py."""
 
+    @property
+    def has_low_bits(self) -> bool:
+        return min(self.bits, default=16) < 16
+
 
 def require(variant: str, *packages: str) -> None:
     for package in packages:

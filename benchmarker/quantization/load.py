@@ -67,7 +67,7 @@ def parameter_count(model: PreTrainedModel) -> int:
 
 
 def quantized_linears(model: PreTrainedModel) -> list[Linear]:
-    return [module for module in model.modules() if is_linear(module) and _is_narrow(module)]
+    return [module for module in model.modules() if is_linear(module) and is_narrow(module)]
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -83,11 +83,15 @@ def _is_packed(linear: Linear) -> bool:
     return hasattr(linear, "qzeros") or weight is None or weight.numel() != weights_of(linear)
 
 
-def _is_narrow(linear: Linear) -> bool:
+def is_narrow(linear: Linear) -> bool:
     if _is_packed(linear):
         return True
+    return has_low_bits(linear.weight)
+
+
+def has_low_bits(weight: torch.Tensor) -> bool:
     # torchao's int4 packs eight codes into a 32-bit word, so the element size is no indication.
-    return storage_bytes(iter([linear.weight])) < 2 * _own_part(linear.weight).numel()
+    return storage_bytes(iter([weight])) < 2 * _own_part(weight).numel()
 
 
 def _own_part(weight: torch.Tensor) -> torch.Tensor:
@@ -149,8 +153,15 @@ def _counted(names: Iterator[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def prepare_checkpoint(model: ModelSpec, variant: QuantSpec, device: Device, progress: Progress) -> Checkpoint:
-    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name)
+def prepare_checkpoint(
+    model: ModelSpec,
+    variant: QuantSpec,
+    device: Device,
+    progress: Progress,
+    *,
+    check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+) -> Checkpoint:
+    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name, check_config=check_config)
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 
@@ -246,7 +257,7 @@ def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target:
     if refusal:
         raise UnsupportedError(refusal)
     loaded = LOADERS[quant].load(checkpoint, options, target, progress)
-    if min(LOADERS[quant].bits, default=16) < 16 and not quantized_linears(loaded.model):
+    if LOADERS[quant].has_low_bits and not quantized_linears(loaded.model):
         raise UnsupportedError(_nothing_quantized(quant, loaded.model))
     if checkpoint.is_text_part:
         note = f"only the text part ({checkpoint.config['model_type']}) of the multimodal checkpoint is loaded"

@@ -164,6 +164,11 @@ class Job(Plain):
         """Return a first guess of the seconds of one repeat."""
         return 1.0
 
+    @property
+    def slowness(self) -> str:
+        """Reason, for the plan of a sweep, why the machine is unsuited to the subject; empty if it is suited."""
+        return ""
+
     def in_part(self, part: Part) -> Self:
         if part.profile or not self.procedure.profile:
             return self.model_copy(update={"part": part})

@@ -60,6 +60,47 @@ class TensorTypes(Plain):
     is_tied: bool
 
 
+ModuleKind = Literal[
+    "attention", "linear attention", "MLP", "experts", "router", "output layer", "embedding rows", "other"
+]
+
+
+class ModuleWeights(Plain):
+    """Weights of one kind of module that a decode step reads; of experts all."""
+
+    parameters: Whole
+    quantized_parameters: Whole
+    """Parameters in fewer than 16 bits."""
+    bytes_by_type: dict[str, Whole]
+    """Bytes by the type in which they are stored, scales included."""
+
+
+class WeightCoverage(Plain):
+    """Weights that a decode step reads, by kind of module, as stored after the first forward pass."""
+
+    kinds: dict[ModuleKind, ModuleWeights]
+
+    @property
+    def unquantized(self) -> dict[ModuleKind, float]:
+        """Share of all weights in 16 bits or more, by kind of module, the largest first."""
+        total = sum(weights.parameters for weights in self.kinds.values())
+        shares = {
+            kind: (weights.parameters - weights.quantized_parameters) / total for kind, weights in self.kinds.items()
+        }
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+    @property
+    def unquantized_share(self) -> float:
+        return sum(self.unquantized.values())
+
+    @property
+    def words(self) -> str:
+        """Shares in a sentence; a kind with less than half a percent is left out."""
+        shares = {kind: f"{100 * share:.0f} %" for kind, share in self.unquantized.items() if share >= 0.005}
+        kinds = ", ".join(f"{kind} {share}" for kind, share in shares.items())
+        return f"{100 * self.unquantized_share:.0f} % of the weights are not quantized ({kinds})"
+
+
 class LoadFacts(Plain):
     load_s: Number
     quantize_s: Number | None = None
@@ -78,6 +119,8 @@ class LoadFacts(Plain):
     lm_head_dtype: str
     lm_head_tied: bool
     file_types: TensorTypes | None = None
+    coverage: WeightCoverage | None = None
+    """None for 16-bit weights, external engines, and in older records."""
     per_gpu_bytes: tuple[Whole, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -325,6 +325,11 @@ class RunRecord(Plain):
         return bool(self.cells)
 
     @property
+    def setup_s(self) -> float | None:
+        """Seconds of the first generation at a new shape, with its compilation."""
+        return None
+
+    @property
     def choices(self) -> Mapping[str, str | None]:
         """Choices that a library made while it ran, such as a kernel; equal in all records that have them."""
         return {}

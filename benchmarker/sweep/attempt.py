@@ -36,9 +36,10 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
     for planned in tasks:
         for task in without_given_up([planned], given_up):
             equipment.print_line(schedule.begin(task, given_up))
-            started = time.monotonic()
+            started, earlier = time.time(), len(sweep.progress.records)
             _measure_variant(sweep, equipment, task)
-            schedule.learn(task, time.monotonic() - started)
+            records = [record for record in sweep.progress.records[earlier:] if record.variant.name == task.variant]
+            schedule.learn(task, started, time.time(), records)
 
 
 def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:

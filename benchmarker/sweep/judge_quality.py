@@ -6,6 +6,7 @@ own. The child's record is temporary: its content goes into a record of each var
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from benchmarker.schema.record_io import UNFINISHED, collect, read_record, write
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import Child, Phase
 from benchmarker.sweep.retries import Fault, fault_of
+from benchmarker.sweep.sweep_plan import judged_groups
 from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, now_id
 
 
@@ -41,11 +43,7 @@ def check_inputs(jobs: Iterable[Job]) -> None:
 
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
     """Return the measurements that were requested and are in no record of their variants yet."""
-    judging = sweep.workload.judging()
-    groups: dict[str, list[str]] = {}
-    for name, job in sweep.jobs.items():
-        if judging and (quantization := judging.form(job)):
-            groups.setdefault(quantization, []).append(name)
+    judging, groups = sweep.workload.judging(), judged_groups(sweep.jobs)
     try:
         collected = collect([sweep.folder]).files if groups else []
     except ResultsError:
@@ -53,14 +51,14 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
     # Records in subfolders are of other sweeps.
     files = sorted((file for file in collected if file[0].parent == sweep.folder), key=lambda file: file[1].started_at)
     missing = []
-    for variants in groups.values():
+    for variants in groups:
         job, newest = sweep.jobs[variants[0]], []
         for name in variants:
             records = [(path, record) for path, record in files if record.variant.name == name]
             if records and judging and not any(judging.is_done(record, job) for _, record in records):
                 newest.append(records[-1][0].name)
         if newest:
-            missing.append(Judgement(tuple(variants), tuple(newest)))
+            missing.append(Judgement(variants, tuple(newest)))
     return missing
 
 
@@ -68,7 +66,8 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     """Measure, and complete the records; raises ResultsError or SweepInterruptedError."""
     judging, variant = sweep.workload.judging(), judgement.variants[0]
     assert judging is not None
-    equipment.print_line(f"[{judging.name}] {', '.join(judgement.variants)}")
+    equipment.print_line(sweep.schedule.begin_judgement(judging.name, judgement.variants))
+    started = time.monotonic()
     # The next sweep in the folder removes a file of this name that is left over.
     path = sweep.folder / f".{slug(variant)}-quality-{now_id()}{UNFINISHED}"
     child = JudgingChild(sweep, equipment, variant, path, ())
@@ -76,6 +75,7 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
         end = child.run(Part(record=path, sweep=sweep.started_at, only="quality"), round_number=None)
     finally:
         path.unlink(missing_ok=True)
+    sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
     fault = fault_of(end, judged, problem=None, last_line=tail[-1] if tail else None)
     missing = judging.missing(judged) if judged else None

@@ -55,7 +55,7 @@ def run_sweep(
         check_inputs(request.jobs.values())
     schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
     for line in (*request.notes, *plan_lines(request, schedule)):
-        terminal.line(line)
+        terminal.note(line)
     if settings.dry_run:
         return None, None
     pool = _pool(settings, tools)
@@ -167,7 +167,9 @@ class Loop:
             measured = plural(sum(self._rounds_of.values()), "round", "rounds")
             terminal.line(f"{measured} took {time.monotonic() - measuring_since:.0f} s ({each})")
         terminal.pin(f"\n{self._table()}")
-        self.run(missing_judgements(sweep))
+        judgements = missing_judgements(sweep)
+        sweep.schedule.judgements = [judgement.variants for judgement in judgements]
+        self.run(judgements)
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
         for note in reusable.notes:
@@ -205,7 +207,7 @@ class Loop:
             if isinstance(event, Line):
                 if event.text.startswith("["):
                     self._last_lines[event.worker] = event.text
-                self._terminal.line(event.worker.line(event.text))
+                self._terminal.note(event.worker.line(event.text))
         return events
 
     def _hand_out(self) -> None:

@@ -32,6 +32,7 @@ from benchmarker.schema.registry import workload_of
 if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.schema.job import Job
+    from benchmarker.schema.record import RunRecord
     from benchmarker.sweep.folder import CellId
     from benchmarker.sweep.request import SweepRequest
     from benchmarker.sweep.sweep_state import Sweep
@@ -40,6 +41,9 @@ START_S = 20.0
 FORKED_START_S = 10.0
 """First guess for a process with imported libraries; the imports take `START_S` once a round. On an H100 it was 5 to
 25 s, set-up included."""
+EXIT_S = 1.0
+CACHED_SHARE = 0.75
+"""Share of a first process's set-up that later processes skip. It was 0.5 to 0.9 in most recorded sweeps."""
 RAY = "ray"
 RAY_ROUNDS = "one round at a time for each GPU; the guess is for one GPU"
 NARROW = 0.04
@@ -88,30 +92,58 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
 
 
 class Schedule:
-    """Tasks that are not begun yet, and the time that they will take: a guess, corrected by the measured tasks."""
+    """Tasks and judgements that are not begun yet, and a forecast of their time, corrected by the finished ones."""
 
     def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool) -> None:
         self.rounds, self.workers = 0, 1
+        self.judgements = judged_groups(jobs)
+        self._jobs = jobs
         start_s = FORKED_START_S + START_S / len(jobs) if shared_imports else START_S
         self._guesses_s = {
             name: start_s + (job.procedure.warmup + job.procedure.runs) * sum(map(job.repeat_s, job.grid.points()))
             for name, job in jobs.items()
         }
         self._ratios: dict[str, list[float]] = {}
+        self._once_s: list[float] = []
+        self._records: dict[str, tuple[float, RunRecord]] = {}
+        """Start and record of each variant's first process."""
+        self._judging_ratios: list[float] = []
         self._left: list[Task] = []
         self._begun = 0
 
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
         self._left, self.rounds = [*self._left, *tasks], rounds
 
-    def learn(self, task: Task, seconds: float) -> None:
+    def learn(self, task: Task, started: float, ended: float, records: Sequence[RunRecord]) -> None:
+        """Take in the times of a finished task, s since the epoch, and the records of its processes."""
+        seconds = ended - started
+        if task.variant not in self._ratios and records:
+            self._records[task.variant] = started, records[-1]
+            self._once_s.append(first_process_s(records[-1], ended))
+            seconds -= self._once_s[-1]
         self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses_s[task.variant] * task.share))
 
     def seconds(self, tasks: Sequence[Task]) -> float:
         """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
         ratios = {variant: statistics.median(measured) for variant, measured in list(self._ratios.items())}
         otherwise = statistics.median(ratios.values()) if ratios else 1.0
-        return sum(self._guesses_s[task.variant] * task.share * ratios.get(task.variant, otherwise) for task in tasks)
+        once_s = statistics.median(self._once_s) if self._once_s else 0.0
+        return once_s * len({task.variant for task in tasks} - ratios.keys()) + sum(
+            self._guesses_s[task.variant] * task.share * ratios.get(task.variant, otherwise) for task in tasks
+        )
+
+    def judging_s(self, judgements: Sequence[tuple[str, ...]]) -> float:
+        guesses = (self._judging_guess_s(variants[0]) for variants in judgements)
+        return sum(guesses) * (statistics.median(self._judging_ratios) if self._judging_ratios else 1.0)
+
+    def learn_judgement(self, variants: tuple[str, ...], seconds: float) -> None:
+        self._judging_ratios.append(seconds / self._judging_guess_s(variants[0]))
+
+    def _judging_guess_s(self, variant: str) -> float:
+        job, (started, record) = self._jobs[variant], self._records.get(variant, (0.0, None))
+        judging = workload_of(job.workload).judging()
+        start_s = record.opened_at - started if record and record.opened_at else START_S
+        return start_s + (judging.guess_s(job, record) if judging else 0.0)
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
@@ -120,8 +152,43 @@ class Schedule:
         self._left = [later for later in remaining if (later.round, later.variant) != identity]
         self._begun += 1
         left_s = self.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
+        left_s += self.judging_s(self.judgements) / self.workers
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"
         return f"{position} {task.variant} ({approximate_duration(left_s)} left)"
+
+    def begin_judgement(self, name: str, variants: tuple[str, ...]) -> str:
+        """Return `[quality 2/4] int8 (about 3 min left)`."""
+        number = self.judgements.index(variants)
+        left = self.judgements[number:]
+        left_s = self.judging_s(left) / min(self.workers, len(left))
+        position = f"[{name} {number + 1}/{len(self.judgements)}]"
+        return f"{position} {', '.join(variants)} ({approximate_duration(left_s)} left)"
+
+
+def first_process_s(record: RunRecord, ended: float) -> float:
+    """Return the seconds that only the first process of a variant takes.
+
+    These are the profile, and most of the set-up: later processes find compiled code in the cache.
+    """
+    timed = [cell.timed_at[1] for cell in record.cells if cell.timed_at]
+    if not timed:
+        return 0.0
+    once_s = max(0.0, ended - max(timed) - EXIT_S)
+    if record.setup_s:
+        opened_at = record.opened_at or max(timed)
+        repeats_s = sum(sample.latency_s for cell in record.cells for sample in (*cell.warmup, *cell.samples))
+        once_s += CACHED_SHARE * max(record.setup_s, max(timed) - opened_at - repeats_s)
+    return once_s
+
+
+def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
+    """Return the variants that share one measurement apart from time, such as one quantization's quality."""
+    groups: dict[str, list[str]] = {}
+    for name, job in jobs.items():
+        judging = workload_of(job.workload).judging()
+        if judging and (form := judging.form(job)):
+            groups.setdefault(form, []).append(name)
+    return list(map(tuple, groups.values()))
 
 
 def local_numbers(places: str) -> list[int] | None:
@@ -145,12 +212,12 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     workers = min(len(numbers), file.rounds) if numbers else 1
     tasks = missing_tasks(request.jobs, range(file.rounds), file.seed, finished=())
     workload = workload_of(jobs[0].workload)
-    judging = workload.judging()
     rounds, cells = plural(file.rounds, "round", "rounds"), sum(len(task.cells) for task in tasks)
     if file.max_rounds is not None and file.max_rounds > file.rounds:
         rounds += f" (up to {file.max_rounds} while an interval is wide)"
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
     guess_s = schedule.seconds(tasks) * math.ceil(file.rounds / workers) / file.rounds
+    guess_s += schedule.judging_s(schedule.judgements) / workers
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",
@@ -164,8 +231,10 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
             parallel += f"; {unused_text} not used, because a worker measures entire rounds"
         lines.append(f"  at {places}: {parallel}; each host prepares its checkpoints first")
     lines.append(f"  order rotated, and reversed in every second round; seed {file.seed}")
-    if judging and (judged := next(filter(judging.form, jobs), None)):
-        lines.append(f"  then {judging.name} ({judging.words(judged)}), once for each quantization")
+    if (judging := workload.judging()) and schedule.judgements:
+        words = judging.words(request.jobs[schedule.judgements[0][0]])
+        lines.append(f"  then {judging.name} ({words}), once for each quantization and engine")
+    lines += dict.fromkeys(f"  {job.slowness}" for job in jobs if job.slowness)
     # The libraries of other hosts are unknown.
     reasons = {} if places else {name: workload.lacking(job) for name, job in request.jobs.items()}
     return lines + [f"  {name} cannot run here: {reason}" for name, reason in reasons.items() if reason]

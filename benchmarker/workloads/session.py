@@ -97,6 +97,10 @@ class Judging(Generic[JobT, RecordT]):
         """Return the requested measurements, for the plan of a sweep."""
         raise NotImplementedError
 
+    def guess_s(self, job: JobT, timed: RecordT | None) -> float:  # noqa: ARG002
+        """Return a guess of the measurement's seconds, without the process's start; `timed` is a record of the job."""
+        return 60.0
+
     def is_done(self, record: RecordT, job: JobT) -> bool:
         """Whether the record has every requested measurement, measured as requested."""
         raise NotImplementedError

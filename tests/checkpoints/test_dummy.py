@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from benchmarker.checkpoints import cache, dummy
 from benchmarker.checkpoints.base import Checkpoint, QuantizationNeeds
 from benchmarker.checkpoints.dummy import empty_model, plan_tensors
-from benchmarker.checkpoints.files import shipped_shape, tensor_bytes
+from benchmarker.checkpoints.files import has_tokenizer, shipped_shape, tensor_bytes
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.quantization.gptq import GPTQOptions
@@ -302,3 +302,56 @@ def test_where_the_cache_is(variables, expected, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cache.cache_folder() == Path(expected)
+
+
+MIXTURE = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "dtype": "float32",
+    "vocab_size": 1024,
+    "hidden_size": 128,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "decoder_sparse_step": 1,
+    "initializer_range": 0.02,
+}
+
+
+@pytest.fixture
+def mixture(tmp_path):
+    folder = tmp_path / "mixture"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(MIXTURE))
+    return make(folder).folder
+
+
+def test_a_dummy_mixture_routes_evenly_and_its_greedy_text_varies(mixture):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(mixture).eval()
+    steps: list[torch.Tensor] = []
+    router = model.model.layers[-1].mlp.gate
+    norms = router.weight.norm(dim=1)
+    assert norms.min().item() == pytest.approx(norms.max().item(), rel=1e-5)
+    router.register_forward_hook(lambda module, inputs, outputs: steps.append(outputs[-1]))
+    prompts = torch.randint(0, 1024, (16, 8), generator=torch.Generator().manual_seed(0))
+    text = model.generate(prompts, max_new_tokens=16, do_sample=False, eos_token_id=None, pad_token_id=0)
+    used = [chosen.unique().numel() for chosen in steps[1:]]
+    uniform = 32 * (1 - (1 - 4 / 32) ** 16)
+    assert sum(used) / len(used) == pytest.approx(uniform, rel=0.1)
+    assert text[0, 8:].unique().numel() > 8
+
+
+def test_a_dummy_without_a_tokenizer_has_one_with_a_word_per_id(mixture):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(mixture)
+    ids = [5, 1023, 0, 0, 17]
+    assert tokenizer.decode(ids) == "w5 w1023 w0 w0 w17"
+    assert tokenizer.encode(tokenizer.decode(ids)) == ids
+    assert not has_tokenizer(mixture)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
 import pytest
 
-from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
+from benchmarker.checkpoints.read_model import import_libraries, load_tokenizer, shapes_sha256
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.schema.model import ModelSpec
@@ -210,3 +211,15 @@ def test_a_local_folder_wins_over_a_shipped_shape_of_the_same_name(model_folder,
     shutil.copytree(model_folder, model_folder.parent / "qwen3-tiny")
     monkeypatch.chdir(model_folder.parent)
     assert find("qwen3-tiny").config["num_hidden_layers"] == 2
+
+
+def test_imports_hide_known_noise_of_two_loggers_and_no_other_warning(caplog):
+    import_libraries()
+    for logger, text in (
+        ("torchao", "Failed to load _C_cutlass_90a.abi3.so: no such binary"),
+        ("torch.utils._pytree", "%s is an Enum subclass and is now natively supported"),
+        ("torchao", "a warning that matters"),
+        ("users.own", "Failed to load my model"),
+    ):
+        logging.getLogger(logger).warning(text, *["Kind"] * text.count("%s"))
+    assert [record.getMessage() for record in caplog.records] == ["a warning that matters", "Failed to load my model"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker import Grid, ModelBenchmarker, Procedure, load_model
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
 from tests.cli.test_cli import typed
@@ -59,6 +60,34 @@ def test_a_prompt_that_is_too_long_is_refused_before_weights_are_made(cache_fold
     assert "error: prompt of 100000 + 50 new tokens is past the 4096 positions of qwen3-tiny; use a prompt" in printed
     assert not list(cache_folder.rglob("*.safetensors"))
     assert not list((tmp_path / "results").glob("*"))
+
+
+def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder: Path, tmp_path: Path) -> None:
+    asked = ("--model", "qwen3-tiny", "--load-format", "dummy", "--quant", "int8", "--device", "cpu")
+    shape = ("--prompt-tokens", 8, "--new-tokens", 4, "--batch-size", 10**9, "--same-prompt")
+    code, printed = typed("run", *asked, *shape, "--output", tmp_path / "results")
+    assert code == 1
+    (line,) = (line for line in printed.splitlines() if line.startswith("error: "))
+    assert line.startswith(
+        "error: memory for the weights (4.0 MiB) and the KV cache of a batch of 1000000000 (22888.18 GiB): "
+        "22888.19 GiB needed, "
+    )
+    assert line.endswith(" GiB free; use a smaller model, batch, depth or prompt")
+    assert not list(cache_folder.rglob("*.safetensors"))
+    assert not list((tmp_path / "results").glob("*"))
+
+
+def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model("qwen3-tiny", load_format="dummy", device="cpu", dtype="float32")
+    monkeypatch.setattr("benchmarker.workloads.generation.demand.available_bytes", lambda: 2**20)
+    grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 64), same_prompt=True)
+    small, large = ModelBenchmarker(model).run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
+    assert (small.status, len(small.samples)) == ("ok", 1)
+    assert (large.status, large.error_kind) == ("oom_host", "oom_host")
+    assert large.reason == (
+        "memory for the KV cache of a batch of 64: 3.0 MiB needed, 1.0 MiB free; use a smaller model, batch, depth or "
+        "prompt"
+    )
 
 
 @pytest.mark.slow

@@ -114,6 +114,8 @@ def test_an_option_that_the_engine_does_not_have_is_one_line() -> None:
 def test_native_on_a_cpu_is_one_line_before_anything_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BenchmarkerError, match="native needs a CUDA GPU"):
         load({"subject.model.id": "/no/such/model", "variant.engine": "native"})
+    # The line that is printed before the libraries are imported.
+    assert capsys.readouterr().err == "loading /no/such/model: fp16 native\n"
 
 
 def test_each_line_of_a_pipe_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -92,9 +93,11 @@ class Stage:
             look_for=self.look_for,
         )
         self.before()
+        has_gpu = self.environment.device.kind != "cpu"
         try:
             terminal = Terminal(streams=Streams(out, out))
-            return sweep_config(self.config, arguments, terminal, options, tools=tools, report=self.report)
+            with mock.patch("benchmarker.hardware.gpu.has_gpu_driver", return_value=has_gpu):
+                return sweep_config(self.config, arguments, terminal, options, tools=tools, report=self.report)
         finally:
             self.printed = out.getvalue()
 

@@ -113,7 +113,7 @@ def groups(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "PROC", tmp_path / "proc")
     monkeypatch.setattr(host, "CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda pid: set(range(16)))
-    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * 2**30))
+    monkeypatch.setattr(host.psutil, "virtual_memory", lambda: SimpleNamespace(total=64 * 2**30, available=32 * 2**30))
     (tmp_path / "proc/self").mkdir(parents=True)
 
     def write(own, files):
@@ -245,3 +245,17 @@ def test_an_amd_card_without_amdsmi(monkeypatch):
     )
     assert found.uuid is None
     assert found.driver is None
+
+
+def test_available_memory_is_limited_by_the_control_group_without_cached_files(groups):
+    groups("0::/job/ours\n", {"memory.max": "max\n"})
+    assert host.available_bytes() == 32 * 2**30
+    groups(
+        "0::/job/ours\n",
+        {
+            "job/ours/memory.max": f"{8 * 2**30}\n",
+            "job/ours/memory.current": f"{6 * 2**30}\n",
+            "job/ours/memory.stat": f"anon {3 * 2**30}\ninactive_file {3 * 2**30}\n",
+        },
+    )
+    assert host.available_bytes() == 5 * 2**30

@@ -221,8 +221,8 @@ def test_a_sweep_judges_each_form_once_after_its_rounds_in_a_process_that_times_
     # Both fakes are fp16, so that they are one form.
     stage = Stage(tmp_path, variants=["a", "b"], rounds=2)
     assert stage.sweep("--quality", "quick") == []
-    assert stage.printed.count("[quality]") == 1
-    assert stage.printed.index("[quality] a, b") > stage.printed.index("[round 2/2")
+    assert stage.printed.count("[quality 1/1]") == 1
+    assert stage.printed.index("[quality 1/1] a, b") > stage.printed.index("[round 2/2")
     found = {(one.variant.name, one.round): one.quality for one in stage.records()}
     assert [key for key, quality in found.items() if quality] == [("a", 1), ("b", 1)]
     assert not list(stage.results.glob(".*quality*"))
@@ -241,15 +241,15 @@ def judged_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def test_a_sweep_that_goes_on_judges_nothing_twice(judged_stage: Stage) -> None:
     judged_stage.sweep("--quality", "quick", resume=True)
-    assert "[quality]" not in judged_stage.printed
+    assert "[quality" not in judged_stage.printed
     judged_stage.sweep("--quality", "full", resume=True)
-    assert "[quality] a" in judged_stage.printed
+    assert "[quality 1/1] a" in judged_stage.printed
 
 
 def test_a_sweep_that_goes_on_with_more_rounds_judges_nothing_twice(judged_stage: Stage) -> None:
     judged_stage.sweep("--quality", "quick", resume=True, rounds=3)
     assert len(judged_stage.records()) == 3
-    assert "[quality]" not in judged_stage.printed
+    assert "[quality" not in judged_stage.printed
 
 
 @pytest.mark.parametrize("option", ["--eval-text", "--quality-topk", "--quality-baseline"])
@@ -258,7 +258,7 @@ def test_a_sweep_that_goes_on_with_another_question_judges_again(judged_stage: S
     mine.write_text("Another text. " * 100)
     value = {"--eval-text": str(mine), "--quality-topk": "100", "--quality-baseline": "another/model"}[option]
     judged_stage.sweep("--quality", "quick", option, value, resume=True)
-    assert "[quality] a" in judged_stage.printed
+    assert "[quality 1/1] a" in judged_stage.printed
 
 
 def test_tasks_are_asked_again_where_other_ones_or_more_questions_are_asked() -> None:

@@ -18,6 +18,7 @@ from benchmarker.checkpoints.read_model import import_architecture, import_libra
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Options
+from benchmarker.quantization.coverage import coverage_after_forward
 from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
@@ -150,7 +151,8 @@ def measure_load(
         quantize_s=quantize_s(prepared.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
     )
-    return loaded.model, facts
+    coverage = coverage_after_forward(loaded.model) if loader.has_low_bits else None
+    return loaded.model, facts.model_copy(update={"coverage": coverage})
 
 
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,39 +21,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
+from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.attention_variants import (
     AttentionImplementation,
     implementation_of,
     source_sha256,
     variants_with_kernel,
 )
-from benchmarker.workloads.attention.record import (
-    AttentionCell,
-    AttentionChecked,
-    AttentionFacts,
-    AttentionTensorError,
-    attention_flops_and_bytes,
-)
-from benchmarker.workloads.attention.spec import (
-    AttentionJob,
-    AttentionShape,
-    AttentionSubject,
-    AttentionVariant,
-    shape_of,
-)
-from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall, measured_limits
-from benchmarker.workloads.operation.operation_call import (
-    CallInputs,
-    Results,
-    check_finite,
-    copies_needed,
-    fresh_results,
-    hash_inputs,
-    relative_error,
-)
+from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts, AttentionTensorError
+from benchmarker.workloads.attention.spec import AttentionShape, AttentionSubject, AttentionVariant, shape_of
+from benchmarker.workloads.operation import operation_call as calls
+from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall
 from benchmarker.workloads.operation.record import SeenKernel, TensorName
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -74,17 +53,17 @@ def input_bytes(shape: AttentionShape) -> int:
     return shape.row_bytes * (shape.heads * (1 + shape.is_backward) + 2 * shape.kv_heads)
 
 
-def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> CallInputs:
+def make_inputs(shape: AttentionShape, device: str, *, seed: int) -> calls.CallInputs:
     """Return normal numbers, as in the FlashAttention papers, equal for all implementations on one kind of device."""
     dtype = torch.float32 if shape.dtype == "tf32" else getattr(torch, shape.dtype)
     tensors = [tensor.to(dtype) for tensor in _random(shape, device, seed)]
     for tensor in tensors[:3]:
         tensor.requires_grad_(shape.is_backward)
-    return CallInputs(dict(zip("qkv", tensors, strict=False)), tensors[3] if shape.is_backward else None)
+    return calls.CallInputs(dict(zip("qkv", tensors, strict=False)), tensors[3] if shape.is_backward else None)
 
 
 def inputs_sha256(shape: AttentionShape, device: str, *, seed: int) -> str:
-    return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
+    return calls.hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
 
 
 def _random(shape: AttentionShape, device: str, seed: int) -> Iterator[Tensor]:
@@ -101,16 +80,16 @@ def rows_of(seq_len: int) -> list[int]:
     return [*middles, seq_len - 1]
 
 
-def check(results: Results, inputs: CallInputs, shape: AttentionShape) -> AttentionChecked:
+def check(results: calls.Results, inputs: calls.CallInputs, shape: AttentionShape) -> AttentionChecked:
     """Compare one call's full results with float64. Raises WrongResultError if a number is not finite."""
-    check_finite(results)
+    calls.check_finite(results)
     rows = rows_of(shape.seq_len)
     exact = reference(inputs, shape, rows, torch.float64, by_formula)
     by_math = reference(inputs, shape, rows, inputs.named["q"].dtype, _by_math)
     tensors = []
     for name, expected in exact.items():
         result = results[name] if name in ("dk", "dv") else results[name][:, :, rows]
-        error, math_error = (relative_error(tensor, expected) for tensor in (result, by_math[name]))
+        error, math_error = (calls.relative_error(tensor, expected) for tensor in (result, by_math[name]))
         tensors.append(AttentionTensorError(tensor=name, error=error, math_error=math_error))
     return AttentionChecked(
         against="float64",
@@ -132,8 +111,8 @@ def wrong(checked: AttentionChecked) -> str | None:
 
 
 def reference(
-    inputs: CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
-) -> Results:
+    inputs: calls.CallInputs, shape: AttentionShape, rows: list[int], dtype: torch.dtype, attend: Attend
+) -> calls.Results:
     """Return those rows of the output, and with a backward pass of dq; dk and dv too if the rows are all rows."""
     group_size = shape.heads // shape.kv_heads
     groups = shape.batch_size * shape.kv_heads
@@ -186,7 +165,7 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         precision: MatmulPrecision | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        super().__init__(implementation_of(variant.variant), device, cache_bytes=cache_bytes)
+        super().__init__(implementation_of(variant.variant), device, cache_bytes)
         self._subject, self._variant, self._precision = subject, variant, precision
 
     def facts(self) -> Mapping[str, Any]:
@@ -205,24 +184,18 @@ class AttentionBench(OperationBench[AttentionImplementation]):
             status="ok", **point._asdict(), demand=attention_flops_and_bytes(shape), inputs_sha256=digest
         )
 
-    def copies(self, point: LengthPoint) -> list[CallInputs]:
+    def copies(self, point: LengthPoint) -> list[calls.CallInputs]:
         shape = self.shape(point)
         first = make_inputs(shape, self.device.torch_name, seed=self._subject.seed)
-        return first.copies(copies_needed(input_bytes(shape), self.cache_bytes, kind=self.device.kind))
+        return first.copies(calls.copies_needed(input_bytes(shape), self.cache_bytes, kind=self.device.kind))
 
     def checked(self, ready: ReadyCall) -> AttentionChecked:
         first = ready.copies[0]
         fresh = partial(make_inputs, ready.shape, self.device.torch_name, seed=self._subject.seed + 1)
-        checked = check(fresh_results(ready.operation, first, fresh), first, ready.shape)
+        checked = check(calls.fresh_results(ready.operation, first, fresh), first, ready.shape)
         if problem := wrong(checked):
             raise WrongResultError(problem)
         return checked
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
         return " and ".join(variants_with_kernel(kernels, self.device.kind)) or super().name_kernels(kernels)
-
-
-@contextmanager
-def open_bench(job: AttentionJob, device: Device, session: Session) -> Iterator[AttentionBench]:
-    with measured_limits(session, job.dtype) as (cache_bytes, precision):
-        yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)

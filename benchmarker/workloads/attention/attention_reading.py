@@ -21,10 +21,10 @@ from benchmarker.core.tables import plain_line
 from benchmarker.explain.verdict import ADVICE
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import Category, seconds_by_category
-from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord, scores_passes
+from benchmarker.workloads.attention.attention_flops import scores_passes
+from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation.operation_reading import (
     CALL_ADVICE,
-    LargestCall,
     LengthSeries,
     kernels_note,
     largest_call,
@@ -46,15 +46,18 @@ def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | No
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
         rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
-    categories, busy_s = _kernel_times(call)
-    return timed_call(
-        call,
-        categories,
-        floor=floor_of(record, cell),
-        busy_s=busy_s,
-        notes=notes,
-        advice={**CALL_ADVICE, "bandwidth": _fewer_bytes},
-    )
+    if call.on_cpu:
+        # The call is its operators, without gaps.
+        categories: dict[Category, float] = {"attention": call.latency_s}
+    else:
+        categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in cell.kernels)
+        busy_s = sum(categories.values())
+        if "power_limited" in cell.flags and 0 < busy_s < call.latency_s:
+            # A GPU at its power limit has no gaps either: under the timed calls its clocks are lower than under the
+            # single profiled call, whose kernels are therefore stretched.
+            categories = {category: time_s * call.latency_s / busy_s for category, time_s in categories.items()}
+    advice = {**CALL_ADVICE, "bandwidth": _fewer_bytes}
+    return timed_call(call, categories, floor=floor_of(record, cell), notes=notes, advice=advice)
 
 
 def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
@@ -69,21 +72,6 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     if computing_s >= moving_s:
         return Floor(computing_s, "flops")
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
-
-
-def _kernel_times(call: LargestCall) -> tuple[dict[Category, float], float]:
-    """Return the seconds of each category of kernels, and those in which a kernel ran.
-
-    On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
-    its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
-    """
-    if call.on_cpu:
-        return {"attention": call.latency_s}, call.latency_s
-    times = seconds_by_category([(kernel.name, kernel.total_s) for kernel in call.cell.kernels])
-    busy_s = sum(times.values())
-    is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
-    stretch = call.latency_s / busy_s if is_slowed else 1.0
-    return {category: stretch * time_s for category, time_s in times.items()}, stretch * busy_s
 
 
 def _fewer_bytes(timed: Timed) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
@@ -11,19 +11,7 @@ from benchmarker.schema.options import Option
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
-from benchmarker.workloads.operation.operation_workload import (
-    BACKWARD,
-    ERROR,
-    FORWARD,
-    KEPT,
-    LENGTH_AXES,
-    PEAK,
-    SEED_FLAG,
-    OperationWorkload,
-    median_latency_s,
-    operation_metric,
-    tflops_metric,
-)
+from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -34,13 +22,13 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    latency_s = median_latency_s(cell)
+    latency_s = operation.median_latency_s(cell)
     if not record.limits or not cell.demand or latency_s is None:
         return None
     return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
 
 
-MATMUL = operation_metric(
+MATMUL = operation.operation_metric(
     "matmul",
     "of matmul %",
     "FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of the "
@@ -50,25 +38,25 @@ MATMUL = operation_metric(
 )
 
 
-class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
+class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     """One call of one attention layer."""
 
     name = "attention"
     experiment = AttentionExperiment
     job = AttentionJob
     record = AttentionRecord
-    axes = LENGTH_AXES
+    axes = operation.LENGTH_AXES
     metrics = (
-        tflops_metric(
+        operation.tflops_metric(
             "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the "
             "seconds of one call"
         ),
-        FORWARD,
-        BACKWARD,
+        operation.FORWARD,
+        operation.BACKWARD,
         MATMUL,
-        PEAK,
-        KEPT,
-        ERROR,
+        operation.PEAK,
+        operation.KEPT,
+        operation.ERROR,
     )
     headline = "tflops"
     imports = ("benchmarker.workloads.attention.attention_bench",)
@@ -81,7 +69,7 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         return field_options(
             self.job,
             # `--dtype` is the subject's.
-            flags={**SEED_FLAG, "variant.dtype": "--variant-dtype"},
+            flags={**operation.SEED_FLAG, "variant.dtype": "--variant-dtype"},
             helps={"subject.causal": "Each position attends to all positions."},
         )
 
@@ -93,10 +81,13 @@ class Attention(OperationWorkload[AttentionJob, AttentionRecord]):
         if job.variant.variant not in VARIANTS and not job.subject.trust_code:
             raise SpecError(f"variant {job.variant.variant}: is code of your own, which is run; add --trust-code")
 
-    def open(self, job: AttentionJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.attention.attention_bench import open_bench
+    @contextmanager
+    def open(self, job: AttentionJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.workloads.attention.attention_bench import AttentionBench
+        from benchmarker.workloads.operation.operation_bench import measured_limits
 
-        return open_bench(job, device, session)
+        with measured_limits(session, job.dtype) as (cache_bytes, precision):
+            yield AttentionBench(job.subject, job.variant, device, precision=precision, cache_bytes=cache_bytes)
 
     def key_parts(self, job: AttentionJob) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
+from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
@@ -28,16 +29,6 @@ from benchmarker.workloads.context_parallel.record import (
     ContextParallelSample,
     RankTrace,
     demand_of,
-)
-from benchmarker.workloads.context_parallel.spec import (
-    ContextParallelJob,
-    ContextParallelPoint,
-    check_devices,
-    devices_of,
-    shape_of,
-    splitting_of,
-    unsupported,
-    wrong_shape,
 )
 from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
 from benchmarker.workloads.operation.record import SeenKernel
@@ -86,15 +77,15 @@ def slowest_s(answers: list[dict[str, Any]]) -> float:
 
 
 class ContextParallelBench(Bench):
-    def __init__(self, job: ContextParallelJob, device: Device, session: Session, cache_bytes: int | None) -> None:
+    def __init__(self, job: spec.ContextParallelJob, device: Device, session: Session, cache_bytes: int | None) -> None:
         self._job, self._device, self._session = job, device, session
-        self._splitting = splitting_of(job.variant.variant)
+        self._splitting = spec.splitting_of(job.variant.variant)
         self._cache_bytes = cache_bytes
         self._stack = ExitStack()
         self._ranks: Ranks | None = None
         self._own: RankWork | None = None
         """Work of rank 0. None while no ranks are running."""
-        self._point: ContextParallelPoint | None = None
+        self._point: spec.ContextParallelPoint | None = None
         self._prepared: list[dict[str, Any]] = []
         """Each rank's answer to `RankWork.prepare`."""
         self._count = 0
@@ -108,7 +99,7 @@ class ContextParallelBench(Bench):
             nccl["peer_access"] = torch.cuda.can_device_access_peer(first, first + 1) if len(devices) > 1 else None
         facts = ContextParallelFacts(
             backend="nccl" if nccl else "gloo",
-            devices=devices or devices_of(self._device.torch_name, 1),
+            devices=devices or spec.devices_of(self._device.torch_name, 1),
             hosts=hosts(),
             device_names=tuple(answer["device_name"] for answer in self._prepared),
             variables=read_variables(os.environ),
@@ -116,9 +107,9 @@ class ContextParallelBench(Bench):
         )
         return {"built": facts}
 
-    def cell(self, point: ContextParallelPoint) -> ContextParallelCell:
+    def cell(self, point: spec.ContextParallelPoint) -> ContextParallelCell:
         subject = self._job.subject
-        shape = shape_of(subject, point.seq_len, point.mode)
+        shape = spec.shape_of(subject, point.seq_len, point.mode)
         return ContextParallelCell(
             status="ok",
             **point._asdict(),
@@ -127,16 +118,16 @@ class ContextParallelBench(Bench):
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
 
-    def correct(self, point: ContextParallelPoint) -> Mapping[str, Any]:
+    def correct(self, point: spec.ContextParallelPoint) -> Mapping[str, Any]:
         """Start the ranks, make the inputs, and check the gathered result. Raises UnsupportedError, WrongResultError,
         or RankError if a rank died, failed or hangs."""
         subject, variant = self._job.subject, self._job.variant
-        problem = wrong_shape(variant.variant, variant.kernel, subject, point)
-        problem = problem or unsupported(variant.variant, variant.kernel, self._device.kind, subject.dtype)
+        problem = spec.wrong_shape(variant.variant, variant.kernel, subject, point)
+        problem = problem or spec.unsupported(variant.variant, variant.kernel, self._device.kind, subject.dtype)
         if problem:
             raise UnsupportedError(problem)
         try:
-            check_devices(self._job.device, self._splitting.gpus(point.ranks))
+            spec.check_devices(self._job.device, self._splitting.gpus(point.ranks))
         except DeviceError as error:
             raise UnsupportedError(str(error)) from error
         self._point = point
@@ -145,7 +136,7 @@ class ContextParallelBench(Bench):
         refuse_wrong(checked, subject.dtype)
         return {"checked": checked, **{name: self._prepared[0][name] for name in ("input_copies", "sent_bytes")}}
 
-    def step(self, point: ContextParallelPoint) -> RanksStep:
+    def step(self, point: spec.ContextParallelPoint) -> RanksStep:
         return RanksStep(self._call, point.mode)
 
     def measured(self, cell: ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
@@ -192,7 +183,7 @@ class ContextParallelBench(Bench):
     def _opened(self, count: int) -> RankWork:
         self.close()
         options = {part: getattr(self._job, part).model_dump(mode="json") for part in ("subject", "variant")}
-        devices = devices_of(self._device.torch_name, count)
+        devices = spec.devices_of(self._device.torch_name, count)
         self._count = count
         # Ranks on one CPU divide its threads.
         self._stack.callback(torch.set_num_threads, torch.get_num_threads())
@@ -214,7 +205,7 @@ class ContextParallelBench(Bench):
 
 
 @contextmanager
-def open_bench(job: ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
+def open_bench(job: spec.ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
     with (
         measured_limits(session, job.subject.dtype) as (cache_bytes, _),
         closing(ContextParallelBench(job, device, session, cache_bytes)) as bench,

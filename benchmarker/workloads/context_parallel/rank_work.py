@@ -28,22 +28,11 @@ from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
 from benchmarker.profiling.chrome_trace import overlap_of
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
+from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, open_single, open_torch, open_ulysses, send
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
 from benchmarker.workloads.context_parallel.ring import open_ring
-from benchmarker.workloads.context_parallel.spec import (
-    ContextParallelSubject,
-    ContextParallelVariant,
-    shape_of,
-    spans_of,
-    splitting_of,
-)
-from benchmarker.workloads.operation.operation_bench import (
-    RECORDED_KERNELS,
-    CallStep,
-    kernels_of,
-    missing_kernel_is_unsupported,
-)
+from benchmarker.workloads.operation import operation_bench
 from benchmarker.workloads.operation.operation_call import (
     CallInputs,
     Operation,
@@ -77,7 +66,7 @@ class RankCall(NamedTuple):
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
-    spans = spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
+    spans = spec.spans_of(plan.order, plan.rank, plan.ranks, tensor.shape[2])
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 
 
@@ -96,7 +85,7 @@ def gather(results: Results, plan: Plan) -> Results:
             dist.gather(own, shards or None, dst=0)
         chunks: list[tuple[tuple[int, int], Tensor]] = []
         for rank, rows in enumerate(shards):
-            spans = spans_of(plan.order, rank, plan.ranks, own.shape[2] * plan.ranks)
+            spans = spec.spans_of(plan.order, rank, plan.ranks, own.shape[2] * plan.ranks)
             chunks += zip(spans, rows.chunk(len(spans), dim=2), strict=True)
         if chunks:
             full[name] = torch.cat([chunk for _, chunk in sorted(chunks, key=lambda entry: entry[0])], dim=2)
@@ -140,12 +129,12 @@ def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
 class RankWork:
     def __init__(self, rank: int, ranks: int, device: str, *, subject: dict[str, Any], variant: dict[str, Any]) -> None:
         self._rank, self._ranks = rank, ranks
-        self._subject = ContextParallelSubject(**subject)
-        self._variant = ContextParallelVariant(**variant)
-        self._splitting = splitting_of(self._variant.variant)
+        self._subject = spec.ContextParallelSubject(**subject)
+        self._variant = spec.ContextParallelVariant(**variant)
+        self._splitting = spec.splitting_of(self._variant.variant)
         self._device = find_device(device)
         self._call: RankCall | None = None
-        self._steps: dict[TimedKind, CallStep] = {}
+        self._steps: dict[TimedKind, operation_bench.CallStep] = {}
         self._is_profiler_warm = False
         if self._device.kind == "cpu":
             # The ranks share the cores of this host.
@@ -162,14 +151,14 @@ class RankWork:
         self._steps.clear()
         self._device.release()
         name = self._device.torch_name
-        shape = shape_of(self._subject, seq_len, mode)
+        shape = spec.shape_of(self._subject, seq_len, mode)
         plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
         count = copies_needed(input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind)
         self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
         self._device.release()
         before = COUNT.sent_bytes
-        with missing_kernel_is_unsupported():
+        with operation_bench.missing_kernel_is_unsupported():
             results_of(self.call.operation, first)
         sent_bytes = None if self._splitting.is_torchs else COUNT.sent_bytes - before
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
@@ -219,7 +208,7 @@ class RankWork:
                     self._barrier()
                     yield
 
-            self._steps[kind] = CallStep(Operation(operation.call, after_barrier), copies, self._device)
+            self._steps[kind] = operation_bench.CallStep(Operation(operation.call, after_barrier), copies, self._device)
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
@@ -229,14 +218,14 @@ class RankWork:
         """Profile one call for its kernels, and a second call for the overlap of communication and computation: by the
         profiler's trace on a GPU, by the clock around each wait for an exchange on a CPU."""
         _, operation, copies = self.call
-        run = partial(getattr(CallStep(operation, copies, self._device), work), copies[0])
+        run = partial(getattr(operation_bench.CallStep(operation, copies, self._device), work), copies[0])
         trace: RankTrace | None = None
         with operation.around():
             if self._device.kind != "cpu" and not self._is_profiler_warm:
                 start_profiler_once(self._device)
                 self._is_profiler_warm = True
             self._barrier()
-            kernels = kernels_of(run, self._device)
+            kernels = operation_bench.kernels_of(run, self._device)
             self._barrier()
             if self._device.kind != "cpu":
                 index = torch.device(self._device.torch_name).index
@@ -248,7 +237,7 @@ class RankWork:
                     trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
             elif self._ranks > 1:
                 trace = _trace_by_clock(run)
-        seen = [kernel.model_dump() for kernel in kernels[:RECORDED_KERNELS]]
+        seen = [kernel.model_dump() for kernel in kernels[: operation_bench.RECORDED_KERNELS]]
         return {"kernels": seen, "trace": trace and trace.model_dump()}
 
     def link(self, *, message_bytes: int) -> float:

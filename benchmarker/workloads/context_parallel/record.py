@@ -9,7 +9,8 @@ from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
 from benchmarker.schema.record import RunRecord, VariantFacts
-from benchmarker.workloads.attention.record import AttentionChecked, attention_flops_and_bytes
+from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
+from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
 from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.registry import Axis
+from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.record import (
     ContextParallelCell,
     ContextParallelRecord,
@@ -16,27 +17,7 @@ from benchmarker.workloads.context_parallel.record import (
     exposed_s,
     imbalance,
 )
-from benchmarker.workloads.context_parallel.spec import (
-    ContextParallelExperiment,
-    ContextParallelJob,
-    ContextParallelPoint,
-    check_devices,
-    splitting_of,
-    wrong_shape,
-)
-from benchmarker.workloads.operation.operation_workload import (
-    BACKWARD,
-    ERROR,
-    FORWARD,
-    MODE_AXIS,
-    SEQ_LEN_AXIS,
-    OperationWorkload,
-    fact_metric,
-    flops_per_s,
-    median_latency_s,
-    operation_metric,
-    tflops_metric,
-)
+from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -57,7 +38,7 @@ def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
 
 def exposed_by_difference(cell: ContextParallelCell) -> float | None:
     """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
-    latency_s = median_latency_s(cell)
+    latency_s = operation.median_latency_s(cell)
     if latency_s is None or not cell.alone_s:
         return None
     return 1 - max(cell.alone_s) / latency_s
@@ -70,7 +51,7 @@ def exposed_by_trace(cell: ContextParallelCell) -> float | None:
 
 def hidden(cell: ContextParallelCell) -> float | None:
     """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
-    exposed, latency_s = exposed_by_difference(cell), median_latency_s(cell)
+    exposed, latency_s = exposed_by_difference(cell), operation.median_latency_s(cell)
     if exposed is None or latency_s is None or cell.demand is None or not cell.link_bytes_per_s:
         return None
     exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
@@ -101,21 +82,21 @@ def error_ratio(cell: ContextParallelCell) -> float | None:
 
 
 METRICS = (
-    tflops_metric(
+    operation.tflops_metric(
         "4 * batch * heads * head_dim * allowed pairs, 3.5 times that with the backward pass, divided by the seconds "
         "of one call: of all GPUs together",
         of_latency=lambda cell, latency_s: cell.demand.total_flops / latency_s if cell.demand else None,
     ),
-    operation_metric(
+    operation.operation_metric(
         "tflops_gpu",
         "TFLOP/s/GPU",
         "TFLOP/s divided by the GPUs that compute",
         better="higher",
-        of_latency=flops_per_s,
+        of_latency=operation.flops_per_s,
     ),
-    FORWARD,
-    BACKWARD,
-    operation_metric(
+    operation.FORWARD,
+    operation.BACKWARD,
+    operation.operation_metric(
         "scaling",
         "scaling %",
         "FLOPs per second and GPU relative to a single GPU that has seq_len / ranks positions, measured in the same "
@@ -123,20 +104,20 @@ METRICS = (
         better="higher",
         of_latency=scaling,
     ),
-    fact_metric(
+    operation.fact_metric(
         "exposed",
         "exposed %",
         exposed_by_difference,
         "exposed communication: share of the time that leaving the exchange out saves",
     ),
-    fact_metric(
+    operation.fact_metric(
         "exposed_trace",
         "traced %",
         exposed_by_trace,
         "by the trace: share of a call's span in which only communication ran, on the rank that computes longest; on a "
         "CPU, in which it waited for an exchange",
     ),
-    fact_metric(
+    operation.fact_metric(
         "hidden",
         "hidden %",
         hidden,
@@ -144,40 +125,37 @@ METRICS = (
         "it costs more than the link takes",
         better="higher",
     ),
-    fact_metric(
+    operation.fact_metric(
         "imbalance",
         "imbalance",
         imbalance,
         "the slowest rank's time relative to the mean of all ranks, both without exchange",
     ),
-    fact_metric(
-        "sent",
-        "sent MiB",
-        lambda cell: cell.sent_bytes,
-        "bytes that rank 0 sends to other ranks in one call, counted",
+    operation.fact_metric(
+        "sent", "sent MiB", lambda cell: cell.sent_bytes, "bytes that rank 0 sends to other ranks in one call, counted"
     ),
-    fact_metric(
+    operation.fact_metric(
         "needed_link",
         "needed GB/s",
         needed_bytes_per_s,
         "bytes that a rank of a ring sends during one block, divided by the time of one block without exchange",
     ),
-    fact_metric(
+    operation.fact_metric(
         "measured_link",
         "link GB/s",
         lambda cell: cell.link_bytes_per_s,
         "bytes per second that each rank sends to the next while it receives as many: the slowest rank's best of five",
         better="higher",
     ),
-    fact_metric(
+    operation.fact_metric(
         "rank_peak",
         "rank peak MiB",
         rank_peak,
         "peak of live tensors on the fullest rank, inputs included",
         combine="max",
     ),
-    ERROR,
-    fact_metric(
+    operation.ERROR,
+    operation.fact_metric(
         "error_ratio",
         "of single's",
         error_ratio,
@@ -187,14 +165,18 @@ METRICS = (
 )
 
 
-class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecord]):
+class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, ContextParallelRecord]):
     """One attention call over a sequence that is split over several GPUs."""
 
     name = "context_parallel"
-    experiment = ContextParallelExperiment
-    job = ContextParallelJob
+    experiment = spec.ContextParallelExperiment
+    job = spec.ContextParallelJob
     record = ContextParallelRecord
-    axes = (Axis("ranks", "ranks", lambda ranks: f"{ranks} ranks", is_size=False), SEQ_LEN_AXIS, MODE_AXIS)
+    axes = (
+        Axis("ranks", "ranks", lambda ranks: f"{ranks} ranks", is_size=False),
+        operation.SEQ_LEN_AXIS,
+        operation.MODE_AXIS,
+    )
     metrics = METRICS
     headline = "tflops"
     imports = ("benchmarker.workloads.context_parallel.context_parallel_bench",)
@@ -203,33 +185,33 @@ class ContextParallel(OperationWorkload[ContextParallelJob, ContextParallelRecor
     speed_axis = "TFLOP/s of all GPUs"
 
     def registered(self, name: str) -> object:
-        return splitting_of(name)
+        return spec.splitting_of(name)
 
-    def check(self, job: ContextParallelJob, typed: Mapping[str, Any]) -> None:
+    def check(self, job: spec.ContextParallelJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)
         for point in job.grid.points():
-            if problem := wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
+            if problem := spec.wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
                 raise SpecError(problem)
 
-    def open(self, job: ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
+    def open(self, job: spec.ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
         from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
 
         return open_bench(job, device, session)
 
-    def variant_facts(self, job: ContextParallelJob) -> dict[str, Any]:
+    def variant_facts(self, job: spec.ContextParallelJob) -> dict[str, Any]:
         return {"kernel": job.variant.kernel}
 
-    def look_for(self, job: ContextParallelJob) -> str | None:
-        check_devices(job.device, job.gpus)
+    def look_for(self, job: spec.ContextParallelJob) -> str | None:
+        spec.check_devices(job.device, job.gpus)
         return None
 
     def cell_fields(
         self,
-        job: ContextParallelJob,
-        point: ContextParallelPoint,
+        job: spec.ContextParallelJob,
+        point: spec.ContextParallelPoint,
         records: Sequence[ContextParallelRecord],  # noqa: ARG002
     ) -> dict[str, Any]:
-        return {**point._asdict(), "gpus": splitting_of(job.variant.variant).gpus(point.ranks)}
+        return {**point._asdict(), "gpus": spec.splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
         return {"layer": self.layer_text, "exchange": _exchange_text}

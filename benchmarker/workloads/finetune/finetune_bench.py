@@ -45,7 +45,7 @@ from benchmarker.workloads.finetune.trainee import (
     make_trainee,
 )
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
-from benchmarker.workloads.training.training_step import TrainingStep
+from benchmarker.workloads.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,7 +26,7 @@ from benchmarker.explain.waterfall import PARTS, Advice, NotExplained, Timed, ti
 from benchmarker.profiling.kernel_categories import is_float32, shares
 from benchmarker.schema.record import Demand, Profile
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
-from benchmarker.workloads.training.training_step import RECOMPUTE
+from benchmarker.workloads.training_step import RECOMPUTE
 
 FLOAT32_PRODUCTS = "products in float32"
 FLOAT32_ATTENTION = "attention in float32"

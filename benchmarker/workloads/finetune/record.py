@@ -7,16 +7,8 @@ from typing import Literal
 from benchmarker.schema.base import Count, Number, Plain, Positive, Spent
 from benchmarker.schema.model import LoadFacts, ModelFacts
 from benchmarker.schema.record import CellBase, Checked, Demand, RunRecord, VariantFacts
-from benchmarker.workloads.finetune.spec import (
-    AttentionName,
-    Base,
-    Checkpointing,
-    OptimizerName,
-    Prepare,
-    RecipeName,
-    Train,
-)
-from benchmarker.workloads.training.training_step import StepMemory, TrainingSample
+from benchmarker.workloads.finetune import spec
+from benchmarker.workloads.training_step import StepMemory, TrainingSample
 
 
 class FinetuneDemand(Demand):
@@ -124,13 +116,13 @@ class FinetuneFacts(Plain):
 
 
 class FinetuneVariantFacts(VariantFacts):
-    variant: RecipeName
-    base: Base
-    train: Train
-    checkpointing: Checkpointing
-    prepare: Prepare
-    optimizer: OptimizerName
-    attention: AttentionName
+    variant: spec.RecipeName
+    base: spec.Base
+    train: spec.Train
+    checkpointing: spec.Checkpointing
+    prepare: spec.Prepare
+    optimizer: spec.OptimizerName
+    attention: spec.AttentionName
     rank: Positive | None = None
     """Rank of the adapters. None if there are none."""
     targets: str | None = None

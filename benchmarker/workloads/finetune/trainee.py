@@ -30,7 +30,7 @@ from benchmarker.quantization.load import is_linear, module_tensors, storage_byt
 from benchmarker.schema.base import DType
 from benchmarker.workloads.finetune.record import DTypes, FinetuneDemand, FinetuneFacts
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, FinetunePoint, Recipe
-from benchmarker.workloads.training.training_step import TrainingStep, autocast
+from benchmarker.workloads.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

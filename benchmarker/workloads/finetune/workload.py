@@ -19,7 +19,7 @@ from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
 from benchmarker.workloads.session import Bench, Session
-from benchmarker.workloads.training.training_step import StepPart, TrainingSample
+from benchmarker.workloads.training_step import StepPart, TrainingSample
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance

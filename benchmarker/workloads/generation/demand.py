@@ -11,12 +11,22 @@ step, or a weight that is unpacked to memory first, makes MBU low, and that is w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads
+from benchmarker.core.errors import MemoryNeededError
+from benchmarker.core.formatting import gib
+from benchmarker.engines.decoders.eager import value_bytes
+from benchmarker.engines.registry import MODEL_ENGINES
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.quantization.load import flat, is_linear, module_tensors, shares_storage, storage_bytes, weights_of
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.record import GenerationDemand
+from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,6 +66,9 @@ class Weights:
         self._config = model.config.get_text_config()
         self._kv_value_bytes = kv_value_bytes or _activation_bytes(model)
 
+    def cache_bytes(self, point: Point) -> int:
+        return cache_bytes(self._config, point, value_bytes=self._kv_value_bytes)
+
     def demand(self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int) -> GenerationDemand:
         """The bytes and FLOPs of one cell.
 
@@ -85,6 +98,63 @@ class Weights:
             kv_bytes=kv_bytes,
             decode_flops=decode_flops,
             prefill_flops=prefill_flops,
+        )
+
+
+def cache_bytes(config: Any, point: Point, *, value_bytes: float) -> int:
+    """Return the bytes of the KV cache at the end of a cell; a prompt of text counts as one token."""
+    length = point.depth + (point.prompt_tokens or 1) + point.new_tokens
+    lengths = [min(length, window) if window else length for window in _windows(config)]
+    return round(2 * key_heads(config) * head_dim(config) * value_bytes * point.batch_size * sum(lengths))
+
+
+def least_weight_bytes(config: Mapping[str, Any], *, bits: float, value_bytes: int) -> int:
+    """Return the bytes of the weights: `bits` each in the blocks, without scales; 0 if transformers lacks the model."""
+    import_libraries()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError):
+        return 0
+    ends = {id(model.get_input_embeddings().weight), *map(id, getattr(model.get_output_embeddings(), "weight", ()))}
+    sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
+    return round(sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes))
+
+
+def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, Any]) -> None:
+    """Refuse a job on a CPU of which no cell fits into the free memory, before its weights are made or loaded.
+
+    Raises:
+        MemoryNeededError: With the needed bytes, which are a lower bound, and the free ones.
+    """
+    variant = job.variant
+    if device.kind != "cpu" or variant.engine not in MODEL_ENGINES:
+        return
+    element_bytes = 4 if job.model.dtype == "float32" else 2
+    stored = config.get("quantization_config") or {}
+    given = stored.get("bits") or variant.options.get("bits") or min(LOADERS[variant.quant].bits, default=16)
+    bits = 8 * element_bytes if variant.quant == "fp16" else float(given)
+    weight_bytes = least_weight_bytes(config, bits=bits, value_bytes=element_bytes)
+    kv_form: Any = variant.engine_options.get("kv_cache")
+    kv_bytes = value_bytes(kv_form, element_bytes) if kv_form else element_bytes
+    text = SimpleNamespace(**config)
+    least = min(job.points(), key=lambda point: cache_bytes(text, point, value_bytes=kv_bytes))
+    refuse_cell(least, cache_bytes(text, least, value_bytes=kv_bytes), weight_bytes=weight_bytes)
+
+
+def refuse_cell(point: Point, needed_bytes: int, *, weight_bytes: int = 0) -> None:
+    """Raise MemoryNeededError if a cell's KV cache and weights that are not loaded yet exceed the free memory."""
+    total_bytes, free_bytes = weight_bytes + needed_bytes, available_bytes()
+    if total_bytes > free_bytes:
+        cache = f"the KV cache of a batch of {point.batch_size}"
+        if weight_bytes:
+            cache = f"the weights ({gib(weight_bytes)}) and {cache} ({gib(needed_bytes)})"
+        raise MemoryNeededError(
+            f"memory for {cache}: {gib(total_bytes)} needed, {gib(free_bytes)} free; use a smaller model, batch, depth "
+            "or prompt"
         )
 
 

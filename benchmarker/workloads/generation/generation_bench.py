@@ -12,7 +12,7 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
 from benchmarker.engines.registry import ENGINES
@@ -24,10 +24,13 @@ from benchmarker.profiling.chrome_trace import Cut
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
+from benchmarker.quantization.coverage import refusal
 from benchmarker.quantization.load import find_checkpoint
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
+from benchmarker.workloads.generation.demand import refuse_too_large
 from benchmarker.workloads.generation.generation_job import form_of
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
@@ -54,7 +57,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         job.variant,
         progress=session.terminal,
         device=device.torch_name,
-        check_config=partial(_check_lengths, job),
+        check_config=partial(check_config, job, device),
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
@@ -95,6 +98,13 @@ class GenerationBench(SourceBenchmarker):
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
+    def correct(self, point: Point) -> dict[str, Any]:  # noqa: ARG002
+        """Raise WrongResultError if most of the model is not in the variant's quantization."""
+        loaded = self.source.loaded
+        if reason := refusal(LOADERS[self._job.variant.quant], loaded.coverage if loaded else None):
+            raise WrongResultError(reason)
+        return {}
+
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
         """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""
         job, session = self._job, self._session
@@ -112,11 +122,12 @@ class GenerationBench(SourceBenchmarker):
         return judged(job, self._plan, subject, self._tokenizer, self.device, session.terminal)
 
 
-def _check_lengths(job: GenerationJob, config: dict[str, Any]) -> None:
-    """Check prompts of a length before any weight is downloaded or made."""
+def check_config(job: GenerationJob, device: Device, config: dict[str, Any]) -> None:
+    """Check lengths of prompts and the memory before any weight is downloaded or made."""
     for point in job.grid.points():
         if point.prompt_tokens is not None:
             _check(job, point, point.prompt_tokens, config)
+    refuse_too_large(job, device, config)
 
 
 def _text_lengths(job: GenerationJob, config: dict[str, Any], tokenizer: Any | None) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
@@ -9,21 +10,25 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.core.formatting import percent
 from benchmarker.engines.registry import MODEL_ENGINES
-from benchmarker.hardware.device import Device
 from benchmarker.quality.evaluation_text import check_text, is_text
 from benchmarker.quality.harness_tasks import check_tasks, run_tasks
-from benchmarker.quality.judge import Plan, Subject, judge, make_plan
 from benchmarker.quantization.base import require
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.quality import WINDOW_TOKENS, baseline_name, quality_line
+from benchmarker.schema.quality import WINDOW_TOKENS, QualitySize, baseline_name, quality_line
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.generation.generation_job import engine_options
 from benchmarker.workloads.generation.record import GenerationRecord
-from benchmarker.workloads.generation.spec import GenerationJob
+from benchmarker.workloads.generation.spec import TOKEN_S, GenerationJob
 from benchmarker.workloads.session import Judging
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from benchmarker.hardware.device import Device
+    from benchmarker.quality.judge import Plan, Subject
+
+SCORED: dict[QualitySize, tuple[int, int]] = {"quick": (64, 32), "full": (32, 255)}
+"""Windows of the shipped text and scored tokens of each. Eight prompts of 32 new tokens follow, twice each."""
 
 
 class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
@@ -49,6 +54,21 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
 
     def words(self, job: GenerationJob) -> str:
         return ", ".join([*([job.quality.size] if job.quality.size != "off" else []), *job.quality.tasks])
+
+    def guess_s(self, job: GenerationJob, timed: GenerationRecord | None) -> float:
+        """Return the time of the scored steps and of the forwards: two per window, and 16 for the noise."""
+        size, step_s = job.quality.size, max(TOKEN_S, job.cpu_token_s)
+        if size == "off":
+            return super().guess_s(job, timed)
+        windows, scored = SCORED[size]
+        cell = next((cell for cell in timed.cells if cell.samples), None) if timed else None
+        forward_s = 2 * step_s
+        if cell:
+            step_s = statistics.median(sample.tpot_s or sample.latency_s for sample in cell.samples)
+            prompt_tokens = cell.batch_size * (cell.prompt_tokens or 1)
+            first_s = statistics.median(sample.ttft_s or step_s for sample in cell.samples)
+            forward_s = first_s * max(1.0, WINDOW_TOKENS[size] / prompt_tokens)
+        return (windows * scored + 512) * step_s + (2 * windows + 16) * forward_s
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:
         spec, quality = job.quality, record.quality
@@ -96,6 +116,8 @@ def plan_quality(job: GenerationJob, checkpoint: Checkpoint, tokenizer: Any | No
         check_tasks(job.quality.tasks)
     if not job.is_judged or job.quality.size == "off":
         return None
+    from benchmarker.quality.judge import make_plan
+
     return make_plan(
         job.quality,
         job.model,
@@ -147,10 +169,12 @@ def _measured_answers(
 
 
 def _quality(plan: Plan, subject: Subject, device: Device, terminal: Terminal) -> dict[str, Any]:
+    from benchmarker.quality.judge import judge
+
     try:
         quality = judge(plan, subject, device, terminal)
     except BenchmarkerError as error:
         terminal.line(f"no quality: {error}")
         return {"no_quality": Missing(error_kind=error.kind, reason=str(error))}
-    terminal.line(quality_line(quality))
+    terminal.note(quality_line(quality))
     return {"quality": quality}

@@ -17,7 +17,7 @@ from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory
-from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.demand import Weights, refuse_cell
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.record import GenerationCell
 from benchmarker.workloads.generation.spec import Grid, Point
@@ -125,6 +125,12 @@ class SourceBenchmarker(Bench):
         return make_prompts(
             point, tokenizer=self._tokenizer, vocabulary=self._config["vocab_size"], chat_template=False
         )[0].ids
+
+    def correct(self, point: Point) -> dict[str, Any]:
+        """Refuse a KV cache that exceeds the free memory of a CPU. Raises MemoryNeededError."""
+        if self._weights and self.device.kind == "cpu":
+            refuse_cell(point, self._weights.cache_bytes(point))
+        return {}
 
     def step(self, point: Point) -> GenerationStep:
         """Return the callable of one repeat."""

@@ -143,6 +143,10 @@ class GenerationRecord(RunRecord):
     """Reason why requested answers are missing."""
 
     @property
+    def setup_s(self) -> float | None:
+        return self.engine.setup_s if self.engine else None
+
+    @property
     def knows_subject(self) -> bool:
         return self.load is not None
 

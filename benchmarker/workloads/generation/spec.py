@@ -6,8 +6,10 @@ quantizations and engines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -151,6 +153,18 @@ class GenerationSubject(Plain):
 
 TOKEN_S = 0.03
 """First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
+SLOW_TOKEN_S = 0.5
+CPU_BYTES_PER_S = 0.8e9
+"""16-bit weights that a core reads and multiplies per second in `eager`: 0.83e9 measured with 135 million parameters on
+one Intel core, 0.74e9 with 4 billion on two AMD cores."""
+
+
+def guess_parameters(model_id: str) -> float:
+    """Return the number of parameters by the size of a folder's files or by a name like `Qwen3-4B`; 0 if unknown."""
+    if size_bytes := sum(path.stat().st_size for path in Path(model_id).expanduser().glob("*.safetensors")):
+        return size_bytes / 2
+    match = re.search(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model_id.lower())
+    return float(match[1]) * (1e9 if match[2] == "b" else 1e6) if match else 0.0
 
 
 class GenerationJob(Job):
@@ -191,8 +205,27 @@ class GenerationJob(Job):
 
         return 1 if self.variant.engine in MODEL_ENGINES else 2
 
+    @property
+    def cpu_token_s(self) -> float:
+        """Estimate of a decode step on this CPU; 0 for a GPU and for a model of unknown size."""
+        from benchmarker.hardware.gpu import has_gpu_driver
+        from benchmarker.hardware.read_environment import cores
+
+        is_cpu = self.device == "cpu" or (self.device == "auto" and not has_gpu_driver())
+        return 2 * guess_parameters(self.model.id) / CPU_BYTES_PER_S / cores() if is_cpu else 0.0
+
+    @property
+    def slowness(self) -> str:
+        if self.cpu_token_s < SLOW_TOKEN_S:
+            return ""
+        billions = guess_parameters(self.model.id) / 1e9
+        return (
+            f"no GPU: an estimated {self.cpu_token_s:.1f} s per token for {billions:.1f} billion parameters "
+            f"({CPU_BYTES_PER_S / 1e9} GB/s per core); --model qwen3-small takes minutes"
+        )
+
     def repeat_s(self, point: Point) -> float:
-        return point.new_tokens * TOKEN_S
+        return point.new_tokens * max(TOKEN_S, self.cpu_token_s)
 
     @property
     def is_judged(self) -> bool:

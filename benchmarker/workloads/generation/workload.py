@@ -219,9 +219,12 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         return look_for(job.model)
 
     def prepare(self, job: GenerationJob, device: Device, progress: Terminal) -> None:
-        from benchmarker.quantization.load import prepare_checkpoint
+        from functools import partial
 
-        prepare_checkpoint(job.model, job.variant, device, progress)
+        from benchmarker.quantization.load import prepare_checkpoint
+        from benchmarker.workloads.generation.generation_bench import check_config
+
+        prepare_checkpoint(job.model, job.variant, device, progress, check_config=partial(check_config, job, device))
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging

@@ -7,7 +7,7 @@ reads from it (2 more); the delta rule first reads the value stored for the key 
     gated delta rule              6 * head_dim * value_dim
 
 The backward pass has twice these products: the gradients of both factors of each. Softmax attention counts as in
-`workloads/attention/record.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
+`attention_flops.py`: 2 * (head_dim + value_dim) per pair of tokens, backward 2.5 times that.
 Kernels that work on chunks multiply more, which does not count.
 
 flash-linear-attention (fla 0.6.0) has kernels in Triton, with functions that take [batch, length, heads, width]. It
@@ -36,8 +36,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean, install_hint
+from benchmarker.workloads.attention.attention_flops import LSE_BYTES, attention_flops
 from benchmarker.workloads.attention.attention_variants import VARIANTS as ATTENTION_VARIANTS
-from benchmarker.workloads.attention.record import BACKWARD_FLOPS, LSE_BYTES, allowed_pairs
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.mixers.record import MixerName, MixersDemand
 from benchmarker.workloads.mixers.spec import MixerShape
@@ -107,15 +107,13 @@ def softmax_shape(shape: MixerShape) -> AttentionShape:
 
 
 def demand_of(mixer: Mixer, shape: MixerShape) -> MixersDemand:
-    rows = shape.batch_size * shape.heads
     if mixer.state_products is None:
-        forward = 2 * rows * allowed_pairs(softmax_shape(shape)) * (shape.head_dim + shape.value_dim)
-        backward = round(BACKWARD_FLOPS * forward)
+        forward, backward = attention_flops(softmax_shape(shape), value_dim=shape.value_dim)
         state_floats = shape.heads * (shape.head_dim + shape.value_dim) * shape.seq_len
     else:
-        forward = 2 * mixer.state_products * rows * shape.seq_len * shape.head_dim * shape.value_dim
-        backward = 2 * forward
         state_floats = shape.heads * shape.head_dim * shape.value_dim
+        forward = 2 * mixer.state_products * shape.tokens * state_floats
+        backward = 2 * forward
     return MixersDemand(
         forward_flops=forward,
         flops=forward + backward * shape.is_backward,
@@ -135,12 +133,10 @@ def _bytes(mixer: Mixer, shape: MixerShape) -> int:
     """Backward: read inputs and the output's gradient, write gradients; softmax also reads its output again and the
     log-sum-exp of each row."""
     rows = shape.tokens * shape.heads
-    inputs = input_bytes(mixer, shape._replace(mode="forward"))
-    output = rows * shape.value_dim * shape.element_bytes
+    inputs, output = input_bytes(mixer, shape._replace(mode="forward")), rows * shape.value_dim * shape.element_bytes
     if not shape.is_backward:
         return inputs + output
-    reread = output + 2 * LSE_BYTES * rows if mixer.state_products is None else 0
-    return 3 * inputs + 2 * output + reread
+    return 3 * inputs + 2 * output + (output + 2 * LSE_BYTES * rows if mixer is SOFTMAX else 0)
 
 
 def least_bytes(mixer: Mixer, shape: MixerShape, *, writes_scores: bool) -> int:
@@ -167,7 +163,7 @@ def open_chunked(mixer: Mixer, shape: MixerShape, device: str) -> Operation:
     ) -> Tensor:
         dtype = value.dtype
         query, key, value = (tensor.float() if tensor.dtype.itemsize < 4 else tensor for tensor in (query, key, value))
-        if log_decay is None and decay is not None:
+        if decay is not None:
             log_decay = decay.to(query.dtype)[:, None].expand(query.shape[:3])
         strength = None if strength is None else strength.to(query.dtype)
         is_normalized = shape.normalize and mixer is LINEAR
@@ -277,8 +273,9 @@ def _softmax(name: str, *, is_naive: bool = False) -> MixerImplementation:
 
 
 def _in_torch(mixer: Mixer) -> MixerImplementation:
-    opener = partial(open_chunked, mixer)
-    return MixerImplementation(mixer=mixer, source="torch, chunked", open=opener, kernels=ANY_KERNEL)
+    return MixerImplementation(
+        mixer=mixer, source="torch, chunked", open=partial(open_chunked, mixer), kernels=ANY_KERNEL
+    )
 
 
 VARIANTS: dict[str, MixerImplementation] = {

@@ -13,8 +13,8 @@ chunk are compared too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,48 +24,21 @@ from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
 from benchmarker.workloads.attention.attention_bench import check as check_attention
-from benchmarker.workloads.mixers.mixer import (
-    EPSILON,
-    GATE_OFFSET,
-    LINEAR,
-    SOFTMAX,
-    Layout,
-    Mixer,
-    MixerImplementation,
-    chunked,
-    demand_of,
-    head_decay,
-    implementation_of,
-    input_bytes,
-    least_bytes,
-    refused_compiler_is_unsupported,
-    scaled,
-    softmax_shape,
-)
+from benchmarker.workloads.mixers import mixer as mixers
 from benchmarker.workloads.mixers.record import MixersCell, MixersChecked, MixersFacts, MixersTensorError
 from benchmarker.workloads.mixers.small_model import ModelStep, block_facts, scores, training_demand
-from benchmarker.workloads.mixers.spec import MixerShape, MixersJob, MixersSubject, shape_of
-from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall, measured_limits
-from benchmarker.workloads.operation.operation_call import (
-    GRADIENT_NAMES,
-    CallInputs,
-    Results,
-    check_finite,
-    copies_needed,
-    fresh_results,
-    hash_inputs,
-    relative_error,
-    results_of,
-)
+from benchmarker.workloads.mixers.spec import MixerShape, MixersSubject, shape_of
+from benchmarker.workloads.operation import operation_call as calls
+from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.session import Session
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from benchmarker.hardware.device import Device
+    from benchmarker.hardware.read_environment import available_bytes
+from benchmarker.hardware.device import Device
 
 TRAINING = "training_step"
 MAX_COPIES = 64
@@ -82,7 +55,7 @@ REFERENCE_DISTANCE = 1e-9
 COMPARED_HEADS = 2
 
 
-class MixersBench(OperationBench[MixerImplementation]):
+class MixersBench(OperationBench[mixers.MixerImplementation]):
     def __init__(
         self,
         subject: MixersSubject,
@@ -93,7 +66,7 @@ class MixersBench(OperationBench[MixerImplementation]):
         report: Callable[[str], object] | None = None,
     ) -> None:
         """With `report`, models are trained on the subject's tasks after timing, each with a line of progress."""
-        super().__init__(implementation_of(variant), device, cache_bytes=cache_bytes)
+        super().__init__(mixers.implementation_of(variant), device, cache_bytes)
         self._mixer, self._subject, self._report = self.implementation.mixer, subject, report
         self._chunk_end_errors: dict[bool, float] = {}
 
@@ -110,26 +83,27 @@ class MixersBench(OperationBench[MixerImplementation]):
         return MixersCell(
             status="ok",
             **point._asdict(),
-            demand=training_demand(mixer, subject, point) if is_training else demand_of(mixer, shape),
+            demand=training_demand(mixer, subject, point) if is_training else mixers.demand_of(mixer, shape),
             block=block_facts(mixer, subject, point.seq_len) if is_training else None,
-            least_bytes=least_bytes(mixer, shape, writes_scores=self.implementation.writes_scores),
+            least_bytes=mixers.least_bytes(mixer, shape, writes_scores=self.implementation.writes_scores),
             free_bytes=_free_bytes(self.device),
             inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=subject.seed),
         )
 
-    def _inputs(self, shape: MixerShape, seed: int) -> CallInputs:
-        device, layout = self.device.torch_name, self.implementation.layout
-        return make_inputs(self._mixer, shape, device, seed=seed, layout=layout)
+    def _inputs(self, shape: MixerShape, seed: int) -> calls.CallInputs:
+        return make_inputs(self._mixer, shape, self.device.torch_name, seed=seed, layout=self.implementation.layout)
 
-    def copies(self, point: LengthPoint) -> list[CallInputs]:
+    def copies(self, point: LengthPoint) -> list[calls.CallInputs]:
         shape = self.shape(point)
         # A model's own tensors fill the cache: its mixer is checked on one copy and not timed by itself.
         most = 1 if point.mode == TRAINING else MAX_COPIES
-        count = min(most, copies_needed(input_bytes(self._mixer, shape), self.cache_bytes, kind=self.device.kind))
+        count = min(
+            most, calls.copies_needed(mixers.input_bytes(self._mixer, shape), self.cache_bytes, kind=self.device.kind)
+        )
         return [self._inputs(shape, self._subject.seed + number) for number in range(count)]
 
     def library_refusals(self) -> AbstractContextManager[None]:
-        return refused_compiler_is_unsupported()
+        return mixers.refused_compiler_is_unsupported()
 
     def correct(self, point: LengthPoint) -> Mapping[str, Any]:
         return self.prove(point)[1] if point.mode == TRAINING else super().correct(point)
@@ -151,25 +125,27 @@ class MixersBench(OperationBench[MixerImplementation]):
 
     def checked(self, ready: ReadyCall) -> MixersChecked:
         first, shape, seed = ready.copies[0], ready.shape, self._subject.seed + len(ready.copies)
-        results = fresh_results(ready.operation, first, lambda: self._inputs(shape, seed))
+        results = calls.fresh_results(ready.operation, first, lambda: self._inputs(shape, seed))
         errors = checked_errors(results, self.implementation, first, shape)
         output = results["o"]
         del results
         causal_error = self._causal_error(ready, output, self._inputs(shape, seed + 1))
-        is_softmax = self._mixer is SOFTMAX
+        rows, heads, ends = len(rows_of(shape.seq_len)), shape.heads, dict[str, Any]()
+        if self._mixer is not mixers.SOFTMAX:
+            rows, heads = shape.seq_len, min(COMPARED_HEADS, shape.heads)
+            ends = {"lengths": CHUNK_ENDS, "lengths_error": self._chunk_end_error(shape)}
         return MixersChecked(
             against="float64",
             error=max(tensor.error for tensor in errors),
             tolerance=TOLERANCES[shape.dtype],
             tensors=errors,
-            rows=len(rows_of(shape.seq_len)) if is_softmax else shape.seq_len,
-            heads=shape.heads if is_softmax else min(COMPARED_HEADS, shape.heads),
+            rows=rows,
+            heads=heads,
             causal_error=causal_error,
-            lengths=() if is_softmax else CHUNK_ENDS,
-            lengths_error=None if is_softmax else self._chunk_end_error(shape),
+            **ends,
         )
 
-    def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: CallInputs) -> float:
+    def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: calls.CallInputs) -> float:
         """Return the relative change of the outputs before the middle when all later inputs change. Raises
         WrongResultError if it is larger than rounding."""
         import torch
@@ -184,7 +160,7 @@ class MixersBench(OperationBench[MixerImplementation]):
                 target.narrow(axis, middle, size).copy_(source.narrow(axis, middle, size))
             with ready.operation.around():
                 changed = ready.operation.call(*first.tensors)
-        error = relative_error(changed.narrow(axis, 0, middle), output.narrow(axis, 0, middle))
+        error = calls.relative_error(changed.narrow(axis, 0, middle), output.narrow(axis, 0, middle))
         if error > TOLERANCES[shape.dtype]:
             raise WrongResultError(f"wrong result: later inputs change earlier outputs, by {error:.2g}")
         return error
@@ -196,51 +172,46 @@ class MixersBench(OperationBench[MixerImplementation]):
             for length in CHUNK_ENDS:
                 short = shape._replace(seq_len=length, batch_size=1)
                 inputs = self._inputs(short, self._subject.seed)
-                results = results_of(self.implementation.open(short, self.device.torch_name), inputs)
-                suffix = f" at {length} positions"
-                errors.append(checked_errors(results, self.implementation, inputs, short, suffix)[0].error)
+                results = calls.results_of(self.implementation.open(short, self.device.torch_name), inputs)
+                checked = checked_errors(results, self.implementation, inputs, short, f" at {length} positions")
+                errors.append(checked[0].error)
             self._chunk_end_errors[shape.is_backward] = max(errors)
         return self._chunk_end_errors[shape.is_backward]
 
 
-@contextmanager
-def open_bench(job: MixersJob, device: Device, session: Session) -> Iterator[MixersBench]:
-    report = session.terminal.line if job.is_judged else None
-    with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
-        yield MixersBench(job.subject, job.variant.variant, device, cache_bytes=cache_bytes, report=report)
-
-
 def _free_bytes(device: Device) -> int:
     if device.kind == "cpu":
-        import psutil
-
-        return int(psutil.virtual_memory().available)
+        return available_bytes()
     import torch
 
     return int(torch.cuda.mem_get_info(device.torch_name)[0])
 
 
-def make_inputs(mixer: Mixer, shape: MixerShape, device: str, *, seed: int, layout: Layout) -> CallInputs:
+def make_inputs(
+    mixer: mixers.Mixer, shape: MixerShape, device: str, *, seed: int, layout: mixers.Layout
+) -> calls.CallInputs:
     import torch
     from torch.nn.functional import logsigmoid
 
     dtype: torch.dtype = getattr(torch, shape.dtype)
     query, key, value, gate, strength, *gradients = _random(shape, device, seed)
-    named = {"q": scaled(query, mixer, shape), "k": scaled(key, mixer, shape), "v": value}
+    named = {"q": mixers.scaled(query, mixer, shape), "k": mixers.scaled(key, mixer, shape), "v": value}
     named = {name: tensor.to(dtype) for name, tensor in named.items()}
     if mixer.is_gated_delta:
-        named |= {"g": logsigmoid(gate + GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
+        named |= {"g": logsigmoid(gate + mixers.GATE_OFFSET), "beta": strength.sigmoid().to(dtype)}
+    if shape.is_backward:
+        named["o"] = gradients[0].to(dtype)
     if layout == "heads first":
         named = {name: tensor.transpose(1, 2).contiguous() for name, tensor in named.items()}
-        gradients = [tensor.transpose(1, 2).contiguous() for tensor in gradients]
-    for tensor in named.values():
-        tensor.requires_grad_(shape.is_backward)
-    return CallInputs(named, gradients[0].to(dtype) if gradients else None)
+    gradient = named.pop("o", None)
+    return calls.CallInputs(
+        {name: tensor.requires_grad_(shape.is_backward) for name, tensor in named.items()}, gradient
+    )
 
 
 def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
     """Return the SHA-256 of shape, seed and first random numbers: the same for every mixer and type."""
-    return hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
+    return calls.hash_inputs((*shape._replace(dtype="float32"), seed), _random(shape, device, seed))
 
 
 def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
@@ -254,18 +225,24 @@ def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
 
 
 def checked_errors(
-    results: Results, implementation: MixerImplementation, inputs: CallInputs, shape: MixerShape, suffix: str = ""
+    results: calls.Results,
+    implementation: mixers.MixerImplementation,
+    inputs: calls.CallInputs,
+    shape: MixerShape,
+    suffix: str = "",
 ) -> tuple[MixersTensorError, ...]:
     """Return the error of the output and of the gradients. Raises WrongResultError, with a suffix, if one is above its
     tolerance or holds a number that is not finite."""
-    check_finite(results)
-    if implementation.mixer is SOFTMAX and shape.value_dim == shape.head_dim:
-        checked = check_attention(results, inputs, softmax_shape(shape))
+    calls.check_finite(results)
+    if implementation.mixer is mixers.SOFTMAX and shape.value_dim == shape.head_dim:
+        checked = check_attention(results, inputs, mixers.softmax_shape(shape))
         errors = {tensor.tensor: tensor.error for tensor in checked.tensors}
     else:
         layout = implementation.layout
         expected = reference(implementation.mixer, inputs, shape, layout)
-        errors = {name: relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()}
+        errors = {
+            name: calls.relative_error(two_heads(results[name], layout), exact) for name, exact in expected.items()
+        }
     tensors = []
     for name, error in errors.items():
         tolerance = TOLERANCES[shape.dtype] * (GATE_FACTOR if name in ("dg", "dbeta") else 1.0)
@@ -276,14 +253,14 @@ def checked_errors(
     return tuple(tensors)
 
 
-def two_heads(tensor: Tensor, layout: Layout) -> Tensor:
+def two_heads(tensor: Tensor, layout: mixers.Layout) -> Tensor:
     """Return the first and the last head of the last sequence, [2, length, ..], or the only head."""
     heads_first = tensor if layout == "heads first" else tensor.transpose(1, 2)
     last = heads_first[-1]
     return last[:: max(1, last.shape[0] - 1)][:COMPARED_HEADS]
 
 
-def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layout) -> Results:
+def reference(mixer: mixers.Mixer, inputs: calls.CallInputs, shape: MixerShape, layout: mixers.Layout) -> calls.Results:
     """Return output and gradients of two heads, [2, length, ..]."""
     import torch
 
@@ -292,32 +269,32 @@ def reference(mixer: Mixer, inputs: CallInputs, shape: MixerShape, layout: Layou
         for name, tensor in inputs.named.items()
     }
     output = _output(mixer, leaves, shape)
-    if not shape.is_backward or inputs.gradient is None:
+    if inputs.gradient is None:
         return {"o": output}
     gradient = two_heads(inputs.gradient, layout).double()
     gradients = torch.autograd.grad(output, tuple(leaves.values()), gradient)
-    named = {GRADIENT_NAMES[name]: tensor for name, tensor in zip(leaves, gradients, strict=True)}
+    named = {calls.GRADIENT_NAMES[name]: tensor for name, tensor in zip(leaves, gradients, strict=True)}
     return {"o": output.detach(), **named}
 
 
-def _output(mixer: Mixer, leaves: Mapping[str, Tensor], shape: MixerShape) -> Tensor:
+def _output(mixer: mixers.Mixer, leaves: Mapping[str, Tensor], shape: MixerShape) -> Tensor:
     """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
     import torch
 
-    query, length, is_normalized = leaves["q"], shape.seq_len, shape.normalize and mixer is LINEAR
-    if mixer.state_products is None:
+    query, length, is_normalized = leaves["q"], shape.seq_len, shape.normalize and mixer is mixers.LINEAR
+    if mixer is mixers.SOFTMAX:
         allowed = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
         return by_formula(query, leaves["k"], leaves["v"], allowed)
-    decay = head_decay(mixer, shape.heads, query.device)
+    decay = mixers.head_decay(mixer, shape.heads, query.device)
     if decay is not None:
         decay = decay[:: max(1, shape.heads - 1)][:COMPARED_HEADS, None].expand(-1, length)
     tensors = query, leaves["k"], leaves["v"], leaves.get("g", decay), leaves.get("beta")
     if length <= RECURRENCE_LENGTH:
         return recurrence(*tensors, is_normalized=is_normalized)
-    output = chunked(*tensors, is_normalized=is_normalized)
+    output = mixers.chunked(*tensors, is_normalized=is_normalized)
     with torch.no_grad():
         start: list[Any] = [None if tensor is None else tensor[:, :RECURRENCE_LENGTH] for tensor in tensors]
-        distance = relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, is_normalized=is_normalized))
+        distance = calls.relative_error(output[:, :RECURRENCE_LENGTH], recurrence(*start, is_normalized=is_normalized))
     assert distance < REFERENCE_DISTANCE, f"the two references differ by {distance:.1e}"
     return output
 
@@ -341,6 +318,6 @@ def recurrence(
         output = (q[:, None] @ state)[:, 0]
         if is_normalized:
             key_sum = key_sum + k
-            output = output / ((q * key_sum).sum(-1, keepdim=True) + EPSILON)
+            output = output / ((q * key_sum).sum(-1, keepdim=True) + mixers.EPSILON)
         outputs.append(output)
     return torch.stack(outputs, dim=1)

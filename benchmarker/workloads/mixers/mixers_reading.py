@@ -24,17 +24,12 @@ from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
 from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
-from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
-from benchmarker.workloads.operation.operation_reading import (
-    kernels_note,
-    largest_call,
-    length_series,
-    timed_call,
-)
+from benchmarker.workloads.operation.operation_reading import kernels_note, largest_call, length_series, timed_call
 
 if TYPE_CHECKING:
     from benchmarker.schema.record import Moment
@@ -266,11 +261,6 @@ def learned(rows: Sequence[MixersRow]) -> list[Learned]:
             texts[baseline] = "baseline"
         entries += [Learned(name, tuple(scores), texts.get(name)) for name, scores in by_variant.items()]
     return entries
-
-
-def task_sheets(rows: Sequence[MixersRow]) -> list[Sheet]:
-    entries = learned(rows)
-    return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 
 
 def _accuracies(entry: Learned) -> tuple[str, str, str]:

@@ -27,28 +27,12 @@ from torch.nn import functional
 
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.schema.record import Missing
-from benchmarker.workloads.mixers.mixer import (
-    GATE_OFFSET,
-    SOFTMAX,
-    Mixer,
-    MixerImplementation,
-    demand_of,
-    refused_compiler_is_unsupported,
-    scaled,
-)
+from benchmarker.workloads.mixers import mixer as mixers
+from benchmarker.workloads.mixers import spec
 from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand, TaskScore
-from benchmarker.workloads.mixers.spec import (
-    MixerShape,
-    MixersSubject,
-    MixersTasks,
-    TaskName,
-    shape_of,
-    shipped_bytes,
-    training_bytes,
-)
 from benchmarker.workloads.operation.record import OperationSample, PassMemory
 from benchmarker.workloads.operation.spec import LengthPoint
-from benchmarker.workloads.training.training_step import TrainingStep, autocast
+from benchmarker.workloads.training_step import TrainingStep, autocast
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
@@ -61,7 +45,7 @@ MLP_FACTOR = 4
 """Width of the softmax model's MLP in units of the model's width."""
 
 
-def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
+def mixer_parameters(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
     """Return the parameters of one layer's mixer: projections, gates, and convolution."""
     value_dim, hidden = subject.value_dim or subject.head_dim, subject.block.hidden
     inner = subject.heads * (2 * subject.head_dim + value_dim)
@@ -70,41 +54,41 @@ def mixer_parameters(mixer: Mixer, subject: MixersSubject) -> int:
     return hidden * inner + subject.heads * value_dim * hidden + gates + convolution
 
 
-def mlp_width(mixer: Mixer, subject: MixersSubject) -> int:
+def mlp_width(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
     hidden = subject.block.hidden
     if subject.block.match == "width":
         return MLP_FACTOR * hidden
-    missing = mixer_parameters(SOFTMAX, subject) - mixer_parameters(mixer, subject)
+    missing = mixer_parameters(mixers.SOFTMAX, subject) - mixer_parameters(mixer, subject)
     return max(1, MLP_FACTOR * hidden + round(missing / (2 * hidden)))
 
 
-def parameters_of(mixer: Mixer, subject: MixersSubject, vocabulary: int, length: int) -> int:
+def parameters_of(mixer: mixers.Mixer, subject: spec.MixersSubject, vocabulary: int, length: int) -> int:
     """Return all parameters: embeddings of tokens and positions, blocks with two norms, the last norm, the head."""
     hidden = subject.block.hidden
     layer = mixer_parameters(mixer, subject) + 2 * hidden * mlp_width(mixer, subject) + 2 * hidden
     return subject.block.layers * layer + (2 * vocabulary + length + 1) * hidden
 
 
-def block_facts(mixer: Mixer, subject: MixersSubject, length: int) -> BlockFacts:
+def block_facts(mixer: mixers.Mixer, subject: spec.MixersSubject, length: int) -> BlockFacts:
     vocabulary = subject.block.vocabulary
     parameters = parameters_of(mixer, subject, vocabulary, length)
     return BlockFacts(
         parameters=parameters,
         mixer_parameters=mixer_parameters(mixer, subject),
         mlp_width=mlp_width(mixer, subject),
-        residual=parameters / parameters_of(SOFTMAX, subject, vocabulary, length) - 1,
+        residual=parameters / parameters_of(mixers.SOFTMAX, subject, vocabulary, length) - 1,
         short_conv=subject.block.short_conv,
     )
 
 
-def training_demand(mixer: Mixer, subject: MixersSubject, point: LengthPoint) -> MixersDemand:
+def training_demand(mixer: mixers.Mixer, subject: spec.MixersSubject, point: LengthPoint) -> MixersDemand:
     """Return FLOPs and bytes of one training step.
 
     FLOPs: 6 per multiplied weight and token, and those of the mixers. Bytes: each weight is read twice and its gradient
     written; AdamW reads weight, gradient and two moments, and writes weight and moments.
     """
-    shape, block = shape_of(subject, point), subject.block
-    layer = demand_of(mixer, shape)
+    shape, block = spec.shape_of(subject, point), subject.block
+    layer = mixers.demand_of(mixer, shape)
     parameters = parameters_of(mixer, subject, block.vocabulary, shape.seq_len)
     products = (parameters - (block.vocabulary + shape.seq_len) * block.hidden) * shape.tokens
     return MixersDemand(
@@ -118,7 +102,11 @@ def training_demand(mixer: Mixer, subject: MixersSubject, point: LengthPoint) ->
 
 class MixerLayer(nn.Module):
     def __init__(
-        self, implementation: MixerImplementation, subject: MixersSubject, shape: MixerShape, device: str
+        self,
+        implementation: mixers.MixerImplementation,
+        subject: spec.MixersSubject,
+        shape: spec.MixerShape,
+        device: str,
     ) -> None:
         super().__init__()
         self._mixer, self._shape = implementation.mixer, shape
@@ -142,10 +130,14 @@ class MixerLayer(nn.Module):
         query, key, value = (
             tensor.unflatten(-1, (self._shape.heads, -1)) for tensor in projected.split(self._widths, dim=-1)
         )
-        arguments = [scaled(query, self._mixer, self._shape), scaled(key, self._mixer, self._shape), value]
+        arguments = [
+            mixers.scaled(query, self._mixer, self._shape),
+            mixers.scaled(key, self._mixer, self._shape),
+            value,
+        ]
         if self._mixer.is_gated_delta:
             decay, strength = self.gates(hidden).float().chunk(2, dim=-1)
-            arguments += [functional.logsigmoid(decay + GATE_OFFSET), strength.sigmoid()]
+            arguments += [functional.logsigmoid(decay + mixers.GATE_OFFSET), strength.sigmoid()]
         dtype = getattr(torch, self._shape.dtype)
         # The log decays (number 3) stay in float32.
         arguments = [tensor if number == 3 else tensor.to(dtype) for number, tensor in enumerate(arguments)]
@@ -153,9 +145,8 @@ class MixerLayer(nn.Module):
             arguments = [tensor.transpose(1, 2).contiguous() for tensor in arguments]
         with self._operation.around():
             output = self._operation.call(*arguments)
-        if self._is_heads_first:
-            output = output.transpose(1, 2)
-        if self._mixer.state_products is not None:
+        output = output.transpose(1, 2) if self._is_heads_first else output
+        if self._mixer is not mixers.SOFTMAX:
             output = functional.rms_norm(output.float(), output.shape[-1:])
         result: Tensor = self.outward(output.flatten(-2))
         return result
@@ -172,9 +163,9 @@ class SmallModel(nn.Module):
 
     def __init__(
         self,
-        implementation: MixerImplementation,
-        subject: MixersSubject,
-        shape: MixerShape,
+        implementation: mixers.MixerImplementation,
+        subject: spec.MixersSubject,
+        shape: spec.MixerShape,
         device: str,
         *,
         vocabulary: int,
@@ -203,7 +194,7 @@ class SmallModel(nn.Module):
 
 
 def _step_of(
-    model: SmallModel, next_batch: Callable[[], Batch], subject: MixersSubject, device: Device
+    model: SmallModel, next_batch: Callable[[], Batch], subject: spec.MixersSubject, device: Device
 ) -> TrainingStep:
     name = device.torch_name
 
@@ -221,10 +212,16 @@ class ModelStep:
     """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
 
     def __init__(
-        self, implementation: MixerImplementation, subject: MixersSubject, point: LengthPoint, device: Device
+        self,
+        implementation: mixers.MixerImplementation,
+        subject: spec.MixersSubject,
+        point: LengthPoint,
+        device: Device,
     ) -> None:
         name, vocabulary, seed = device.torch_name, subject.block.vocabulary, subject.seed
-        model = SmallModel(implementation, subject, shape_of(subject, point), name, vocabulary=vocabulary, seed=seed)
+        model = SmallModel(
+            implementation, subject, spec.shape_of(subject, point), name, vocabulary=vocabulary, seed=seed
+        )
         size = point.batch_size, point.seq_len + 1
         tokens = torch.randint(vocabulary, size, generator=torch.Generator().manual_seed(seed)).to(name)
         self._step = _step_of(model, lambda: (tokens[:, :-1], tokens[:, 1:]), subject, device)
@@ -234,14 +231,12 @@ class ModelStep:
 
     def passes(self) -> PassMemory:
         """Run an untimed step; return its bytes of live tensors without weights and optimizer state."""
-        memory = self._step.memory()
-        if memory.before_bytes is None or memory.forward_peak_bytes is None or memory.backward_peak_bytes is None:
+        memory = self._step.memory().model_dump()
+        before = memory["before_bytes"]
+        if before is None:
             return PassMemory()
-        return PassMemory(
-            forward_peak_bytes=memory.forward_peak_bytes - memory.before_bytes,
-            kept_bytes=memory.kept_bytes,
-            backward_peak_bytes=memory.backward_peak_bytes - memory.before_bytes,
-        )
+        peaks = {name: memory[name] - before for name in ("forward_peak_bytes", "backward_peak_bytes")}
+        return PassMemory(kept_bytes=memory["kept_bytes"], **peaks)
 
 
 IGNORED = -100
@@ -256,43 +251,49 @@ MAX_EPOCHS = 4
 
 
 class Setting(NamedTuple):
-    task: TaskName
+    task: spec.TaskName
     size: int
 
-    def point(self, tasks: MixersTasks) -> LengthPoint:
+    def point(self, tasks: spec.MixersTasks) -> LengthPoint:
         length = {"mqar": 8, "copy": 2, "bytes": 1}[self.task] * self.size
         return LengthPoint(length, tasks.batch_size, "training_step")
 
-    def vocabulary(self, tasks: MixersTasks) -> int:
+    def vocabulary(self, tasks: spec.MixersTasks) -> int:
         return BYTES if self.task == "bytes" else tasks.vocabulary
 
-    def steps(self, tasks: MixersTasks) -> int:
+    def steps(self, tasks: spec.MixersTasks) -> int:
         """Return the training steps; for text, at most MAX_EPOCHS passes."""
         if self.task != "bytes":
             return tasks.steps
-        most = MAX_EPOCHS * training_bytes() // (tasks.batch_size * self.size)
+        most = MAX_EPOCHS * spec.training_bytes() // (tasks.batch_size * self.size)
         return max(1, min(tasks.steps, most))
 
-    def chance(self, tasks: MixersTasks) -> float:
+    def chance(self, tasks: spec.MixersTasks) -> float:
         return {"mqar": 1 / self.size, "copy": 1 / (tasks.vocabulary - 1), "bytes": 0.0}[self.task]
 
 
-def settings_of(tasks: MixersTasks) -> list[Setting]:
+def settings_of(tasks: spec.MixersTasks) -> list[Setting]:
     sizes = {"mqar": tasks.pairs, "copy": tasks.copied, "bytes": (tasks.text_len,)}
     return [Setting(name, size) for name in tasks.names for size in sizes[name]]
 
 
-def make_batch(setting: Setting, tasks: MixersTasks, generator: torch.Generator, *, held_out: bool = False) -> Batch:
+def make_batch(
+    setting: Setting, tasks: spec.MixersTasks, generator: torch.Generator, *, held_out: bool = False
+) -> Batch:
     if setting.task == "mqar":
         return _recall_batch(setting.size, tasks, generator)
     if setting.task == "bytes":
-        return _bytes_batch(setting.size, tasks.batch_size, generator, held_out=held_out)
+        text, border = torch.frombuffer(bytearray(spec.shipped_bytes()), dtype=torch.uint8), spec.training_bytes()
+        section = text[border:] if held_out else text[:border]
+        starts = torch.randint(len(section) - setting.size, (tasks.batch_size,), generator=generator)
+        windows = section[starts[:, None] + torch.arange(setting.size + 1)]
+        return windows[:, :-1].long(), windows[:, 1:].long()
     first = 1 + torch.randint(tasks.vocabulary - 1, (tasks.batch_size, setting.size), generator=generator)
     tokens = torch.cat([first, torch.zeros_like(first[:, :1]), first[:, :-1]], dim=1)
     return tokens, torch.cat([torch.full_like(first, IGNORED), first], dim=1)
 
 
-def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) -> Batch:
+def _recall_batch(pairs: int, tasks: spec.MixersTasks, generator: torch.Generator) -> Batch:
     rows, half = tasks.batch_size, tasks.vocabulary // 2
     keys = 1 + torch.rand(rows, half - 1, generator=generator).argsort(-1)[:, :pairs]
     values = half + torch.randint(tasks.vocabulary - half, (rows, pairs), generator=generator)
@@ -303,19 +304,11 @@ def _recall_batch(pairs: int, tasks: MixersTasks, generator: torch.Generator) ->
     return tokens.scatter(1, positions, keys), labels.scatter(1, positions, values)
 
 
-def _bytes_batch(length: int, rows: int, generator: torch.Generator, *, held_out: bool) -> Batch:
-    text, border = torch.frombuffer(bytearray(shipped_bytes()), dtype=torch.uint8), training_bytes()
-    section = text[border:] if held_out else text[:border]
-    starts = torch.randint(len(section) - length, (rows,), generator=generator)
-    windows = section[starts[:, None] + torch.arange(length + 1)]
-    return windows[:, :-1].long(), windows[:, 1:].long()
-
-
 def train(
-    implementation: MixerImplementation, subject: MixersSubject, setting: Setting, seed: int, device: Device
+    implementation: mixers.MixerImplementation, subject: spec.MixersSubject, setting: Setting, seed: int, device: Device
 ) -> TaskScore:
     tasks, name, steps = subject.tasks, device.torch_name, setting.steps(subject.tasks)
-    shape, vocabulary = shape_of(subject, setting.point(tasks)), setting.vocabulary(tasks)
+    shape, vocabulary = spec.shape_of(subject, setting.point(tasks)), setting.vocabulary(tasks)
     model = SmallModel(implementation, subject, shape, name, vocabulary=vocabulary, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     step = _step_of(model, lambda: make_batch(setting, tasks, generator), subject, device)
@@ -344,15 +337,18 @@ def train(
 
 
 def scores(
-    implementation: MixerImplementation, subject: MixersSubject, device: Device, report: Callable[[str], object]
+    implementation: mixers.MixerImplementation,
+    subject: spec.MixersSubject,
+    device: Device,
+    report: Callable[[str], object],
 ) -> dict[str, Any]:
     """Train on every task in every size, once per seed; return fields of the record."""
     results: list[TaskScore] = []
-    missing: Missing | None = None
+    missing = None
     try:
         for setting, seed in product(settings_of(subject.tasks), range(subject.tasks.seeds)):
-            implementation.check_available(shape_of(subject, setting.point(subject.tasks)), device.kind)
-            with refused_compiler_is_unsupported():
+            implementation.check_available(spec.shape_of(subject, setting.point(subject.tasks)), device.kind)
+            with mixers.refused_compiler_is_unsupported():
                 score = train(implementation, subject, setting, subject.seed + seed, device)
             results.append(score)
             report(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,7 @@ from benchmarker.schema.registry import Metric
 from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
-from benchmarker.workloads.operation.operation_workload import (
-    BACKWARD,
-    ERROR,
-    FORWARD,
-    KEPT,
-    LENGTH_AXES,
-    PEAK,
-    SEED_FLAG,
-    OperationWorkload,
-    fact_metric,
-    tflops_metric,
-)
+from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Judging, Session
 
 if TYPE_CHECKING:
@@ -44,39 +33,39 @@ METRICS = (
         formula="batch * positions, divided by the seconds of one call",
         of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len / latency_s,
     ),
-    FORWARD,
-    BACKWARD,
-    tflops_metric(
+    operation.FORWARD,
+    operation.BACKWARD,
+    operation.tflops_metric(
         "4 (delta rule 6) * heads * head_dim * value_dim per token, softmax 2 * heads * (head_dim + value_dim) per "
         "pair, 3 times that (softmax 3.5) with the backward pass, divided by the seconds of one call"
     ),
-    PEAK,
-    KEPT,
-    fact_metric(
+    operation.PEAK,
+    operation.KEPT,
+    operation.fact_metric(
         "state",
         "state kfloat",
         lambda cell: cell.demand.state_floats if cell.demand else None,
         "numbers that one sequence carries through the layer: heads * head_dim * value_dim; for softmax, heads * "
         "(head_dim + value_dim) per position",
     ),
-    fact_metric(
+    operation.fact_metric(
         "parameters",
         "parameters M",
         lambda cell: cell.block.parameters if cell.block else None,
         "parameters of the model whose training step is timed, embeddings and head included",
     ),
-    replace(ERROR, is_quality=False),
+    replace(operation.ERROR, is_quality=False),
 )
 
 
-class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
+class Mixers(operation.OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
     """One call of one token mixer."""
 
     name = "mixers"
     experiment = MixersExperiment
     job = MixersJob
     record = MixersRecord
-    axes = LENGTH_AXES
+    axes = operation.LENGTH_AXES
     metrics = METRICS
     headline = "tokens"
     imports = ("benchmarker.workloads.mixers.mixers_bench",)
@@ -87,7 +76,7 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return field_options(
             self.job,
             flags={
-                **SEED_FLAG,
+                **operation.SEED_FLAG,
                 "subject.block.vocabulary": "--model-vocabulary",
                 "subject.tasks.names": "--tasks",
                 "subject.tasks.batch_size": "--task-batch-size",
@@ -115,10 +104,14 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
                 f"{held_out_bytes() - 1:,} or less"
             )
 
-    def open(self, job: MixersJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.mixers.mixers_bench import open_bench
+    @contextmanager
+    def open(self, job: MixersJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.workloads.mixers.mixers_bench import MixersBench
+        from benchmarker.workloads.operation.operation_bench import measured_limits
 
-        return open_bench(job, device, session)
+        report = session.terminal.line if job.is_judged else None
+        with measured_limits(session, job.subject.dtype) as (cache_bytes, _):
+            yield MixersBench(job.subject, job.variant.variant, device, cache_bytes=cache_bytes, report=report)
 
     def variant_facts(self, job: MixersJob) -> dict[str, Any]:
         implementation = implementation_of(job.variant.variant)
@@ -138,9 +131,11 @@ class Mixers(OperationWorkload[MixersJob, MixersRecord, "MixersRow"]):
         return timed_mixer(name, records)
 
     def detail_sheets(self, rows: Sequence[MixersRow]) -> Sequence[Sheet]:
-        from benchmarker.workloads.mixers.mixers_reading import task_sheets
+        from benchmarker.core.tables import Sheet
+        from benchmarker.workloads.mixers.mixers_reading import COLUMNS, NOTE, learned
 
-        return task_sheets(rows)
+        entries = learned(rows)
+        return [Sheet("Tasks", COLUMNS, entries, (NOTE,))] if entries else []
 
     def remarks(self, rows: Sequence[MixersRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
         from benchmarker.workloads.mixers.mixers_reading import crossing_remarks, remarks

@@ -90,8 +90,8 @@ def missing_kernel_is_unsupported() -> Iterator[None]:
             if not any(phrase in text.lower() for phrase in NO_BACKEND):
                 raise
             reasons = [str(warning.message).split(" (Triggered")[0] for warning in caught]
-            reason = next((line for line in reasons if not any(part in line for part in GENERIC_WARNINGS)), None)
-            raise UnsupportedError(f"torch: {(reason or text).strip().splitlines()[0][:300]}") from error
+            reason = next((line for line in reasons if not any(part in line for part in GENERIC_WARNINGS)), text)
+            raise UnsupportedError(f"torch: {reason.strip().splitlines()[0][:300]}") from error
 
 
 class CallTimes(NamedTuple):
@@ -103,9 +103,7 @@ class CallTimes(NamedTuple):
 
 class CallStep:
     def __init__(self, operation: Operation, copies: Sequence[CallInputs], device: Device) -> None:
-        self._operation = operation
-        self._device = device
-        self._copies = cycle(copies)
+        self._operation, self._device, self._copies = operation, device, cycle(copies)
         self._is_backward = copies[0].gradient is not None
         self._calls: dict[Work, int] = {}
 
@@ -115,11 +113,11 @@ class CallStep:
         parts_s = split_passes(times.host_s, self._timed(self.forward).host_s) if self._is_backward else {}
         return OperationSample(latency_s=times.host_s, calls=self._calls[work], parts_s=parts_s, event_s=times.event_s)
 
-    def forward(self, inputs: CallInputs) -> object:
+    def forward(self, inputs: CallInputs) -> torch.Tensor:
         return self._operation.call(*inputs.tensors)
 
     def forward_backward(self, inputs: CallInputs) -> object:
-        return torch.autograd.grad(self._operation.call(*inputs.tensors), inputs.tensors, inputs.gradient)
+        return torch.autograd.grad(self.forward(inputs), inputs.tensors, inputs.gradient)
 
     def work(self) -> Work:
         return self.forward_backward if self._is_backward else self.forward
@@ -163,15 +161,14 @@ def memory_of_passes(operation: Operation, inputs: CallInputs, device: Device) -
         before = torch.cuda.memory_allocated(device.torch_name)
         device.reset_peak()
         output = operation.call(*inputs.tensors)
-        forward_peak = (device.peak_memory().allocated_bytes or before) - before
-        if inputs.gradient is None:
-            return PassMemory(forward_peak_bytes=forward_peak)
-        kept_bytes = torch.cuda.memory_allocated(device.torch_name) - before
-        device.reset_peak()
-        gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
-        backward_peak = (device.peak_memory().allocated_bytes or before) - before
-        del output, gradients
-    return PassMemory(forward_peak_bytes=forward_peak, kept_bytes=kept_bytes, backward_peak_bytes=backward_peak)
+        memory = {"forward_peak_bytes": (device.peak_memory().allocated_bytes or before) - before}
+        if inputs.gradient is not None:
+            memory["kept_bytes"] = torch.cuda.memory_allocated(device.torch_name) - before
+            device.reset_peak()
+            gradients = torch.autograd.grad(output, inputs.tensors, inputs.gradient)
+            memory["backward_peak_bytes"] = (device.peak_memory().allocated_bytes or before) - before
+            del gradients
+    return PassMemory(**memory)
 
 
 @contextmanager
@@ -197,10 +194,8 @@ class ReadyCall(NamedTuple):
 
 
 class OperationBench(Bench, ABC, Generic[ImplementationT]):
-    def __init__(self, implementation: ImplementationT, device: Device, *, cache_bytes: int | None = None) -> None:
-        self.implementation = implementation
-        self.device = device
-        self.cache_bytes = cache_bytes
+    def __init__(self, implementation: ImplementationT, device: Device, cache_bytes: int | None) -> None:
+        self.implementation, self.device, self.cache_bytes = implementation, device, cache_bytes
         # Holds the current cell alone, whose inputs may fill the device.
         self._ready: ReadyCall | None = None
 

@@ -100,6 +100,10 @@ class CallInputs:
     def tensors(self) -> tuple[Tensor, ...]:
         return tuple(self.named.values())
 
+    @property
+    def all_tensors(self) -> tuple[Tensor, ...]:
+        return self.tensors if self.gradient is None else (*self.tensors, self.gradient)
+
     def mapped(self, function: Callable[[Tensor], Tensor]) -> CallInputs:
         """Return the results for each tensor, as leaves that require a gradient if the tensors do."""
         named = {
@@ -110,15 +114,6 @@ class CallInputs:
     def copies(self, count: int) -> list[CallInputs]:
         """Return these inputs and copies with every tensor rolled: as random as new numbers, and made much faster."""
         return [self, *(self.mapped(methodcaller("roll", number)) for number in range(1, count))]
-
-    def overwrite(self, source: CallInputs) -> None:
-        import torch
-
-        with torch.no_grad():
-            for target, values in zip(self.tensors, source.tensors, strict=True):
-                target.copy_(values)
-            if self.gradient is not None and source.gradient is not None:
-                self.gradient.copy_(source.gradient)
 
 
 def copies_needed(copy_bytes: int, cache_bytes: int | None, *, kind: str) -> int:
@@ -167,6 +162,8 @@ def check_finite(results: Results) -> None:
 def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable[[], CallInputs]) -> Results:
     """Return the results of a call after its inputs were overwritten in place, which detects results that are kept from
     an earlier call. Raises WrongResultError if two calls, whose results are both alive, return the same memory."""
+    import torch
+
     first, second = results_of(operation, inputs), results_of(operation, inputs)
     for name, result in first.items():
         if result.data_ptr() == second[name].data_ptr():
@@ -175,5 +172,8 @@ def fresh_results(operation: Operation, inputs: CallInputs, make_fresh: Callable
                 "return a new tensor from each call"
             )
     del first, second, result
-    inputs.overwrite(make_fresh())
+    fresh = make_fresh()
+    with torch.no_grad():
+        for target, values in zip(inputs.all_tensors, fresh.all_tensors, strict=True):
+            target.copy_(values)
     return results_of(operation, inputs)

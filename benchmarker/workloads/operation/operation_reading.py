@@ -69,7 +69,7 @@ def timed_call(
 ) -> Timed:
     """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
     which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
-    kernels: Sequence[SeenKernel] = () if call.on_cpu else call.cell.kernels
+    kernels = () if call.on_cpu else call.cell.kernels
     phase = Phase(
         by="cpu" if call.on_cpu else "device",
         is_decode=False,

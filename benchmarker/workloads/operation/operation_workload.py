@@ -11,7 +11,7 @@ from benchmarker.core.formatting import MIB
 from benchmarker.schema.options import Option
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
-from benchmarker.workloads.operation.record import LengthCell, OperationCell, OperationSample
+from benchmarker.workloads.operation.record import LengthCell, OperationCell
 from benchmarker.workloads.operation.spec import mode_text
 
 if TYPE_CHECKING:
@@ -63,18 +63,17 @@ def fact_metric(name: str, heading: str, of_cell: Callable[[Any], float | None],
     return operation_metric(name, heading, formula, of_cell=lambda record, cell: of_cell(cell), **values)
 
 
-def _forward_s(cell: OperationCell, sample: OperationSample) -> float | None:
-    return sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward")
-
-
 def _peak_bytes(cell: LengthCell) -> int | None:
     memory = cell.passes
     peaks = (memory.forward_peak_bytes, memory.backward_peak_bytes) if memory else ()
-    return max((peak for peak in peaks if peak), default=None)
+    return max(filter(None, peaks), default=None)
 
 
 FORWARD = operation_metric(
-    "forward", "forward ms", "seconds of one forward pass, the mean of calls in a row", of_sample=_forward_s
+    "forward",
+    "forward ms",
+    "seconds of one forward pass, the mean of calls in a row",
+    of_sample=lambda cell, sample: sample.latency_s if cell.mode == "forward" else sample.parts_s.get("forward"),
 )
 BACKWARD = operation_metric(
     "backward",

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.schema.base import first_problem
+from benchmarker.workloads.attention.attention_flops import allowed_pairs, attention_flops_and_bytes, scores_passes
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of
-from benchmarker.workloads.attention.record import allowed_pairs, attention_flops_and_bytes, scores_passes
 from benchmarker.workloads.attention.spec import (
     AttentionGrid,
     AttentionSubject,

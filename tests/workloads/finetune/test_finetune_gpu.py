@@ -21,7 +21,7 @@ from benchmarker.workloads.finetune.finetune_bench import on_device, token_text
 from benchmarker.workloads.finetune.finetune_reading import float32_share, unpacking_calls
 from benchmarker.workloads.finetune.spec import FinetunePoint, FinetuneVariant
 from benchmarker.workloads.finetune.trainee import Trainee, make_trainee
-from benchmarker.workloads.training.training_step import TrainingStep
+from benchmarker.workloads.training_step import TrainingStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 

@@ -22,7 +22,7 @@ from benchmarker.workloads.finetune.gradient_check import check_gradients, unpac
 from benchmarker.workloads.finetune.record import FinetuneRecord
 from benchmarker.workloads.finetune.spec import FinetuneVariant
 from benchmarker.workloads.finetune.trainee import frozen_sha256, make_trainee
-from benchmarker.workloads.training.training_step import TrainingStep
+from benchmarker.workloads.training_step import TrainingStep
 from tests.jobs import read_job
 
 ASKED = ("--model", "qwen3-small", "--dtype", "float32", "--seq-len", "16", "--batch-size", "2", "--device", "cpu")

@@ -7,7 +7,7 @@ import pytest
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.profile_repeat import profile_step
 from benchmarker.profiling.chrome_trace import device_work, section_mark
-from benchmarker.workloads.training.training_step import TrainingStep
+from benchmarker.workloads.training_step import TrainingStep
 from tests.fakes import FakeDevice
 
 

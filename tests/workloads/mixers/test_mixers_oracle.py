@@ -105,8 +105,11 @@ def test_every_number_of_a_row_is_the_oracles(tmp_path):
 
 @pytest.mark.parametrize(
     ("place", "value", "wrong"),
-    [("BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"), ("GATE_BYTES", 400, "floor_s")],
+    [
+        ("attention.attention_flops.BACKWARD_FLOPS", 2.0, "tflops_flop_per_s"),
+        ("mixers.mixer.GATE_BYTES", 400, "floor_s"),
+    ],
 )
 def test_a_mistake_in_our_count_of_the_work_is_found(tmp_path, monkeypatch, place, value, wrong):
-    monkeypatch.setattr(f"benchmarker.workloads.mixers.mixer.{place}", value)
+    monkeypatch.setattr(f"benchmarker.workloads.{place}", value)
     assert wrong in differing(written(tmp_path))

@@ -16,8 +16,16 @@ from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect, write_record
-from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, VARIANTS, demand_of, least_bytes
-from benchmarker.workloads.mixers.mixers_bench import input_bytes, inputs_sha256, make_inputs
+from benchmarker.workloads.mixers.mixer import (
+    GATED_DELTA,
+    LINEAR,
+    SOFTMAX,
+    VARIANTS,
+    demand_of,
+    input_bytes,
+    least_bytes,
+)
+from benchmarker.workloads.mixers.mixers_bench import inputs_sha256, make_inputs
 from benchmarker.workloads.mixers.mixers_reading import crossing_text, kernels_text, slope
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, MixersVariantFacts
 from benchmarker.workloads.mixers.spec import MixersSubject, shape_of

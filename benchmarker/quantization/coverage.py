@@ -1,0 +1,116 @@
+"""Share of a model's weights that a quantization covers, by kind of module.
+
+The weights are examined after a first forward pass: some libraries unpack their weights to 16 bits there, and then run
+at the speed of 16 bits under the name of the quantization. Counted are the weights that a decode step reads: of an
+embedding one row, and of a mixture of experts all experts. The share is one of parameters, so that an output layer in
+16 bits weighs as much as it did before the other weights became smaller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from benchmarker.quantization.base import Loader
+from benchmarker.quantization.load import flat, has_low_bits, is_linear, is_narrow, module_tensors, weights_of
+from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+LARGEST_UNQUANTIZED = 0.5
+"""Largest share of unquantized weights of a model that still counts as quantized."""
+NAMES: dict[ModuleKind, re.Pattern[str]] = {
+    "router": re.compile(r"\S*Router|gate|router|\w+_expert_gate"),
+    "experts": re.compile(r"\S*Experts|experts"),
+    "linear attention": re.compile(
+        r"\S*(GatedDelta|DeltaAttention|LinearAttention|LightningAttention|ShortConv)\S*|\S*(Mixer|MambaLayer)|mamba"
+    ),
+    "attention": re.compile(r"\S*Attention|self_attn|attn"),
+    "MLP": re.compile(r"\S*(MLP|FeedForward)|mlp|feed_forward"),
+}
+"""Class names and attribute names of the modules of each kind, in the libraries' models."""
+
+
+def coverage_after_forward(model: PreTrainedModel) -> WeightCoverage:
+    """Run one forward pass of one token, and return the weights that a step reads, by kind of module."""
+    import torch
+
+    with torch.no_grad():
+        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
+    return weight_coverage(model)
+
+
+def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
+    """Return the weights of a model as they are stored now. Shared weights count once, as the output layer."""
+    modules, head = dict(model.named_modules()), model.get_output_embeddings()
+    parameters: Counter[ModuleKind] = Counter()
+    quantized: Counter[ModuleKind] = Counter()
+    bytes_by_type: dict[ModuleKind, Counter[str]] = defaultdict(Counter)
+    seen: set[tuple[str, int]] = set()
+    for path in sorted(modules, key=lambda path: modules[path] is not head):
+        kind, rows = _kind(modules, path, head)
+        for tensors, count, is_quantized in _weights(modules[path]):
+            parts = [part for tensor in tensors for part in flat(tensor)]
+            storages = {(str(part.device), part.untyped_storage().data_ptr()) for part in parts}
+            if storages <= seen:
+                continue
+            seen |= storages
+            parameters[kind] += count // rows
+            quantized[kind] += count // rows if is_quantized else 0
+            for part in parts:
+                name = str(part.dtype).removeprefix("torch.")
+                bytes_by_type[kind][name] += part.numel() * part.element_size() // rows
+    return WeightCoverage(
+        kinds={
+            kind: ModuleWeights(
+                parameters=count, quantized_parameters=quantized[kind], bytes_by_type=dict(bytes_by_type[kind])
+            )
+            for kind, count in parameters.items()
+        }
+    )
+
+
+def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]]:
+    """Yield tensors that are stored together, with the number of weights in them, and True if they are quantized."""
+    if is_linear(module):
+        bias: Any = getattr(module, "bias", None)
+        count = weights_of(module) + (bias.numel() if bias is not None else 0)
+        yield list(module_tensors(module)), count, is_narrow(module)
+        return
+    for parameter in module.parameters(recurse=False):
+        yield [parameter], parameter.numel(), has_low_bits(parameter)
+
+
+def _kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
+    """Return the kind of a module, by the innermost name that has one, and the number of rows of which a step reads
+    one."""
+    from torch import nn
+
+    module, names = modules[path], path.split(".")
+    if module is head:
+        return "output layer", 1
+    if isinstance(module, nn.Embedding):
+        return "embedding rows", module.num_embeddings
+    if "experts" in names:
+        return "experts", 1
+    for length in range(len(names), 0, -1):
+        both = names[length - 1], type(modules[".".join(names[:length])]).__name__
+        for kind, pattern in NAMES.items():
+            if any(map(pattern.fullmatch, both)):
+                return kind, 1
+    return "other", 1
+
+
+def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:
+    """Return why a model is not a model of this quantization; None if at least half of it is quantized."""
+    if coverage is None or coverage.unquantized_share <= LARGEST_UNQUANTIZED:
+        return None
+    experts = coverage.kinds.get("experts")
+    is_fused = experts is not None and not experts.quantized_parameters
+    limit = f"; {loader.packages[0]} does not quantize experts that are fused in 3-D parameters" if is_fused else ""
+    return f"less than half of the model is {loader.name}: {coverage.words}{limit}; use --quant fp16"

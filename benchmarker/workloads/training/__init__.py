@@ -1,1 +1,0 @@
-"""Base of the workloads that time a training step: finetune and mixers."""

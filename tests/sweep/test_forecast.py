@@ -1,0 +1,149 @@
+"""Forecast of a sweep's time: after the first round of recorded sweeps, with quality, and on a CPU."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarker.core.formatting import approximate_duration
+from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record_io import read_record
+from benchmarker.sweep.sweep_plan import Schedule, Task
+from benchmarker.workloads.generation.generation_quality import GenerationJudging
+from benchmarker.workloads.generation.spec import guess_parameters
+from tests import records
+from tests.faults.stage import Stage
+from tests.jobs import job_of
+
+REFERENCE = Path(__file__).parents[2] / "results/reference"
+FACTOR = 1.3
+PAUSE_S = 600.0
+"""A longer time between two starts is a pause of the sweep."""
+
+
+def processes(folder: Path) -> list[tuple[float, float, RunRecord]]:
+    """Return start, end and record of a sweep's processes in order. A file's name has its process's start."""
+    started = {}
+    for path in folder.glob("*-round*.json"):
+        (text,) = re.findall(r"-(\d{8}-\d{6})-\w+\.json$", path.name)
+        record = read_record(path)
+        if any(cell.timed_at for cell in record.cells):
+            started[datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC).timestamp()] = record
+    starts = sorted(started)
+    spans = []
+    for start, following in zip(starts, [*starts[1:], math.inf], strict=True):
+        last = max(cell.timed_at[1] for cell in started[start].cells if cell.timed_at) + 1
+        spans.append((start, following if following - start < PAUSE_S else last, started[start]))
+    return spans
+
+
+# Files count whole seconds: sweeps whose processes take less than eight are left out. So are those with several
+# workers, and h100-llama-cpp, whose first round also read the files of llama.cpp from a cold disk (1.5 times too long).
+@pytest.mark.parametrize(
+    "name",
+    [
+        "quickstart",
+        "h100-aa",
+        "h100-attention",
+        "h100-batches",
+        "h100-finetune",
+        "h100-first-token",
+        "h100-mixers",
+        "h100-native",
+        "h100-prompts/short",
+        "h100-shapes/few",
+        "h100-shapes/many",
+        "h100-x2-context-parallel",
+        "h200-finetune",
+        "h200-mixers",
+    ],
+)
+def test_the_rest_of_a_recorded_sweep_takes_what_its_first_round_forecasts(name: str) -> None:
+    spans = processes(REFERENCE / name)
+    jobs: dict[str, Any] = {record.variant.name: job_of() for _, _, record in spans}
+    schedule = Schedule(jobs, shared_imports=False)
+    rest: list[Task] = []
+    actual_s: dict[int, float] = defaultdict(float)
+    for start, end, record in spans:
+        task = Task(record.round, record.variant.name, (0,), 1.0)
+        if record.round == 0:
+            schedule.learn(task, start, end, [record])
+        elif task not in rest:
+            rest.append(task)
+        actual_s[record.round] += end - start
+    measured_s = sum(seconds for number, seconds in actual_s.items() if number > 0)
+    assert measured_s / FACTOR < schedule.seconds(rest) < measured_s * FACTOR
+
+
+def test_quality_is_part_of_the_time_left_and_its_steps_have_a_count_and_a_time(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"], rounds=1)
+    stage.sweep("--quality", "quick", "--runs", "2")
+    lines = [line for line in stage.printed.splitlines() if line.startswith("[")]
+    assert [re.sub(r"\(.*", "", line) for line in lines] == [
+        "[round 1/1, 1 of 2] a ",
+        "[round 1/1, 2 of 2] b ",
+        "[quality 1/1] a, b ",
+    ]
+    minutes = [int((re.findall(r"about (\d+) min left", line) or [0])[0]) for line in lines]
+    assert minutes[0] >= minutes[1] >= minutes[2] >= 1
+
+
+def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> None:
+    # A run of qwen3-small: 5 ms per step, 18.85 ms for 26 tokens, and 48 s for 64 windows of 289 tokens.
+    cell = records.cell(samples=(records.sample(0.2638, ttft_s=0.01885),))
+    job = SimpleNamespace(quality=SimpleNamespace(size="quick"), cpu_token_s=0.0)
+    seconds = GenerationJudging().guess_s(job, records.record("int8", cells=(cell,)))  # type: ignore[arg-type]
+    assert 48 / FACTOR < seconds < 48 * FACTOR
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [("Qwen/Qwen3-4B", 4.0), ("meta-llama/Llama-3.1-8B-Instruct", 8.0), ("SmolLM2-135M", 0.135), ("qwen3-small", 0.0)],
+)
+def test_the_size_of_a_model_is_in_its_name(model: str, billions: float) -> None:
+    assert guess_parameters(model) == billions * 1e9
+
+
+def test_a_plan_for_four_billion_parameters_on_a_processor_says_days_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarker.hardware.read_environment.cores", lambda: 2)
+    stage = Stage(tmp_path, rounds=5, new_tokens=[100, 250], environment=records.cpu_environment())
+    stage.sweep(dry_run=True)
+    text = " ".join(stage.printed.split())
+    assert "10 processes, 20 cells, first guess: about 1.0 days" in text
+    assert (
+        "no GPU: an estimated 5.0 s per token for 4.0 billion parameters (0.8 GB/s per core); "
+        "--model qwen3-small takes minutes" in text
+    )
+    assert not stage.results.exists()
+    stage = Stage(tmp_path, rounds=5)
+    stage.sweep(dry_run=True)
+    assert "no GPU" not in stage.printed
+
+
+def test_a_long_duration_is_in_days() -> None:
+    assert [approximate_duration(hours * 3600) for hours in (23, 24, 41)] == [
+        "about 23 h 00 min",
+        "about 1.0 days",
+        "about 1.7 days",
+    ]
+
+
+def test_a_plan_imports_no_torch() -> None:
+    program = (
+        "import sys; from benchmarker.schema.registry import workload_of; "
+        "workload_of('generation').judging(); print('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )
