@@ -49,8 +49,7 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
 
 
 def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run one decode step, advance the cache by one token, and return the greedy next token, [batch, 1], and its
-    logits, [batch, 1, vocabulary]."""
+    """Run one decode step, and return the greedy next token, [batch, 1], and its logits, [batch, 1, vocabulary]."""
     with cache_attention(model):
         return attending_step(model, token, cache)
 

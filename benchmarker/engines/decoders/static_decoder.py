@@ -160,8 +160,7 @@ class StaticCacheDecoder(TorchDecoder):
         return torch.stack(rows)
 
     def _shape_with_room(self, tokens: int) -> Shape:
-        """Return a shape of one sequence with room for so many tokens. A new one is much larger than needed, so that
-        texts of many lengths need few shapes."""
+        """Return a shape of one sequence. A new one is larger than needed, so that many lengths need few shapes."""
         if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
             positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
             self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))

@@ -78,8 +78,7 @@ class StaticKVLayer(StaticLayer):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache.
-        Raises UnsupportedError."""
+        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache."""
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:
                 raise UnsupportedError(
