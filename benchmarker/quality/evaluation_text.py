@@ -41,8 +41,7 @@ class Text:
 
 
 def read_text(source: str | None) -> Text:
-    """Return the text that `--eval-text` names: a file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
-    Raises SpecError or MissingLibraryError."""
+    """Return a file's text, or a data set's (NAME:CONFIG:SPLIT). Raises SpecError or MissingLibraryError."""
     if source is None:
         return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
     path = Path(source).expanduser()

@@ -48,6 +48,9 @@ class ExternalEngine(Engine):
     def splits(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
 
+    def marker(self, device: str) -> Marker:
+        return ready_environment(self.name, device)
+
     def command(self, marker: Marker) -> list[str]:
         driver = DRIVERS / f"{self.name.replace('-', '_')}_driver.py"
         # Isolated: neither PYTHONPATH nor packages in the user's home may override the environment's pins.
@@ -69,7 +72,7 @@ class ExternalEngine(Engine):
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:
         if device.kind == "rocm":
             raise EngineError(f"{self.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
-        marker = ready_environment(self.name, device.kind)
+        marker = self.marker(device.kind)
         arguments, fields = self.arguments(checkpoint, form, device, marker, progress)
         progress.note(f"{self.name}: opening {checkpoint.model_id} in a process of its own")
         memory = DeviceMemory(device) if device.kind != "cpu" else None
