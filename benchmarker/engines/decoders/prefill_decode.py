@@ -40,7 +40,7 @@ MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more 
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
-    """Put a prompt, [batch, tokens], into the cache at its position, and return the last logits, [batch, 1, vocabulary]."""
+    """Put a prompt, [batch, tokens], into the cache at its position; return its last logits, [batch, 1, vocabulary]."""
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
