@@ -81,7 +81,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder
 
 def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("qwen3-tiny", load_format="dummy", device="cpu", dtype="float32")
-    monkeypatch.setattr("benchmarker.workloads.generation.demand.available_bytes", lambda: 2**20)
+    monkeypatch.setattr("benchmarker.workloads.generation.generation_job.available_bytes", lambda: 2**20)
     grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 64), same_prompt=True)
     small, large = ModelBenchmarker(model).run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
     assert (small.status, len(small.samples)) == ("ok", 1)

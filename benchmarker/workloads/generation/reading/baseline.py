@@ -12,7 +12,7 @@ from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.workloads.generation.demand import floor_s
+from benchmarker.workloads.generation.architecture import floor_s
 from benchmarker.workloads.generation.reading.generation_rows import (
     DISTINCT,
     GenerationKey,

@@ -13,7 +13,7 @@ from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
 from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.report.explanations import ceiling_words
-from benchmarker.workloads.generation.demand import MBU_LIMIT
+from benchmarker.workloads.generation.architecture import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, optional_text
 from benchmarker.workloads.generation.record import GenerationRecord
