@@ -133,13 +133,14 @@ def storage_bytes(tensors: Iterator[torch.Tensor]) -> int:
     for tensor in tensors:
         for part in flat(tensor):
             storage = part.untyped_storage()
-            sizes[str(part.device), storage.data_ptr()] = storage.nbytes()
+            # On the meta device all addresses are 0.
+            sizes[str(part.device), storage.data_ptr() or id(part)] = storage.nbytes()
     return sum(sizes.values())
 
 
 def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
     def places(tensor: torch.Tensor) -> set[int]:
-        return {part.untyped_storage().data_ptr() for part in flat(tensor)}
+        return {part.untyped_storage().data_ptr() or id(part) for part in flat(tensor)}
 
     return places(first) == places(second)
 

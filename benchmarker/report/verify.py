@@ -47,6 +47,7 @@ Ratios = Mapping[str, Any]
 RATIO_PARTS = {"ratio": "value", "ratio_low": "low", "ratio_high": "high"}
 ESTIMATE_PARTS = {"": "value", " low": "low", " high": "high", " deviation": "deviation"}
 NUMBER = r"(\d+(?:\.\d+)?)"
+NUMBER_OF_TIMES = re.compile(rf"{NUMBER}x")
 
 
 @dataclass(frozen=True)
@@ -258,9 +259,9 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
 def _printed_checks(
     results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Ratios]]
 ) -> Iterator[tuple[str, Check]]:
-    if ranking.leader is None or ranking.cell is None:
+    if ranking.fastest is None or ranking.cell is None:
         return
-    where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.leader.ranking
+    where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.fastest.ranking
     for column in first_table(ranking).columns:
         for row in ranking.measured:
             text, numbers = column.text(row), ratios[""].get(_place(row), {})
@@ -269,15 +270,17 @@ def _printed_checks(
                 value = expected.shown(row)
             elif column.heading == "speed-up":
                 value = numbers.get("ratio")
-                if value is not None and "x" in text:
+                if value is not None and NUMBER_OF_TIMES.match(text):
                     yield f"first table, {row.variant}", _interval_check(where, text, numbers)
             elif column.heading == f"vs {results.named}":
                 value = ratios["named "].get(_place(row), {}).get("ratio")
             elif column.heading.startswith("peak "):
                 size = expected.numbers[_place(row)]["peak_memory_bytes"]
                 value = size / (GIB if column.heading.endswith("GiB") else MIB) if size is not None else None
-            if value is not None and not text.startswith("outlier"):
+            if value is not None and not text.startswith(("outlier", "wide")):
                 yield f"first table, {row.variant}", _printed(where, column.heading, text, value)
+    if leader is None:
+        return
     lines = [unmarked(line) for line in answer(results, ranking)]
     after_name = lines[0].partition(leader.label)[2]
     if match := re.search(rf"{NUMBER} {re.escape(metric.shown_unit)}", after_name):

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind, status_of
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import CellBase, HostLoad, RunRecord
 
 if TYPE_CHECKING:
     from benchmarker.sweep.child import ChildEnd, Phase
+    from benchmarker.sweep.sweep_state import Progress
     from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
@@ -24,6 +25,8 @@ RERUNS = 2
 """Repetitions of a cell that something outside the variant made invalid."""
 LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
 """Errors that the variant itself causes: measuring again does not help."""
+LARGEST_DISTURBANCE = 0.10
+"""Largest share of the cores' time, taken by other programs and the hypervisor, with which a cell is kept."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 
@@ -67,6 +70,18 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
     return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
+
+
+def disturbance(load: HostLoad | None) -> float:
+    """Return the share of the cores' time that other programs and the hypervisor took."""
+    return load.steal_share + load.others_share if load else 0.0
+
+
+def is_repeated(cell: CellBase, reruns: int, progress: Progress) -> bool:
+    """Return whether an invalid cell is measured again; `reruns` is the number of its repetitions so far."""
+    if cell.error_kind == "disturbed" and progress.is_host_busy:
+        return False
+    return cell.status == "invalid" and cell.error_kind not in LASTING and reruns < RERUNS
 
 
 def decide(

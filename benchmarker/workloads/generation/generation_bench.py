@@ -30,8 +30,7 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
-from benchmarker.workloads.generation.demand import refuse_too_large
-from benchmarker.workloads.generation.generation_job import form_of
+from benchmarker.workloads.generation.generation_job import form_of, refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
@@ -94,6 +93,8 @@ class GenerationBench(SourceBenchmarker):
         self._session = session
         self._plan = plan
         self._stack = stack
+        if self.no_demand:
+            session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
 
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})

@@ -106,11 +106,12 @@ def _other_texts(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
-    """Return why quality, tasks or the check of the step are missing in all processes of a variant."""
+    """Return why quality, tasks, floor or the check of the step are missing in all processes of a variant."""
     results = [
         (kind, record.variant.name, result, refusal)
         for record in records
         for kind, result, refusal in (
+            ("floor and memory-bandwidth utilization", record.no_demand is None, record.no_demand),
             ("quality", record.quality, record.no_quality),
             ("tasks", record.tasks, record.no_tasks),
             ("check of the timed step", record.step_divergence, record.no_step_divergence),
