@@ -112,5 +112,7 @@ def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:
         return None
     experts = coverage.kinds.get("experts")
     is_fused = experts is not None and not experts.quantized_parameters
-    limit = f"; {loader.packages[0]} does not quantize experts that are fused in 3-D parameters" if is_fused else ""
+    limit = (
+        f"; {loader.packages[0]} does not quantize these experts, which are fused in 3-D parameters" if is_fused else ""
+    )
     return f"less than half of the model is {loader.name}: {coverage.words}{limit}; use --quant fp16"

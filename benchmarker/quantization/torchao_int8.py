@@ -33,7 +33,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how)
+    return load_torchao(checkpoint, options, target, how, quantizes_experts=True)
 
 
 LOADER: Loader = Loader(

@@ -74,7 +74,6 @@ def float32_share(profile: Profile) -> float:
 
 
 def recompute_share(profile: Profile) -> float:
-    """Return the share of all kernel time that repeats forward passes."""
     times = [(section, time_s) for _, section, time_s in _kernel_sections(profile)]
     repeated_s = sum(time_s for section, time_s in times if section == RECOMPUTE)
     return repeated_s / sum(time_s for _, time_s in times) if repeated_s else 0.0
@@ -110,7 +109,6 @@ ADVISED_SHARE = 0.05
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-    """Return the profiled step with the time of undivided steps over all processes."""
     timed = timed_profile(name, records)
     if isinstance(timed, NotExplained):
         return timed
@@ -175,7 +173,6 @@ def _notes(record: FinetuneRecord, profile: Profile) -> Iterator[str]:
 
 
 def _learned_text(learned: Learned) -> str:
-    """Return the mean drop of the loss with twice its standard error."""
     drops = [learned.before - after for after in learned.after]
     mean = statistics.fmean(drops)
     error = statistics.stdev(drops) / len(drops) ** 0.5 if len(drops) > 1 else 0.0

@@ -99,12 +99,12 @@ class GenerationBench(SourceBenchmarker):
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
-    def correct(self, point: Point) -> dict[str, Any]:  # noqa: ARG002
+    def correct(self, point: Point) -> dict[str, Any]:
         """Raise WrongResultError if most of the model is not in the variant's quantization."""
         loaded = self.source.loaded
         if reason := refusal(LOADERS[self._job.variant.quant], loaded.coverage if loaded else None):
             raise WrongResultError(reason)
-        return {}
+        return super().correct(point)
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
         """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""

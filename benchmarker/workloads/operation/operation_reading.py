@@ -100,6 +100,10 @@ def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
     return [f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"] if kernels else []
 
 
+def length_of(row: Row) -> int:
+    return int(row.cell["seq_len"]) if row.cell else 0
+
+
 class LengthSeries(NamedTuple):
     label: str
     keys: tuple[CellKey, ...]
