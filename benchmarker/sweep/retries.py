@@ -62,7 +62,8 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
     if end.late:
         return Fault("timeout", end.late)
     if end.code < 0:
-        crash = Fault("crash", f"the process died of {signal_name(-end.code)}")
+        name = {number.value: number.name for number in signal.Signals}.get(-end.code, f"signal {-end.code}")
+        crash = Fault("crash", f"the process died of {name}")
         out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
         return out_of_memory if end.killed_for_memory else crash
     if problem:
@@ -127,10 +128,3 @@ def _without_larger(
         tuple(position for position in rest if position not in larger),
         is_final=True,
     )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
