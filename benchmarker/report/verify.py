@@ -36,7 +36,7 @@ from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import collect, parse_json, read_bytes
+from benchmarker.schema.record_io import collect, parse_json, read_bytes, side_paths
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""
@@ -100,18 +100,20 @@ class _Expected:
 
 
 def verify(paths: Sequence[str | Path]) -> Verified:
-    """Check all records below these paths, and the tables and answers that they make: one per workload.
+    """Check all records below these paths, and the tables and answers that they make: one per folder and workload.
 
     Raises:
         ResultsError: There is no record.
     """
-    collected = collect(paths)
-    checks = [(str(path), check) for path, record in collected.files for check in record_checks(record)]
-    for workload in dict.fromkeys(record.workload for record in collected.records):
-        files = {path: record for path, record in collected.files if record.workload == workload}
-        checks += _comparison_checks(files, collected.baseline)
+    sides = [collect(members) for members in side_paths(paths).values()]
+    checks = [(str(path), check) for side in sides for path, record in side.files for check in record_checks(record)]
+    for side in sides:
+        for workload in dict.fromkeys(record.workload for record in side.records):
+            files = {path: record for path, record in side.files if record.workload == workload}
+            checks += _comparison_checks(files, side.baseline)
     mismatches = tuple(replace(check, file=file) for file, check in checks if not check.holds)
-    return Verified(len(collected.files), len(checks), mismatches, collected.problems)
+    problems = tuple(problem for side in sides for problem in side.problems)
+    return Verified(sum(len(side.files) for side in sides), len(checks), mismatches, problems)
 
 
 def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None) -> Iterator[tuple[str, Check]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,12 +13,13 @@ from benchmarker.comparison.recommend import Recommendation, parse_budget, recom
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import to_markdown
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.compare import compare_records
+from benchmarker.report.compare import compare, compare_records
 from benchmarker.schema.record import Memory
 from benchmarker.workloads.generation.record import GenerationRecord
 from tests.records import cell, environment, record, save
 
 GIB = 2**30
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 
 
 def sweep(quant: str, latencies_s: list[float], *, memory_gib: float, **fields: object) -> list[GenerationRecord]:
@@ -180,3 +182,10 @@ def test_compare_prints_the_recommendation_under_its_tables(tmp_path) -> None:
     assert "Run it: `benchmarker generate --model Qwen/Qwen3-4B --quant gptq --engine eager" in done.output
     plain = CliRunner().invoke(app, ["compare", str(folder), "--budget", "memory<6GiB", "--format", "json"])
     assert json.loads(plain.output)["variant"] == "gptq"
+
+
+def test_more_rounds_are_not_the_advice_for_a_value_that_is_measured_once() -> None:
+    found = recommend(compare([REFERENCE / "quickstart"]), "ppl<17.5")
+    printed = to_markdown(recommendation_blocks(found))
+    assert "more rounds" not in printed
+    assert "none is known to fit, and a longer text (`--quality full`) would decide." in printed

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import choose_threads
-from benchmarker.hardware.monitor import HostGauge, Surroundings, why_disturbed
+from benchmarker.hardware.monitor import HostGauge, Surroundings, busy_cores, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import DISTURBED, print_result
 from benchmarker.schema.record import HostLoad, Missing
@@ -212,6 +212,13 @@ def test_a_single_run_warns_before_and_marks_the_cells_that_were_disturbed(surro
     marked, why = surroundings.beside(cell([1.0], timed_at=(1.0, 2.0)), own_processes=1)
     assert why == WHY
     assert (marked.status, marked.flags, marked.host_load) == ("ok", ("disturbed",), COMPILING)
+
+
+def test_one_busy_core_of_many_is_no_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = QUIET.model_copy(update={"cores": 128})
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(many))
+    assert busy_cores(many) == pytest.approx(1.28)
+    assert Surroundings().before(cpu_environment()) == []
 
 
 def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(

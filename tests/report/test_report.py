@@ -414,6 +414,19 @@ def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path
     assert "benchmarker's own kernels" in " ".join(first_table(ranking_of(comparison)).notes)
 
 
+def test_every_table_of_the_page_scrolls_in_its_own_container(tmp_path):
+    text = page(everything(tmp_path))
+    containers = text.count('<div class="wide" role="region" aria-label="Table" tabindex="0"><table')
+    assert containers == text.count("<table") > 2
+    assert ".wide { overflow-x: auto; }" in text
+
+
+def test_plots_need_no_template_library(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "benchmarker.report.html.page", raising=False)
+    assert write_plots(everything(tmp_path), tmp_path / "plots")
+
+
 def test_a_report_does_not_overwrite_a_record(tmp_path):
     comparison = compared(tmp_path, record("fp16"))
     with pytest.raises(SpecError, match=r"give it a name that ends in \.html"):

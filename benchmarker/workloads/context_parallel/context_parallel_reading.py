@@ -16,7 +16,6 @@ from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
@@ -59,11 +58,11 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
         products=COMPUTE_CATEGORIES,
         advice={
             **CALL_ADVICE,
-            "communication": always(
+            "communication": (
                 "A longer sequence gives more computation to hide it behind; fewer ranks or shared key and value heads "
                 "send less."
             ),
-            "slow products": always(UNEVEN_ADVICE if uneven >= UNEVEN else BLOCKS_ADVICE),
+            "slow products": UNEVEN_ADVICE if uneven >= UNEVEN else BLOCKS_ADVICE,
         },
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,8 +22,7 @@ from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase, phase_of
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import PARTS, Bound, NotExplained, Timed, timed_profile
+from benchmarker.explain.waterfall import PARTS, Advice, NotExplained, Timed, timed_profile
 from benchmarker.profiling.kernel_categories import is_float32, shares
 from benchmarker.schema.record import Demand, Profile
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
@@ -207,9 +206,9 @@ def _between_advice(timed: Timed) -> str:
 
 
 LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
-ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
-    "host": always("Fewer launches help: a larger batch or longer sequences do more work per launch."),
-    "compute": always("It is near the limit of the arithmetic units: only fewer tokens or weights make it faster."),
+ADVICE: Advice = {
+    "host": "Fewer launches help: a larger batch or longer sequences do more work per launch.",
+    "compute": "It is near the limit of the arithmetic units: only fewer tokens or weights make it faster.",
     "slow products": lambda timed: _switch_advice(timed) or LARGER,
     "dequantizing": _dequantizing_advice,
     "small kernels": _between_advice,

@@ -51,14 +51,17 @@ INTEGER_SAVES = 0.5
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
     """Return a decode step of the profiled generation, or of the last run above a log's table."""
-    profiled = next((record for record in records if record.profile), None)
+    profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
     loaded = next((record for record in records if record.load), None)
-    proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
+    proof = None
+    if loaded and loaded.load:
+        # A compiled step may multiply by a kernel of its own.
+        proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
     row = _longest(name, records)
     unknown = any(record.no_demand for record in records)
     allows = _allows(row, has_unknown_bytes=unknown) + _own_clock(records) if row else None
