@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 from benchmarker.cli import run_command
-from benchmarker.cli.run_options import parse
 from benchmarker.execution.jobs import make_job
-from benchmarker.schema.job import PROGRAM, Procedure
+from benchmarker.schema.job import PROGRAM, Job, Procedure
 from benchmarker.workloads.generation.spec import (
     GenerationJob,
     GenerationSubject,
@@ -45,10 +45,11 @@ def job_of(*, options: list[str] | None = None, **asked: Any) -> GenerationJob:
 
 def read_job(arguments: Sequence[str]) -> Any:
     """The job that `benchmarker run` makes of these arguments."""
-    workload, rest = run_command.workload_and_rest(arguments)
-    values = parse(workload, rest, PROGRAM)
-    assert values
-    job = run_command.job_of(workload, values)
+    made: list[Job] = []
+    with patch.object(run_command, "measure_variant", lambda *given: made.append(run_command.job_of(*given))):
+        command, rest = run_command.command_and_rest(arguments)
+        command.main(rest, prog_name=PROGRAM, standalone_mode=False)
+    (job,) = made
     return job.model_copy(update={"reproduce": f"{PROGRAM} {shlex.join(arguments)}".strip()})
 
 

@@ -54,6 +54,8 @@ def variants(ctx: typer.Context) -> list[str]:
 
 
 def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
+    from benchmarker.comparison.ranking import ranking_of
+    from benchmarker.report.columns import first_table
     from benchmarker.report.compare import column_choices, compare
 
     # The line is incomplete: its words are not assigned to the argument yet.
@@ -61,7 +63,8 @@ def complete_columns(ctx: typer.Context, incomplete: str) -> list[str]:
     if not paths:
         return []
     try:
-        names = column_choices(compare([Path(path) for path in paths], force=True))
+        comparison = compare([Path(path) for path in paths], force=True)
+        names = column_choices(comparison, first_table(ranking_of(comparison)))
     except BenchmarkerError:
         return []
     typed, comma, _ = incomplete.rpartition(",")

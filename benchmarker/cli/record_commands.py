@@ -50,6 +50,7 @@ def compare(
         ),
     ] = "text",
     force: Force = False,
+    pool: Annotated[bool, typer.Option("--pool", help="Take the records of several folders as one sweep.")] = False,
     budget: Annotated[
         str | None, typer.Option(help="Recommend one variant within these limits, as 'memory<6GiB, kld<0.05'.")
     ] = None,
@@ -68,6 +69,8 @@ def compare(
 
     Example: benchmarker compare results/nvidia-h100-80gb-hbm3 --all --format markdown
 
+    Example: benchmarker compare results/before results/after
+
     Example: benchmarker compare results/before results/after --fail-if slower:5%
     """
     if form not in FORMATS:
@@ -83,7 +86,7 @@ def compare(
     from benchmarker.report import compare as report
     from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 
-    comparison = report.compare(paths, baseline=baseline, force=force)
+    comparison = report.compare(paths, baseline=baseline, force=force, pool=pool)
     recommendation = recommend(comparison, budget) if budget is not None else None
     sheet = report.chosen_sheet(comparison, columns, sort) if form != "json" and (columns or sort) else None
     if form == "json":

@@ -10,6 +10,8 @@ import gc
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from typer.core import TyperCommand
 from benchmarker.cli.run_options import command_of, run_help, saved_help, typed_values
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
 from benchmarker.core.errors import SpecError
-from benchmarker.core.process import end_with_parent, no_garbage_collection
+from benchmarker.core.process import end_with_parent, no_garbage_collection, sigterm_interrupts
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
@@ -34,11 +36,7 @@ class RunCommand(TyperCommand):
     """`benchmarker run`, with the options of the workload that its first word names."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        if help_content := saved_help(args):
-            command, rest = command_of(help_content, dict), args[-1:]
-        else:
-            workload, rest = workload_and_rest(args)
-            command = command_of(run_help(workload), lambda values: measure_variant(workload, values))
+        command, rest = command_and_rest(args)
         name = f"{info_name} {args[0]}" if len(rest) < len(args) else info_name
         return command.make_context(name, rest, parent, **extra)
 
@@ -61,16 +59,22 @@ def main() -> None:
 
     print_what_can_be_printed()
     with one_line_errors():
-        workload, rest = workload_and_rest(sys.argv[1:])
-        command_of(run_help(workload), lambda values: measure_variant(workload, values))(rest, prog_name=PROGRAM)
+        command, rest = command_and_rest(sys.argv[1:])
+        command(rest, prog_name=PROGRAM)
 
 
-def workload_and_rest(arguments: Sequence[str]) -> tuple[Workload, list[str]]:
-    """Return the workload that the first word, the config or the default gives, and the arguments after the word."""
+def command_and_rest(arguments: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the command of a workload, which calls `measure_variant`, and its arguments.
+
+    The first word names the workload, or the config, or it is text generation.
+    """
     words = list(arguments)
-    if words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1):
-        return workload_of(words[0]), words[1:]
-    return workload_of(_workload_of_config(words) or DEFAULT_WORKLOAD), words
+    is_named = words and not words[0].startswith("-") and (words[0] in WORKLOADS or len(words[0].split()) == 1)
+    name = words.pop(0) if is_named else _workload_of_config(words) or DEFAULT_WORKLOAD
+    if content := saved_help(name, words):
+        return command_of(content, dict), words
+    workload = workload_of(name)
+    return command_of(run_help(workload), partial(measure_variant, workload)), words
 
 
 def _workload_of_config(arguments: Sequence[str]) -> str | None:
@@ -79,8 +83,7 @@ def _workload_of_config(arguments: Sequence[str]) -> str | None:
     for position, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if flag == "--config":
-            path = value if equals else next(iter(arguments[position + 1 :]), "")
-            return workload_in(Path(path))
+            return workload_in(Path(value if equals else next(iter(arguments[position + 1 :]), "")))
     return None
 
 
@@ -95,12 +98,12 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
         if values["find_limit"]:
             _print_limit(job, values["find_limit"], Terminal(quiet=values["quiet"], verbose=values["verbose"]))
             return
-        if job.part:
-            end_with_parent()
         from benchmarker.hardware.monitor import Surroundings
 
         surroundings = None if job.part else Surroundings()
-        with quiet_libraries(verbose=values["verbose"]) as streams:
+        if job.part:
+            end_with_parent()
+        with quiet_libraries(verbose=values["verbose"]) as streams, nullcontext() if job.part else sigterm_interrupts():
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
             from benchmarker.core.errors import report_library_conflicts
@@ -125,19 +128,16 @@ def job_of(workload: Workload, values: Mapping[str, Any]) -> Job:
     # Imported here, because the classes of a job take as long as the rest of `benchmarker --help`.
     from benchmarker.execution.jobs import make_job
 
-    if values["job_file"] is not None:
-        if values["find_limit"]:
-            raise SpecError("--find-limit: a saved job contains its cells; leave --job out")
-        return _saved_job(values)
-    return make_job(
-        typed_values(workload, values),
-        workload=workload.name if workload.name != DEFAULT_WORKLOAD else None,
-        config=values["config"],
-        variant=values["variant"],
-        device=values["device"],
-        output=values["output"],
-        reproduce=_command_line(),
-    )
+    if values["job_file"] is None:
+        return make_job(
+            typed_values(workload, values),
+            workload=workload.name if workload.name != DEFAULT_WORKLOAD else None,
+            reproduce=_command_line(),
+            **{name: values[name] for name in ("config", "variant", "device", "output")},
+        )
+    if values["find_limit"]:
+        raise SpecError("--find-limit: a saved job contains its cells; leave --job out")
+    return _saved_job(values)
 
 
 def _saved_job(values: Mapping[str, Any]) -> Job:

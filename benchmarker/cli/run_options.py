@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 from benchmarker.cli import common_options
 from benchmarker.core.errors import SpecError, comma_hint
 from benchmarker.schema.options import Option
-from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS
+from benchmarker.schema.registry import DEFAULT_WORKLOAD
 
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
@@ -92,12 +92,9 @@ def run_help(workload: Workload) -> RunHelp:
     return RunHelp(f"benchmarker run{name}", workload.example, tuple(workload.options()))
 
 
-def saved_help(arguments: Sequence[str]) -> RunHelp | None:
-    """Return the saved help that the arguments of `benchmarker run` request; None for any other request."""
-    workload, rest = DEFAULT_WORKLOAD, list(arguments)
-    if rest and rest[0] in WORKLOADS:
-        workload, rest = rest[0], rest[1:]
-    return _saved(workload) if rest in HELP_WORDS and (FOLDER / f"{workload}.json").exists() else None
+def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
+    """Return the saved help of a workload if the arguments request its help and there is a file."""
+    return _saved(workload) if list(arguments) in HELP_WORDS and (FOLDER / f"{workload}.json").exists() else None
 
 
 def quantization_names() -> str:

@@ -21,10 +21,10 @@ from benchmarker.comparison.comparable import (
     circumstances,
     refusal,
 )
-from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row
+from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.formatting import MISSING, percent, times, with_spread
+from benchmarker.core.formatting import MISSING, percent, times
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, SAME_WITHIN, Ratio, verdicts
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
 from benchmarker.schema.record import RunRecord, status_words
@@ -69,7 +69,7 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     if not match or not 0 < float(match[1]) <= 1000:
         raise ResultsError(f"--fail-if {limit}: write it as slower:5%, with a percentage above 0")
     fraction = float(match[1]) / 100
-    changed = _what_changed(before.records, after.records, force=force)
+    changed = what_changed(before.records, after.records, force=force)
     changes = _changes(before.rows, after.rows, fraction)
     if not any(change.is_failed or change.verdict not in UNTESTED for change in changes):
         raise ResultsError(
@@ -80,8 +80,14 @@ def check(before: Results, after: Results, *, limit: str, force: bool = False) -
     return Gate(limit, fraction, changes, (*changed, *unread))
 
 
-def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, force: bool) -> tuple[str, ...]:
-    """Return the differences between the two sides. Raises ResultsError for a forbidden one without `force`."""
+def what_changed(
+    before: Sequence[RunRecord],
+    after: Sequence[RunRecord],
+    *,
+    names: tuple[str, str] = ("before", "after"),
+    force: bool,
+) -> tuple[str, ...]:
+    """Return the differences between two sweeps. Raises ResultsError for a forbidden one without `force`."""
     records = [*before, *after]
     check_workload(records)
     workload = before[0].workload
@@ -95,7 +101,8 @@ def _what_changed(before: Sequence[RunRecord], after: Sequence[RunRecord], *, fo
     was, now = ({record.variant.name: record.form for record in side} for side in (before, after))
     for name in sorted(was.keys() & now.keys()):
         sides |= {f"{field} of {name}": (old, now[name][field]) for field, old in was[name].items()}
-    return tuple(f"{field}: {old} before, {new} after" for field, (old, new) in sides.items() if old != new)
+    first, second = names
+    return tuple(f"{field}: {old} {first}, {new} {second}" for field, (old, new) in sides.items() if old != new)
 
 
 def _values(records: Sequence[RunRecord], value_of: Circumstance) -> str:
@@ -175,13 +182,19 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
         Column("variant", lambda change: change.variant, "left"),
         Column(f"before {heading}", lambda change: _rate(change.before)),
         Column(f"after {heading}", _after),
-        Column("after / before", lambda change: f"{times(change.ratio)} {change.verdict}" if change.ratio else MISSING),
+        Column("after / before", _ratio_text),
         Column("gate", _gate, "left"),
     ]
 
 
 def _rate(row: Row) -> str:
-    return with_spread(row.pace, scale=row.ranking.scale)
+    return row.spread_text(row.pace, scale=row.ranking.scale)
+
+
+def _ratio_text(change: Change) -> str:
+    if change.ratio is None:
+        return MISSING
+    return f"{number_text(change.ratio, times(change.ratio), None)} {change.verdict}"
 
 
 def _after(change: Change) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Results, Row, RowT, headline_rows
-from benchmarker.comparison.speed_up import is_wide, outlier_round, rate_ratio
+from benchmarker.comparison.speed_up import outlier_of, rate_ratio
 from benchmarker.core.stats import SAME_WITHIN, Ratio, Verdict, verdicts
 
 UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
@@ -29,8 +29,10 @@ class Ranking:
     named: Row | None
     """The row of `Results.named`, with which the answer compares the leader."""
     leader: Row | None = None
-    """The fastest row; of several that are the same within the band, the one with the smallest peak memory."""
+    """The fastest row; of several that are the same within the band, the one with the smallest peak memory. None if a
+    rival may be faster, or if the fastest row's interval is too wide for a number."""
     fastest: Row | None = None
+    """The row with the highest rate, whether or not that is decided."""
     rivals: tuple[Rival, ...] = ()
 
     @property
@@ -48,8 +50,18 @@ class Ranking:
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the first table's cell; `among` returns True for rows that may lead."""
+    """Rank the rows of the first table's cell; `among` returns True for rows that may lead.
+
+    Rows of sweeps that are kept apart are grouped by variant and have no common leader.
+    """
     rows = headline_rows(results.rows)
+    if results.sides:
+        sweeps, best = (
+            list(results.sides),
+            {row.name_in_sweep: row.speed for row in sorted(rows, key=lambda row: row.speed)},
+        )
+        rows.sort(key=lambda row: (-best[row.name_in_sweep], row.name_in_sweep, sweeps.index(row.sweep)))
+        return Ranking(rows[0].cell if rows else None, tuple(rows), None)
     measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
     ordered = (*measured, *(row for row in rows if not row.pace))
     cell = rows[0].cell if rows else None
@@ -60,13 +72,11 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     fastest, *slower = candidates
     ratios = [_lead(fastest, row, results.circumstances) for row in slower]
     rivals = tuple(
-        Rival(
-            row, ratio, _open_verdict(fastest, row) or verdict, outlier_round(row, fastest) if is_wide(ratio) else None
-        )
+        Rival(row, ratio, _open_verdict(fastest, row) or verdict, outlier_of(row, fastest, ratio))
         for row, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
     )
-    leader = fastest
-    if not any(rival.verdict in UNDECIDED for rival in rivals):
+    leader = None
+    if not fastest.is_withheld and not any(rival.verdict in UNDECIDED for rival in rivals):
         as_fast = [fastest, *(rival.row for rival in rivals if rival.verdict == "same")]
         sized = [row for row in as_fast if row.peak_memory_bytes is not None]
         leader = min(sized, key=lambda row: row.peak_memory_bytes or 0, default=fastest)

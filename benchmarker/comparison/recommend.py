@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
@@ -25,7 +26,12 @@ Fit = Literal["fits", "breaks", "close", "untested", "unknown"]
 this variant."""
 
 QUANTITIES = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
-LIMIT = re.compile(r"\s*([\w/-]+)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
+LIMIT = re.compile(r"\s*([\w/ -]+?)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
+SYNONYMS = {
+    **{"peak": "memory", "vram": "memory", "kl": "kld", "kl divergence": "kld", "ppl": "perplexity"},
+    **{"speed": "decode", "decode tok/s": "decode", "ttft ms": "ttft", "tpot ms": "tpot"},
+}
+"""Quantities by other names, such as the headings of the tables."""
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 TIMING = f"{code('benchmarker run')} measures it"
 UNITS: dict[str, dict[str, float]] = {"s": SECONDS, "B": SIZES, "": UNITLESS}
@@ -134,8 +140,12 @@ class Recommendation:
 def recommend(results: Results, budget: str) -> Recommendation:
     """Choose a variant in the first table's cell. Raises SpecError for an unreadable budget, else ResultsError."""
     conditions, limits = parse_budget(
-        budget, results.workload, forms={name for row in results.rows for name in row.form}
+        budget,
+        results.workload,
+        forms={name: {row.form.get(name, "") for row in results.rows} for row in results.rows for name in row.form},
     )
+    if results.sides:
+        raise SpecError("--budget recommends within one sweep; give one folder, or --pool for one table of all")
     if results.differences:
         raise ResultsError(
             f"--budget: nothing is recommended from records that were compared by force; {results.differences[0]}"
@@ -174,11 +184,15 @@ def _metric(metric: Metric) -> Limitable:
 
 
 def parse_budget(
-    text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Collection[str] = ()
+    text: str, workload: str = DEFAULT_WORKLOAD, *, forms: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> tuple[tuple[Condition, ...], tuple[Limit, ...]]:
-    """Parse conditions separated by commas: `memory<6GiB, engine!=vllm`. Raises SpecError."""
+    """Parse conditions separated by commas, semicolons or "and": `memory<6GiB, engine!=vllm`. Raises SpecError.
+
+    Args:
+        forms: Words of the compared variants by the name of a part of their form.
+    """
     quantities = limitable(workload)
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in re.split(r"[,;]|\band\b", text) if part.strip()]
     if not parts:
         raise SpecError(f"--budget '{text}': write conditions, as in --budget 'memory<6GiB, kld<0.05'")
     conditions, limits = [], []
@@ -186,7 +200,10 @@ def parse_budget(
         match = CONDITION.fullmatch(part)
         if match is None:
             limits.append(_limit(part, quantities))
-        elif match[1].lower() in forms:
+        elif (words := forms.get(match[1].lower())) is not None:
+            if match[3] not in words and match[2] != "!=":
+                near = did_you_mean(match[3], words)
+                raise SpecError(f"--budget '{part}': no variant has {match[1]} '{match[3]}'{near}")
             conditions.append(Condition(match[1].lower(), match[3], match[2] != "!="))
         else:
             raise SpecError(f"--budget '{part}': variants differ in {', '.join(forms)}, not '{match[1]}'")
@@ -196,8 +213,9 @@ def parse_budget(
 def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
     match = LIMIT.fullmatch(part)
     if not match:
-        raise SpecError(f"--budget '{part}': write it as memory<6GiB: a quantity, < or >, a number and its unit")
+        raise SpecError(f"--budget '{part}': write it as memory<6GiB or engine!=native, with commas between several")
     name, sign, number, unit = match[1].lower(), match[2], float(match[3]), match[4].lower()
+    name = name if name in quantities else SYNONYMS.get(name, name)
     if name not in quantities:
         raise SpecError(f"--budget '{part}': '{name}' cannot be limited{did_you_mean(name, quantities)}")
     units = quantities[name].units
@@ -205,7 +223,8 @@ def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
         if not unit and units == of_this_kind:
             raise SpecError(f"--budget '{part}': a {quantity} needs its unit; write {name}{sign}{match[3]}{usual}")
     if unit not in units:
-        spellings = ", ".join(filter(None, units)) or "no unit"
-        raise SpecError(f"--budget '{part}': {name} is in {spellings}, not '{match[4]}'")
+        spellings = ", ".join(filter(None, units))
+        takes = f"is in {spellings}, not" if spellings else "has no unit, such as"
+        raise SpecError(f"--budget '{part}': {name} {takes} '{match[4]}'")
     # 95 * 0.01 is not 0.95.
     return Limit(name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, quantities[name])

@@ -15,13 +15,14 @@ from typing import Any
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
 from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of
-from benchmarker.comparison.speed_up import unquantized, with_speed_ups
+from benchmarker.comparison.speed_up import SpeedUp, unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
+CHANGE_PARTS = {"": "value", "_low": "low", "_high": "high"}
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "max": max,
@@ -76,7 +77,21 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    return [row.values() for row in results.rows]
+    """Return the rows as plain values in base units; of sweeps that are kept apart, each with its sweep."""
+    if not results.sides:
+        return [row.values() for row in results.rows]
+    changes = {(row.name_in_sweep, row.sweep, row.cell): row.change for row in results.rows}
+    return [
+        {"sweep": sweep, **row.values(), **_change(changes.get((row.variant, sweep, row.cell)))}
+        for sweep, side in results.sides.items()
+        for row in side.rows
+    ]
+
+
+def _change(change: SpeedUp | None) -> dict[str, float | str | None]:
+    ratio = change.ratio if change else None
+    numbers = {f"change{part}": getattr(ratio, name, None) for part, name in CHANGE_PARTS.items()}
+    return {**numbers, "change_verdict": change.verdict if change else None}
 
 
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from benchmarker.core.formatting import decimal
-from benchmarker.core.stats import Estimate, Ratio
+from benchmarker.core.formatting import decimal, with_spread
+from benchmarker.core.stats import MIN_ROUNDS, Estimate, Ratio
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.registry import workload_of
@@ -109,6 +109,10 @@ class Row:
     """Speed-up relative to the row's reference. None for the reference itself and without a reference."""
     against_named: SpeedUp | None = None
     """Speed-up relative to the one variant that a table with several engines names (`Results.named`)."""
+    sweep: str = ""
+    """Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it."""
+    change: SpeedUp | None = None
+    """Ratio to the same variant in the first sweep, for the rows of the others."""
     call: SpeedUp | None = None
     """Ratio of the latencies of a whole call, relative to the baseline of the comparison."""
     is_baseline: bool = False
@@ -138,6 +142,10 @@ class Row:
     @property
     def label(self) -> str:
         return f"{self.variant}*" if self.mark else self.variant
+
+    @property
+    def name_in_sweep(self) -> str:
+        return self.variant.removesuffix(f" ({self.sweep})")
 
     @property
     def is_plain(self) -> bool:
@@ -215,6 +223,54 @@ class Row:
             return 0.0
         return self.pace.value if self.ranking.better == "higher" else 1 / self.pace.value
 
+    @property
+    def is_withheld(self) -> bool:
+        """Whether tables, charts and sentences give no number, because the interval is too wide."""
+        return is_wide(self.pace)
+
+    def spread_text(self, measured: Estimate | None, *, scale: float = 1.0) -> str:
+        """Return a value with its interval, or the outlier round or the wide interval in its place."""
+        shown = with_spread(measured, scale=scale)
+        return number_text(measured, shown, self.outlier) if measured else shown
+
+    @property
+    def outlier(self) -> int | None:
+        """Outlier round of a withheld row, counted from 1; None if the whole interval is wide."""
+        return outlier_round(self.pace_by_round) if self.is_withheld else None
+
+
+WIDEST = 2.0
+"""Largest quotient of an interval's ends at which a value is shown as a number."""
+DIXON = (0.970, 0.829, 0.710, 0.625, 0.568, 0.526, 0.493, 0.466)
+"""Critical values of Dixon's Q test for 3 to 10 rounds, two-sided at 95 % (Rorabacher, Anal. Chem. 63, 1991)."""
+
+
+def is_wide(measured: Estimate | Ratio | None) -> bool:
+    if measured is None or measured.low is None or measured.high is None:
+        return False
+    return measured.high > WIDEST * measured.low
+
+
+def outlier_round(values: Mapping[Moment, float]) -> int | None:
+    """Return the outlier among positive values, as its round counted from 1; None if Dixon's Q test finds none.
+
+    Q is the gap between an extreme logarithm and its neighbour, divided by the range of all.
+    """
+    ordered = sorted((math.log(value), moment) for moment, value in values.items())
+    if len(ordered) < MIN_ROUNDS:
+        return None
+    spread = ordered[-1][0] - ordered[0][0]
+    gaps = ((ordered[1][0] - ordered[0][0], ordered[0]), (ordered[-1][0] - ordered[-2][0], ordered[-1]))
+    gap, (_, moment) = max(gaps)
+    return moment[1] + 1 if gap > DIXON[min(len(ordered), 10) - MIN_ROUNDS] * spread else None
+
+
+def number_text(measured: Estimate | Ratio, shown: str, outlier: int | None) -> str:
+    """Return `shown`, such as `1.87x [1.17, 3.00]`, or for a wide interval `outlier round 3` or `wide [1.17, 3.00]`."""
+    if not is_wide(measured):
+        return shown
+    return f"outlier round {outlier}" if outlier else f"wide {shown.partition(' ')[2]}"
+
 
 def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
     if row.cell is None or row.status != "ok":
@@ -237,6 +293,12 @@ class Results:
     """Variant to which every row of a table with several engines is compared: the baseline that the user named, or the
     fastest unquantized variant of the first table's cell."""
     has_named_baseline: bool = False
+    resume: str = ""
+    """Command that adds rounds to the sweep of all records; empty for records of no or several sweeps."""
+    sides: Mapping[str, Results] = field(default_factory=dict)
+    """Sweeps that are kept apart, by their names. The rows are theirs, with the sweep in the variant's name."""
+    changed: tuple[str, ...] = ()
+    """Differences between the sweeps that are kept apart."""
     circumstances: Mapping[str, object] = field(default_factory=dict)
     """Circumstances of each variant. Rounds are paired only if they are equal."""
 
@@ -277,7 +339,7 @@ KEY_ENDINGS = {"s": "_s", "B": "_bytes", "1/s": "_per_s", "FLOP/s": "_flop_per_s
 # Units of a budget, by kind. A size and a time need a unit: 6 alone could be bytes or GiB.
 SIZES = {"b": 1.0, "mib": 2.0**20, "gib": 2.0**30, "mb": 1e6, "gb": 1e9}
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-UNITLESS = {"": 1.0, "%": 0.01}
+UNITLESS = {"": 1.0}
 
 
 @dataclass(frozen=True)
@@ -287,6 +349,8 @@ class Limitable:
     """Factors to the base unit by the unit's name in small letters. The empty name is for a number without unit."""
     form: Callable[[float], str]
     how: str
+    decides: str = "more rounds"
+    """What narrows the interval of a value that is close to a limit."""
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
 

@@ -8,22 +8,19 @@ the same engine (`Row.is_plain` and `Row.surroundings`). A row without such a re
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
-shown as a number; the outlier round is named instead.
+shown as a number: the outlier round is named instead or, if no round is one, the interval.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarker.comparison.rows import Row, headline
+from benchmarker.comparison.rows import Row, headline, is_wide, number_text, outlier_round
+from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 from benchmarker.schema.record import Moment
 
-WIDEST = 2.0
-"""Largest quotient of an interval's ends at which a ratio is shown as a number."""
 Circumstances = Mapping[str, object]
 """Device and settings by variant. Rounds pair only if both variants ran in equal circumstances."""
 
@@ -37,6 +34,12 @@ class SpeedUp:
     verdict: Verdict
     """After Holm's correction over all speed-ups of this kind in the comparison."""
     outlier: int | None = None
+    """Outlier round of a ratio with a wide interval, counted from 1."""
+
+    @property
+    def text(self) -> str:
+        """Ratio with its interval, the outlier round, or the wide interval."""
+        return number_text(self.ratio, times(self.ratio), self.outlier)
 
 
 def rate_ratio(reference: Row, row: Row, *, is_paired: bool) -> Ratio | None:
@@ -72,9 +75,29 @@ def _speed_ups(
     speed_ups: list[SpeedUp | None] = [None] * len(rows)
     tested = verdicts([ratio for _, ratio in compared.values()])
     for (index, (reference, ratio)), verdict in zip(compared.items(), tested, strict=True):
-        outlier = outlier_round(reference, rows[index]) if is_wide(ratio) else None
-        speed_ups[index] = SpeedUp(reference.variant, ratio, verdict, outlier)
+        speed_ups[index] = SpeedUp(reference.variant, ratio, verdict, outlier_of(reference, rows[index], ratio))
     return speed_ups
+
+
+def with_changes(rows: Sequence[Row], sweeps: Sequence[str], circumstances: Circumstances) -> tuple[Row, ...]:
+    """Return the rows of several sweeps with their ratios to the same variants in the first sweep."""
+    names = {row.variant for row in rows}
+    earlier = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
+    references = {name: earlier[name] if earlier.get(name) in names else None for name in names}
+    changes = _speed_ups(rows, references, circumstances)
+    return tuple(replace(row, change=change) for row, change in zip(rows, changes, strict=True))
+
+
+def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
+    """Return the outlier round of a ratio with a wide interval; None if no single round is to blame."""
+    if not is_wide(ratio):
+        return None
+    ratios = {
+        moment: reference.pace_by_round[moment] / pace
+        for moment, pace in row.pace_by_round.items()
+        if moment in reference.pace_by_round
+    }
+    return outlier_round(ratios) if ratios else reference.outlier or row.outlier
 
 
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
@@ -117,34 +140,3 @@ def with_speed_ups(
         )
         for row, speed_up, against_named, call in zip(rows, *by_kind, strict=True)
     )
-
-
-def is_wide(ratio: Ratio) -> bool:
-    return ratio.low is not None and ratio.high is not None and ratio.high > WIDEST * ratio.low
-
-
-def outlier_round(reference: Row, row: Row) -> int:
-    """Return the round, counted from 1, whose ratio is farthest from the median ratio.
-
-    Without a common round it is the round that is farthest from its own variant's median, in the less steady variant.
-    """
-    ratios = {
-        moment: reference.pace_by_round[moment] / pace
-        for moment, pace in row.pace_by_round.items()
-        if moment in reference.pace_by_round
-    }
-    if ratios:
-        return _farthest(ratios)
-    return own_outlier(
-        max((reference, row), key=lambda each: max(each.pace_by_round.values()) / min(each.pace_by_round.values()))
-    )
-
-
-def own_outlier(row: Row) -> int:
-    return _farthest(row.pace_by_round)
-
-
-def _farthest(paces: Mapping[Moment, float]) -> int:
-    logs = {moment: math.log(pace) for moment, pace in paces.items()}
-    median = statistics.median(logs.values())
-    return 1 + max(logs, key=lambda moment: abs(logs[moment] - median))[1]

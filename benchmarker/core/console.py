@@ -194,7 +194,10 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process with one line and exit code 2 after a user's error, 130 after Ctrl-C, 143 after SIGTERM."""
+    """End the process with one line and an exit code.
+
+    The code is 2 after a user's error, 1 if memory does not suffice, 130 after Ctrl-C, and 143 after SIGTERM.
+    """
     try:
         yield
     except BenchmarkerError as error:

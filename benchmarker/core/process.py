@@ -52,7 +52,7 @@ def end_with_parent() -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a sweep as Ctrl-C does."""
+    """SIGTERM, which ends a sweep or a run as Ctrl-C does."""
 
 
 @contextmanager

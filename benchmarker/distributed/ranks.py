@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 from benchmarker.core.errors import BenchmarkerError, DeviceError, ErrorKind, UnsupportedError, first_line
 from benchmarker.core.process import PARENT
@@ -60,21 +60,9 @@ class RankError(BenchmarkerError):
         self.kind = kind
 
 
-class RankProcess(Protocol):
-    """A rank's process, on this host or started by torchrun on any host."""
-
-    def has_ended(self) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, or for that long. To be called once."""
-
-    def end_words(self) -> str:
-        """Return how it ended, with its last output line unless it was killed."""
-
-
 class LocalProcess:
+    """A rank's process on this host."""
+
     def __init__(self, number: int, port: int) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -93,6 +81,7 @@ class LocalProcess:
         self._process.kill()
 
     def wait(self, timeout_s: float) -> None:
+        """Wait until it has ended, or for that long. To be called once."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         self._process.kill()
@@ -100,6 +89,7 @@ class LocalProcess:
         self._output.close()
 
     def end_words(self) -> str:
+        """Return how it ended, with its last output line unless it was killed."""
         code = self._process.returncode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
         self._output.seek(0)
@@ -108,10 +98,10 @@ class LocalProcess:
 
 
 class TorchrunProcess:
+    """A rank's process that torchrun started, on any host."""
+
     def __init__(self, store: Store, number: int, rank: int) -> None:
-        self._store = store
-        self._number = number
-        self._rank = rank
+        self._store, self._number, self._rank = store, number, rank
 
     def has_ended(self) -> bool:
         return self._store.read(key(ENDED, self._number, self._rank)) is not None
@@ -130,25 +120,25 @@ class TorchrunProcess:
         return str(self._store.read(key(ENDED, self._number, self._rank)))
 
 
+RankProcess = LocalProcess | TorchrunProcess
+
+
 class Ranks:
     """All ranks, from rank 0. A thread watches the processes of ranks 1 and higher."""
 
     def __init__(self, store: Store, device: Device, count: int, stuck: Callable[[RankError], None]) -> None:
-        self.count = count
-        self._store = store
-        self._device = device
-        self._stuck = stuck
+        self.count, self._store, self._device, self._stuck = count, store, device, stuck
         self._messages = 0
         self._longest_s: dict[str, float] = {}
         self._failure: RankError | None = None
         self._awaited: tuple[float, int] | None = None
         """Deadline of the work of all ranks on the monotonic clock, and the number of its message."""
         self._is_closing = threading.Event()
-        self._processes: Mapping[int, RankProcess]
-        if is_torchrun():
-            self._processes = request_ranks(count, store.port)
-        else:
-            self._processes = {number: LocalProcess(number, store.port) for number in range(1, count)}
+        self._processes: Mapping[int, RankProcess] = (
+            request_ranks(count, store.port)
+            if is_torchrun()
+            else {number: LocalProcess(number, store.port) for number in range(1, count)}
+        )
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
 
@@ -162,7 +152,12 @@ class Ranks:
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
             self._store.put(key("message", self._messages), message)
             result = work()
-            answers = [self._answer(rank) for rank in range(1, self.count)]
+            answers = []
+            for rank in range(1, self.count):
+                answer = self._take(key("answer", rank, self._messages))
+                if "error" in answer:
+                    raise RankError(rank, answer["error"], answer["kind"])
+                answers.append(answer["answer"])
         self._messages += 1
         self._longest_s[kind] = max(longest_s or 0.0, time.monotonic() - began_s)
         return result, answers
@@ -202,7 +197,12 @@ class Ranks:
             raise
         except Exception as error:
             if not self._device.is_out_of_memory(error):
-                self._raise_soon(error)
+                # The watcher soon finds a rank that ended, which is then the cause.
+                deadline_s = time.monotonic() + 4 * TICK_S
+                while self._failure is None and time.monotonic() < deadline_s:
+                    time.sleep(TICK_S / 4)
+                if self._failure:
+                    raise self._failure from error
             self._end(RankError(0, f"{first_line(error)}; the ranks cannot go on", "other"))
             raise
         except KeyboardInterrupt:
@@ -213,25 +213,12 @@ class Ranks:
         if self._failure:
             raise self._failure
 
-    def _answer(self, rank: int) -> Any:
-        answer = self._take(key("answer", rank, self._messages))
-        if "error" in answer:
-            raise RankError(rank, answer["error"], answer["kind"])
-        return answer["answer"]
-
     def _take(self, key: str) -> Any:
         while self._failure is None:
             if (value := self._store.read(key)) is not None:
                 return value
             time.sleep(POLL_S)
         raise self._failure
-
-    def _raise_soon(self, error: Exception) -> None:
-        deadline_s = time.monotonic() + 4 * TICK_S
-        while self._failure is None and time.monotonic() < deadline_s:
-            time.sleep(TICK_S / 4)
-        if self._failure:
-            raise self._failure from error
 
     def _end(self, failure: RankError) -> None:
         self._failure = self._failure or failure
@@ -275,7 +262,6 @@ class Ranks:
 
 
 def break_off() -> None:
-    """Abort the exchange that this process waits in."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -323,8 +309,7 @@ def agent_store() -> Store:
     return Store(int(os.environ["MASTER_PORT"]), is_server=is_server)
 
 
-def request_ranks(count: int, port: int) -> dict[int, RankProcess]:
-    """Let torchrun's other processes start ranks 1 and higher. Raises DeviceError."""
+def request_ranks(count: int, port: int) -> dict[int, TorchrunProcess]:
     if count > world_size():
         raise DeviceError(f"{count} ranks: torchrun started {world_size()} processes; start as many")
     store = agent_store()
@@ -350,7 +335,6 @@ def follow() -> None:
 
 @contextmanager
 def leading() -> Iterator[None]:
-    """Surround rank 0's command, and end the other processes of torchrun after it."""
     os.environ[LEADS] = os.environ["WORLD_SIZE"]
     # Kept open, because this process may hold the store.
     store = agent_store()

@@ -23,8 +23,7 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
 from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
-TRIAL_LIMIT_S = 600.0
-"""Limit for one variant. GPTQ builds an extension at its first use."""
+TRIAL_LIMIT_S = 600.0  # Limit for one variant. GPTQ builds an extension at its first use.
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 RUN = (sys.executable, "-m", "benchmarker.run")
 
@@ -32,10 +31,7 @@ RUN = (sys.executable, "-m", "benchmarker.run")
 def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:
     """Print the report; return True if every variant runs in some engine and every instrument is right.
 
-    If the device does not exist, the report begins with this error and describes the processor.
-
-    Raises:
-        SpecError: There is no such workload, or its variants cannot be examined.
+    If the device does not exist, the report begins with this error and describes the processor. Raises SpecError.
     """
     workload_of(workload)
     if workload != DEFAULT_WORKLOAD:
@@ -54,8 +50,7 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     if not quick:
         outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
     terminal.table(outcome_table(outcomes, tried=not quick))
-    if external := [status.line for status in engine_statuses(device.kind)]:
-        terminal.table([bullets(external)])
+    terminal.table([bullets([status.line for status in engine_statuses(device.kind)])])
     is_well = not problem and all_run(outcomes)
     if quick:
         return is_well
@@ -73,10 +68,7 @@ def all_run(outcomes: Sequence[Outcome]) -> bool:
 def try_variants(
     expected: Sequence[Outcome], device: Device, *, print_line: Callable[[str], None], command: Sequence[str] = RUN
 ) -> Iterator[Outcome]:
-    """Run every variant without an obstacle, each in a process of its own.
-
-    A variant that fails in the first engine is tried in no other, because the others build on it.
-    """
+    """Run each variant in a process of its own. One that fails in the first engine is tried in no other."""
     failed: dict[str, str] = {}
     with trial(device) as (arguments_of, folder):
         for outcome in expected:
@@ -92,7 +84,6 @@ def try_variants(
 
 
 def _why_failed(command: list[str], folder: Path) -> str | None:
-    """Run a command; return its error, or None if it succeeded."""
     environment = {**os.environ, "BENCHMARKER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     try:
         process = subprocess.run(
@@ -109,35 +100,28 @@ def _why_failed(command: list[str], folder: Path) -> str | None:
     if process.returncode == 0:
         return None
     lines = [line.strip() for line in (process.stderr + "\n" + process.stdout).splitlines() if line.strip()]
-    reason = next((line for line in lines if line.startswith("error: ")), None) or _cell_reason(folder)
-    if reason:
-        return reason.removeprefix("error: ")
-    return lines[-1][:300] if lines else f"exit {process.returncode}"
-
-
-def _cell_reason(folder: Path) -> str | None:
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     records = sorted((folder / "records").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not records:
-        return None
-    cells = json.loads(records[-1].read_text())["cells"]
-    return next((str(cell["reason"]) for cell in cells if cell["status"] != "ok"), None)
+    if not errors and records:
+        cells = json.loads(records[-1].read_text())["cells"]
+        errors = [str(cell["reason"]).removeprefix("error: ") for cell in cells if cell["status"] != "ok"]
+    return errors[0] if errors else lines[-1][:300] if lines else f"exit {process.returncode}"
 
 
 def machine_lines(machine: Machine) -> str:
-    around = machine.environment
-    device = around.device
+    around, device = machine.environment, machine.environment.device
     parts = [
         gib(device.memory_bytes) if device.memory_bytes else "",
         f"capability {device.capability}" if device.capability else "",
         f"driver {device.driver}" if device.driver else "",
     ]
-    summary = ", ".join(filter(None, parts))
+    summary = f" ({', '.join(filter(None, parts))})" if any(parts) else ""
     packages = ", ".join(f"{name} {version}" for name, version in around.packages.items())
     runtime = f" {machine.torch_runtime}" if machine.torch_runtime else ""
     built = {"cuda": "CUDA", "rocm": "ROCm", "cpu": "CPUs"}[machine.torch_for]
     lines = [
         f"benchmarker {__version__}, Python {around.python}, {around.system}",
-        f"device: {plain_line(device.name)}" + (f" ({summary})" if summary else ""),
+        f"device: {plain_line(device.name)}{summary}",
         f"processor: {plain_line(around.cpu or MISSING)}, {around.cores} threads available, {gib(around.memory_bytes)}",
         f"torch: built for {built}{runtime}",
         f"packages: {plain_line(packages, longest=400)}",
@@ -146,9 +130,9 @@ def machine_lines(machine: Machine) -> str:
     return bullets(lines)
 
 
-def finding_lines(all_findings: Sequence[Finding]) -> str:
+def finding_lines(conclusions: Sequence[Finding]) -> str:
     lines = []
-    for finding in all_findings:
+    for finding in conclusions:
         lines.append(f"- {MARKS[finding.level]} {plain_line(finding.what, longest=300)}")
         if finding.do:
             lines.append(f"  - do: {plain_line(finding.do, longest=300)}")
@@ -156,7 +140,6 @@ def finding_lines(all_findings: Sequence[Finding]) -> str:
 
 
 def outcome_table(outcomes: Sequence[Outcome], *, tried: bool) -> list[Block]:
-    """Return a table with a row per variant and a column per engine, and a list of the reasons."""
     engines = list(dict.fromkeys(outcome.way for outcome in outcomes))
     by_cell = {(outcome.variant, outcome.way): outcome for outcome in outcomes}
     yes = "runs" if tried else "no obstacle"

@@ -27,8 +27,7 @@ from benchmarker.schema.record import Environment
 HUB_LIMIT_S = 5.0
 COMPILERS = ("g++", "c++", "clang++")
 LIBRARIES = ("torchao", "bitsandbytes", "optimum", "gptqmodel", "matplotlib", "nvidia-ml-py", "ray")
-MODEL_BYTES = 8_100_000_000
-"""Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space."""
+MODEL_BYTES = 8_100_000_000  # Size of Qwen3-4B in 16 bit. Quantized checkpoints need additional space.
 BUSY_BYTES = 2 * GIB
 LEAST_CAPABILITY = (7, 0)
 
@@ -37,24 +36,18 @@ LEAST_CAPABILITY = (7, 0)
 class Machine:
     environment: Environment
     torch_for: Literal["cuda", "rocm", "cpu"]
-    torch_runtime: str | None
-    """CUDA or HIP version that torch is built for."""
+    torch_runtime: str | None  # CUDA or HIP version that torch is built for.
     torch_sees_gpu: bool
     torch_says: str | None
-    architectures: tuple[str, ...]
-    """Architectures for which torch has kernels: `sm_90`, `gfx90a`."""
-    gpus: tuple[Gpu, ...]
-    """GPUs of every driver, whether or not torch can use them."""
-    has_amd: bool
-    """True for an AMD driver, even if no GPU can be read through it."""
+    architectures: tuple[str, ...]  # Architectures for which torch has kernels: `sm_90`, `gfx90a`.
+    gpus: tuple[Gpu, ...]  # GPUs of every driver, whether or not torch can use them.
+    has_amd: bool  # True for an AMD driver, even if no GPU can be read through it.
     has_triton: bool
     compiler: str | None
     hub: str | None
     cache: Path
-    free_bytes: int
-    """Free bytes for the hub's cache or benchmarker's own, whichever has less."""
-    busy_processors: float
-    """Mean number of processors that programs used over one second."""
+    free_bytes: int  # Free bytes for the hub's cache or benchmarker's own, whichever has less.
+    busy_processors: float  # Mean number of processors that programs used over one second.
     missing: tuple[str, ...]
 
 

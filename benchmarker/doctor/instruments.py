@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarker.core.formatting import GIB
@@ -36,13 +37,11 @@ class Reading:
     unit: str
     expected: float | None
     measured: float | None
-    within: tuple[float, float]
-    """Limits of measured / expected."""
+    within: tuple[float, float]  # Limits of measured / expected.
     remark: str
 
     @property
     def is_right(self) -> bool | None:
-        """True if the instrument is right; None if unknown."""
         if self.expected is None or self.measured is None:
             return None
         low, high = self.within
@@ -50,7 +49,6 @@ class Reading:
 
 
 def readings(device: Device) -> Iterator[Reading]:
-    """Yield a reading of every instrument; takes a few seconds, more on a GPU."""
     gpu = find_gpu(device)
     yield _clock(device, gpu)
     yield _memory(device)
@@ -61,9 +59,9 @@ def readings(device: Device) -> Iterator[Reading]:
 def _clock(device: Device, gpu: Gpu | None) -> Reading:
     if device.kind == "cpu":
         return _host_clock()
-    within = (0.97, 1.03)
+    reading = partial(Reading, "clock", "ms", within=(0.97, 1.03))
     if device.kind == "rocm":
-        return Reading("clock", "ms", None, None, within, "the cycles of a spinning kernel differ between AMD cards")
+        return reading(None, None, remark="the cycles of a spinning kernel differ between AMD cards")
     import torch
 
     with torch.cuda.device(torch_device(device)):
@@ -74,13 +72,13 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
         clock_mhz = gpu.clock_mhz() if gpu else None
         device.synchronize()
         if clock_mhz is None:
-            return Reading("clock", "ms", None, None, within, "the driver does not report the clock")
-        # Timed like every repeat: by the host, with the device synchronized before and after.
+            return reading(None, None, remark="the driver does not report the clock")
+        # The host times it like every repeat, with the device synchronized before and after.
         started_ns = time.perf_counter_ns()
         torch.cuda._sleep(int(SPIN_S * 1e6 * clock_mhz))
         device.synchronize()
         spun_ms = (time.perf_counter_ns() - started_ns) / 1e6
-    return Reading("clock", "ms", 1e3 * SPIN_S, spun_ms, within, "a kernel of known cycles")
+    return reading(1e3 * SPIN_S, spun_ms, remark="a kernel of known cycles")
 
 
 def _host_clock() -> Reading:
@@ -94,15 +92,11 @@ def _host_clock() -> Reading:
 
 
 def _both_clocks_ns() -> tuple[int, int]:
-    tries: list[tuple[int, int, int]] = []
-    for _ in range(CLOCK_TRIES):
-        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        clock_ns = time.perf_counter_ns()
-        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
-        tries.append((after - before, clock_ns, (before + after) // 2))
-    # Only the shortest of several tries reads both clocks at the same moment.
-    _, clock_ns, raw = min(tries)
-    return clock_ns, raw
+    raw_ns = partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC_RAW)
+    tries = [(raw_ns(), time.perf_counter_ns(), raw_ns()) for _ in range(CLOCK_TRIES)]
+    # The shortest of several tries reads both clocks nearly at the same moment.
+    before, clock_ns, after = min(tries, key=lambda three: three[2] - three[0])
+    return clock_ns, (before + after) // 2
 
 
 def _memory(device: Device) -> Reading:
@@ -142,7 +136,17 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
     if gpu is None:
         why = "no counter on a processor" if device.kind == "cpu" else "no NVML or amdsmi"
         return Reading("energy", "J", None, None, within, why)
-    work = _load(device)
+    import torch
+
+    first, second = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
+
+    def work() -> None:
+        until = time.perf_counter() + POWER_STEP_S
+        while time.perf_counter() < until:
+            for _ in range(20):
+                torch.mm(first, second)
+            device.synchronize()
+
     expected, measured = energy_and_power(gpu, work, window_s=ENERGY_WINDOW_S)
     return Reading("energy", "J", expected, measured, within, "mean power times the time, under load")
 
@@ -162,19 +166,3 @@ def energy_and_power(
     after, elapsed = gpu.energy_j(), clock() - started
     expected = statistics.fmean(powers) * elapsed if powers else None
     return expected, None if before is None or after is None else after - before
-
-
-def _load(device: Device) -> Callable[[], None]:
-    """Return a function that keeps the device busy for about a tenth of a second."""
-    import torch
-
-    first, second = (torch.randn(4096, 4096, device=torch_device(device), dtype=torch.float16) for _ in range(2))
-
-    def work() -> None:
-        until = time.perf_counter() + POWER_STEP_S
-        while time.perf_counter() < until:
-            for _ in range(20):
-                torch.mm(first, second)
-            device.synchronize()
-
-    return work

@@ -1,7 +1,6 @@
 """The contract of an engine: it opens a checkpoint, and the open checkpoint makes tokens.
 
-An engine runs in this process (decoders/) or in a process of its own (external/). `TokenSource.generate` is timed. The
-methods of `Scorer` are for quality and are never timed. Importing this file needs no torch.
+An engine runs in this process (decoders/) or in a process of its own (external/). Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -41,11 +40,9 @@ class Form:
 
     quant: str
     options: Options
-    dtype: DType
-    """Type of the weights that are not quantized, and of the activations."""
+    dtype: DType  # Type of the weights that are not quantized, and of the activations.
     engine_options: Options = field(default_factory=Options)
-    gpus: int = 1
-    """GPUs that share the model; on a CPU, processes."""
+    gpus: int = 1  # GPUs that share the model; on a CPU, processes.
     split: Split = "tensors"
 
 
@@ -60,14 +57,21 @@ class Scores:
 class PrefillScores:
     """Likeliest tokens after each position of a text, by the engine's *prefill*, which is not timed like a step."""
 
-    ids: NDArray[numpy.int64]
-    """[positions, top]; -1 if the engine returned fewer."""
+    ids: NDArray[numpy.int64]  # [positions, top]; -1 if the engine returned fewer.
     log_probabilities: NDArray[numpy.float32]
     """[positions, top], natural logarithms; -inf if the engine returned fewer."""
 
 
-class Scorer:
-    """Predictions of an open checkpoint, used for quality. None stands for a score that the engine cannot compute."""
+class TokenSource:
+    """A checkpoint that an engine has opened. `generate` is timed. The methods of scores are used for quality; None
+    stands for a score that the engine cannot compute."""
+
+    model: PreTrainedModel | None = None  # The torch model, if it is in this process.
+    is_elsewhere: bool = False  # True if another process makes the tokens.
+    loaded: LoadFacts | None = None
+    shares: int = 1  # Number of GPUs among which every weight is divided.
+    kv_value_bytes: float | None = None
+    """Bytes of a value in a quantized KV cache, scales included; None if the cache has the activations' type."""
 
     @property
     def is_library_step(self) -> bool:
@@ -76,7 +80,7 @@ class Scorer:
 
     def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
         """Return the greedy continuation of one text, at any shape that is ready. Raises UnsupportedError."""
-        raise NotImplementedError
+        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
         """Score a text by the path that is timed: prefill of `prompt_tokens` ids, then a decode step for each other."""
@@ -93,20 +97,6 @@ class Scorer:
     def library_step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:  # noqa: ARG002
         """Score a text by the libraries' own decode step. None if `is_library_step`, or if our kernels replaced it."""
         return None
-
-
-class TokenSource(Scorer):
-    """A checkpoint that an engine has opened: the calls that are timed, and the facts about them."""
-
-    model: PreTrainedModel | None = None
-    """The torch model, if it is in this process."""
-    is_elsewhere: bool = False
-    """True if another process makes the tokens."""
-    loaded: LoadFacts | None = None
-    shares: int = 1
-    """Number of GPUs among which every weight is divided."""
-    kv_value_bytes: float | None = None
-    """Bytes of a value in a quantized KV cache, scales included; None if the cache has the activations' type."""
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
@@ -152,8 +142,6 @@ class TokenSource(Scorer):
 
 
 class Engine:
-    """One way of producing tokens."""
-
     name: str
     summary: str
     options: type[Options] = Options

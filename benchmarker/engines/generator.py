@@ -27,10 +27,7 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
 
 class Generator:
-    """Generates text with a loaded model.
-
-    Generator(load_model("Qwen/Qwen3-4B", "int8"), engine="native").generate("Why is the sky blue?", max_new_tokens=200)
-    """
+    """`Generator(load_model("Qwen/Qwen3-4B", "int8"), engine="native").generate("Why is the sky blue?")`."""
 
     def __init__(
         self,
@@ -73,8 +70,22 @@ class Generator:
 
     def generate(self, text: str, *, max_new_tokens: int = 200, stream: bool = False) -> str | Iterator[str]:
         """Continue the text, or `stream` pieces of text as soon as they are known. Raises BenchmarkerError."""
-        ids = self._ids(text)
-        self._check_length(len(ids), max_new_tokens)
+        if self._chat_template:
+            messages = [{"role": "user", "content": text}]
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=not self._chat_template)
+        if not ids:
+            raise SpecError("the text comes out as no token at all; give a longer one")
+        if max_new_tokens < 1:
+            raise SpecError(f"max_new_tokens: {max_new_tokens} is less than one token")
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if positions is not None and len(ids) + max_new_tokens > positions:
+            room = positions - len(ids)
+            remedy = f"generate at most {room}" if room > 0 else f"use a text under {positions} tokens"
+            raise SpecError(
+                f"text of {len(ids)} tokens + {max_new_tokens} new tokens is past the model's {positions} positions; "
+                f"{remedy}"
+            )
         pieces = self._pieces(ids, max_new_tokens)
         return pieces if stream else "".join(pieces)
 
@@ -83,27 +94,6 @@ class Generator:
         configured = getattr(self.model.generation_config, "eos_token_id", None)
         listed = configured if isinstance(configured, list) else [configured]
         return frozenset(token for token in (*listed, self._tokenizer.eos_token_id) if token is not None)
-
-    def _ids(self, text: str) -> list[int]:
-        if self._chat_template:
-            messages = [{"role": "user", "content": text}]
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=not self._chat_template)
-        if not ids:
-            raise SpecError("the text comes out as no token at all; give a longer one")
-        return ids
-
-    def _check_length(self, prompt_tokens: int, new_tokens: int) -> None:
-        if new_tokens < 1:
-            raise SpecError(f"max_new_tokens: {new_tokens} is less than one token")
-        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        if positions is not None and prompt_tokens + new_tokens > positions:
-            room = positions - prompt_tokens
-            remedy = f"generate at most {room}" if room > 0 else f"use a text under {positions} tokens"
-            raise SpecError(
-                f"text of {prompt_tokens} tokens + {new_tokens} new tokens is past the model's {positions} positions; "
-                f"{remedy}"
-            )
 
     def _pieces(self, ids: list[int], new_tokens: int) -> Iterator[str]:
         prompt = self._decoder.tensor([ids])

@@ -48,22 +48,15 @@ def _native(model: PreTrainedModel, device: Device, *, prefill: Prefill = "captu
 
 ENGINES: dict[str, Engine] = {
     "eager": EagerEngine("eager", "model.generate", EagerDecoder, EagerOptions),
-    "cuda_graph": TorchEngine(
-        "cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph, has_static_cache=True
-    ),
+    "cuda_graph": TorchEngine("cuda_graph", "the libraries' decode step, replayed as a CUDA or HIP graph", _cuda_graph),
     "compile": TorchEngine(
         "compile",
         "the libraries' decode step through torch.compile, captured on a GPU",
         _compile,
         packages=("torch._inductor.compile_fx",),
-        has_static_cache=True,
     ),
     "native": TorchEngine(
-        "native",
-        "the compiled step with benchmarker's own kernels, on a GPU",
-        _native,
-        NativeOptions,
-        has_static_cache=True,
+        "native", "the compiled step with benchmarker's own kernels, on a GPU", _native, NativeOptions
     ),
     "llama-cpp": LlamaCppEngine(),
     "vllm": VllmEngine(),
@@ -71,8 +64,7 @@ ENGINES: dict[str, Engine] = {
 }
 MODEL_ENGINES = tuple(name for name, engine in ENGINES.items() if isinstance(engine, TorchEngine))
 """Engines that run a transformers model in this process, in every quantization."""
-HOST_BOUND_ENGINES = frozenset({"eager"})
-"""Engines whose decode steps wait for Python on a GPU."""
+HOST_BOUND_ENGINES = frozenset({"eager"})  # Engines whose decode steps wait for Python on a GPU.
 
 
 def torch_engine(name: str) -> TorchEngine:

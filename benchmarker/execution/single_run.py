@@ -78,6 +78,8 @@ class Run(Session):
             if self.record.cells:
                 finished = f"{len(self.record.cells)} of {len(self.job.points())} cells"
                 self.terminal.line(f"{finished} are in the record: {self.path}")
+            elif isinstance(error, KeyboardInterrupt):
+                self.terminal.line("no cell was finished: there is no record")
             raise
         self.keep(status="complete")
         return self.record

@@ -27,8 +27,6 @@ SLOWER_PROFILED = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation(Timed):
-    """Reason for the speed of one variant in one cell."""
-
     variant: str
     unit: str
 
@@ -44,13 +42,14 @@ class Explanation(Timed):
     @cached_property
     def proof(self) -> Proof:
         phase, load = self.phase, self.loaded
-        lines = _loaded(load) if load else []
+        proof = loaded_proof(load, replaces_linears=self.replaces_linears) if load else Proof(())
+        lines = [*proof.lines]
         products = [kernel.name for kernel in phase.kernels if category(kernel.name) in ("matmul", "quantized matmul")]
         if products:
             lines.append(f"matrix products by {', '.join(map(kernel_code, products[:SHOWN_KERNELS]))}")
         if load is None or not load.quantized_fraction:
             return Proof(tuple(lines))
-        warnings = [] if self.replaces_linears else _fallbacks(load)
+        warnings = [*proof.warnings]
         if _multiplies_in_full(phase, load, self.conversion):
             warnings.append(
                 "not a low-bit product: the quantized weights are converted to 16 or 32 bits, and multiplied like any "
@@ -121,29 +120,20 @@ FEW = 1 / 3
 five of seven products one."""
 
 
-def loaded_proof(load: LoadFacts, engine: str) -> Proof:
-    # A compiled step may multiply by a kernel of its own.
-    return Proof(tuple(_loaded(load)), tuple(_fallbacks(load)) if engine != "compile" else ())
-
-
-def _loaded(load: LoadFacts) -> list[str]:
+def loaded_proof(load: LoadFacts, *, replaces_linears: bool) -> Proof:
     linears = f"linear layers: {_counted(load.linear_classes)}; " if load.linear_classes else ""
-    return [
+    lines = (
         f"{percent(load.quantized_fraction)} of the parameters quantized, {load.bits_per_weight:.2f} bits a weight "
         f"with scales and unquantized tensors; lm_head {plain_line(load.lm_head_dtype)}",
         f"{linears}weights: {_counted(load.weight_classes)}",
-    ]
+    )
+    slow = [name for name in load.linear_classes if name in FALLBACKS and not replaces_linears]
+    return Proof(lines, tuple(f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in slow))
 
 
 def _counted(classes: dict[str, int]) -> str:
     by_count = sorted(classes.items(), key=lambda item: -item[1])
     return ", ".join(f"{count} {plain_line(name)}" for name, count in by_count)
-
-
-def _fallbacks(load: LoadFacts) -> list[str]:
-    return [
-        f"torch fallback: {plain_line(name)} is {FALLBACKS[name]}" for name in load.linear_classes if name in FALLBACKS
-    ]
 
 
 def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | None) -> bool:
@@ -236,8 +226,6 @@ UNSURE = ("same", "inconclusive", "not tested")
 
 @dataclass(frozen=True)
 class Contrast:
-    """A variant compared with another, in seconds per unit."""
-
     baseline: Explanation
     variant: Explanation
     verdict: str | None
@@ -282,7 +270,6 @@ def contrasts_of(
     baseline: str,
     verdicts: Mapping[tuple[str, CellKey], str | None],
 ) -> tuple[Contrast, ...]:
-    """Return the contrast of every explained variant with the baseline in the same cell and with the same phases."""
     explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
     base = next((explanation for explanation in explained if explanation.variant == baseline), None)
     return tuple(

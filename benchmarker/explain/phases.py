@@ -15,10 +15,8 @@ from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import Kernel, Limits, Profile
 
 CONVERSION_SHARE = 0.15
-FEWEST_PRODUCTS = 8
-"""Number of matrix products from which equal numbers of calls are no coincidence."""
-FINEST_S = 1e-9
-"""Finest printed time, one nanosecond. Smaller remainders are rounding errors."""
+FEWEST_PRODUCTS = 8  # Number of matrix products from which equal numbers of calls are no coincidence.
+FINEST_S = 1e-9  # Finest printed time, one nanosecond. Smaller remainders are rounding errors.
 SAME_NUMBER = 0.10
 """Largest difference of the numbers of copies and products, allowing for the output layer and the prompt's kernels."""
 
@@ -27,14 +25,10 @@ SAME_NUMBER = 0.10
 class Phase:
     by: Literal["device", "cpu"]
     is_decode: bool
-    tokens: int
-    """Units in the totals of `kernels`."""
-    busy_s: float
-    """Seconds per unit in which a kernel ran; on CPU the operators' own time, without bookkeeping."""
-    categories: dict[Category, float]
-    """Seconds per unit by purpose. Overlapping kernels are each counted in full."""
-    kernels: tuple[Kernel, ...]
-    """Calls and seconds of each kernel over all units, longest first."""
+    tokens: int  # Units in the totals of `kernels`.
+    busy_s: float  # Seconds per unit in which a kernel ran; on CPU the operators' own time, without bookkeeping.
+    categories: dict[Category, float]  # Seconds per unit by purpose. Overlapping kernels are each counted in full.
+    kernels: tuple[Kernel, ...]  # Calls and seconds of each kernel over all units, longest first.
     profiled_s: float | None
     not_listed_s: float = 0.0
     launches: float | None = None
@@ -66,12 +60,10 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Rate of the same kernels without waiting for the host: a range, because the time between two kernels of a graph
-    is an estimate."""
+    """Rate of the same kernels without waiting for the host."""
 
     per_s: float
-    least_per_s: float | None
-    """Lower end: the time of an empty kernel between any two; None if not measured."""
+    least_per_s: float | None  # Lower end, with the time of an empty kernel between any two; None if not measured.
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
@@ -150,11 +142,8 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
 
 
 def conversion_of(phase: Phase) -> Conversion | None:
-    """Return the copy of each weight before it is multiplied, if there is one.
-
-    A cast of activations takes one or two microseconds. A copy kernel that runs as often as there are matrix products
-    and takes this share of the time copies their weights.
-    """
+    """Return the copy of each weight before it is multiplied, if there is one: a copy kernel that runs as often as the
+    matrix products, and takes longer than casts of activations."""
     copies = [kernel for kernel in phase.kernels if category(kernel.name) == "copy/cast"]
     # A product split along its inner dimension ends in a second kernel that adds up.
     products = sum(
@@ -193,13 +182,9 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
 
 
 def rate_in_graph(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:
-    """Return a range of units per second if the host never delayed the device, as in a replayed graph.
-
-    The upper end is units / busy, the lower end units / (busy + kernels * time of an empty kernel in a replayed
-    graph). The time of an empty kernel contains the cost of a graph node, of which two real kernels hide a part: eight
-    graphs took 0.11 to 0.45 us per kernel, and an empty kernel takes 0.53 to 0.79 us (results/reference/h100-runtimes
-    and h200-runtimes).
-    """
+    """Return a range of units per second in a replayed graph: units / busy, and units / (busy + kernels * time of an
+    empty kernel in a replayed graph). Two real kernels hide a part of the latter: eight graphs took 0.11 to 0.45 us per
+    kernel, and an empty kernel takes 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes)."""
     if limits is None or limits.graph_kernel_s is None:
         return Ceiling(units / phase.busy_s, None)
     longest_s = phase.busy_s + phase.kernel_calls * limits.graph_kernel_s

@@ -12,25 +12,22 @@ more is the verdict itself: everything else together would gain less than 1.25x.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarker.comparison.roofline import Floor
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase
-from benchmarker.explain.waterfall import LABELS, Bound, Share, ShareName, Timed
+from benchmarker.explain.waterfall import LABELS, Advice, Bound, Share, ShareName, Timed
 from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import kernel_code
 
 AS_LARGE = 0.90
-FEW_LAUNCHES = 0.1
-"""Launches per kernel below which the kernels are replayed as a graph."""
+FEW_LAUNCHES = 0.1  # Launches per kernel below which the kernels are replayed as a graph.
 NO_GAIN = 1.02
-ENDLESS = 100.0
-"""Gain from which the share is all of the unit's time; no number is printed."""
-AT_FLOOR = 0.80
-"""Part of the time at the floor from which everything else gains less than 1.25x."""
+ENDLESS = 100.0  # Gain from which the share is all of the unit's time; no number is printed.
+AT_FLOOR = 0.80  # Part of the time at the floor from which everything else gains less than 1.25x.
 UNSURE_FROM = 1.05
 
 _BETWEEN: dict[Bound, tuple[Category, ...]] = {
@@ -53,10 +50,8 @@ _FIXED: Mapping[ShareName, Bound] = {
 class Verdict:
     bounds: tuple[Bound, ...]
     reason: str
-    advice: str
-    """Advice without numbers, so that variants with one cause share it."""
-    is_unsure: bool = False
-    """True if the bounds are alternatives, because the profiler may have slowed the kernels."""
+    advice: str  # Advice without numbers, so that variants with one cause share it.
+    is_unsure: bool = False  # True if the bounds are alternatives, because the profiler may have slowed the kernels.
 
     @property
     def bound(self) -> str:
@@ -64,25 +59,21 @@ class Verdict:
         return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
 
-def always(text: str) -> Callable[[Timed], str]:
-    return lambda timed: text
-
-
-ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
-    "host": always("Fewer launches help: larger inputs, a captured graph or a compiled step."),
-    "bandwidth": always("It is near what the memory allows: only fewer bytes make it faster."),
-    "compute": always("It is near what the arithmetic units allow: fewer or shorter operands make it faster."),
-    "slow products": always("A better kernel for the products helps most."),
-    "matrix products": always(
+ADVICE: Advice = {
+    "host": "Fewer launches help: larger inputs, a captured graph or a compiled step.",
+    "bandwidth": "It is near what the memory allows: only fewer bytes make it faster.",
+    "compute": "It is near what the arithmetic units allow: fewer or shorter operands make it faster.",
+    "slow products": "A better kernel for the products helps most.",
+    "matrix products": (
         f"Measure the bandwidth too (leave {code('--no-limits')} out): it shows the limit of the products."
     ),
-    "dequantizing": always("A kernel that multiplies the packed weights saves it."),
-    "attention/KV": always("Another attention kernel, or a shorter context, helps most."),
-    "linear attention": always("Another kernel of the mixer, a smaller state, or fewer heads help most."),
-    "copies": always("Fewer or fused copies help most."),
-    "communication": always("Less communication, or more arithmetic at the same time, helps most."),
-    "small kernels": always("Fusing them helps most."),
-    "unknown kernels": always("What they are for is not known; their names are in the notes."),
+    "dequantizing": "A kernel that multiplies the packed weights saves it.",
+    "attention/KV": "Another attention kernel, or a shorter context, helps most.",
+    "linear attention": "Another kernel of the mixer, a smaller state, or fewer heads help most.",
+    "copies": "Fewer or fused copies help most.",
+    "communication": "Less communication, or more arithmetic at the same time, helps most.",
+    "small kernels": "Fusing them helps most.",
+    "unknown kernels": "What they are for is not known; their names are in the notes.",
 }
 
 
@@ -103,7 +94,8 @@ def verdict_of(timed: Timed, unit: str) -> Verdict:
     words = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
     details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, timed)))
     advice = {**ADVICE, **timed.advice}
-    sentences = dict.fromkeys(advice[bound](timed) for bound in bounds)
+    texts = [advice[bound] for bound in bounds]
+    sentences = dict.fromkeys(text if isinstance(text, str) else text(timed) for text in texts)
     return Verdict(bounds, f"{words} of each {ms(fall.total_s)} {unit}{details}.", " ".join(sentences), is_unsure)
 
 

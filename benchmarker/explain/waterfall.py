@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey
@@ -29,20 +29,13 @@ ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not 
 floor. `products`: both, if the floor is unknown. `unpacking`: dequantization. `between`: all other kernels while they
 run alone. `not listed`: rows that a printed table leaves out. `gaps`: the device waits."""
 
-Bound = Literal[
-    "host",
-    "bandwidth",
-    "compute",
-    "slow products",
-    "matrix products",
-    "dequantizing",
-    "attention/KV",
-    "linear attention",
-    "copies",
-    "communication",
-    "small kernels",
-    "unknown kernels",
+BetweenProducts = Literal[
+    "attention/KV", "linear attention", "copies", "communication", "small kernels", "unknown kernels"
 ]
+Bound: TypeAlias = (
+    Literal["host", "bandwidth", "compute", "slow products", "matrix products", "dequantizing"] | BetweenProducts
+)
+Advice: TypeAlias = "Mapping[Bound, str | Callable[[Timed], str]]"
 
 FLOORS = {"bytes": "moving the bytes", "flops": "arithmetic at the measured rate"}
 SMALL = "norms, rotary, elementwise"
@@ -109,8 +102,7 @@ class Waterfall:
 @dataclass(frozen=True)
 class Proof:
     lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    """Contradictions to the variant's name."""
+    warnings: tuple[str, ...] = ()  # Contradictions to the variant's name.
 
 
 @dataclass(frozen=True)
@@ -130,34 +122,23 @@ class Timed:
 
     record: RunRecord
     phase: Phase
-    total_s: float
-    """Seconds per unit without the profiler, over all processes."""
+    total_s: float  # Seconds per unit without the profiler, over all processes.
     cell: CellKey | None = None
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
-    units: int = 1
-    """Units per step: the tokens of a batch."""
+    units: int = 1  # Units per step: the tokens of a batch.
     notes: tuple[str, ...] = ()
-    prefill: str | None = None
-    """A sentence on the bottleneck of the work before the units."""
+    prefill: str | None = None  # A sentence on the bottleneck of the work before the units.
     form: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
     """Name of the floor by its kind: `bytes` or `flops`."""
-    products: tuple[str, ...] = PRODUCTS
-    """Categories of kernels to which the floor applies."""
-    advice: Mapping[Bound, Callable[[Timed], str]] = field(default_factory=dict)
+    products: tuple[str, ...] = PRODUCTS  # Categories of kernels to which the floor applies.
+    advice: Advice = field(default_factory=dict)
     loaded: LoadFacts | None = None
-    replaces_linears: bool = False
-    """True if the engine multiplies with other kernels than those of the loaded layers."""
-    can_replay: bool = False
-    """True if a CUDA graph would remove the launches."""
-
-    @property
-    def device(self) -> str | None:
-        """cuda, rocm or cpu; None if a log does not contain it."""
-        return self.record.environment.device.kind
+    replaces_linears: bool = False  # True if the engine multiplies with other kernels than those of the loaded layers.
+    can_replay: bool = False  # True if a CUDA graph would remove the launches.
 
     @cached_property
     def waterfall(self) -> Waterfall:
@@ -205,7 +186,6 @@ def why_no_profile(records: Sequence[RunRecord]) -> str:
 
 
 def waterfall_of(timed: Timed) -> Waterfall:
-    """Return the parts in their order, without empty ones."""
     phase, total_s, floor = timed.phase, timed.total_s, timed.floor
     slowed = max(1.0, phase.busy_s / total_s)
     busy_s = phase.busy_s / slowed

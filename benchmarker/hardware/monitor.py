@@ -97,14 +97,12 @@ class Monitor:
 
     def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the GPU is at most 5 degrees warmer than at its first reading, or `stopped` is true."""
-        end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and not stopped() and self._is_hot():
+        end_s, first_c = time.monotonic() + limit_s, self._first_c
+        while first_c is not None and time.monotonic() < end_s and not stopped():
+            state = self._state()
+            if state is None or state.temperature_c is None or state.temperature_c <= first_c + COOL_WITHIN_C:
+                return
             time.sleep(COOL_STEP_S)
-
-    def _is_hot(self) -> bool:
-        if self._first_c is None or (state := self._state()) is None or state.temperature_c is None:
-            return False
-        return state.temperature_c > self._first_c + COOL_WITHIN_C
 
 
 def find_monitor(environment: Environment) -> Monitor | None:
@@ -289,6 +287,11 @@ BUSY_CORES = 0.5
 """Mean number of busy cores above which another program is running."""
 
 
+def busy_cores(load: HostLoad | None) -> float:
+    """Return the mean number of cores that other programs and other machines used; 0 if unknown."""
+    return load.cores * (load.others_share + load.steal_share) if load else 0.0
+
+
 class Surroundings:
     """Other programs on this process's cores and GPU. A run reads them between its repeats, outside the timed region.
 
@@ -303,8 +306,9 @@ class Surroundings:
 
     def before(self, environment: Environment) -> list[str]:
         """Return a line about each disturbance that the measurement would have now; begin to watch the GPU."""
-        lines, cores = [], self._busy_cores()
-        if cores > BUSY_CORES:
+        lines, load = [], self._load_so_far()
+        cores = busy_cores(load)
+        if load and cores > max(BUSY_CORES, MAXIMAL_OTHERS * load.cores):
             lines.append(f"other programs keep {cores:.1f} processors busy: the times may be too long; end them")
         if gpu := recorded_gpu(environment.device):
             self._monitor = Monitor(gpu)
@@ -314,12 +318,11 @@ class Surroundings:
 
     def free_cores(self, cores: int) -> int:
         """Return how many of the cores no other program needed since the start of this process, at least one."""
-        return max(1, round(cores - self._busy_cores()))
+        return max(1, round(cores - busy_cores(self._load_so_far())))
 
-    def _busy_cores(self) -> float:
+    def _load_so_far(self) -> HostLoad | None:
         self._host.read()
-        load = self._host.between(self._started_s, time.time())
-        return load.cores * (load.others_share + load.steal_share) if load else 0.0
+        return self._host.between(self._started_s, time.time())
 
     def read(self, *, now: bool = False) -> None:
         """Read the counters, at most ten times a second unless `now` is set."""

@@ -14,7 +14,6 @@ from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
 from benchmarker.profiling.chrome_trace import (
     DEVICE_CATEGORIES,
-    Work,
     complete_events,
     cpu_work,
     device_interval,
@@ -31,8 +30,7 @@ _HEAD_BYTES = 1 << 16
 @dataclass(frozen=True)
 class LogReading:
     reports: tuple[TableReport, ...]
-    records: tuple[RunRecord, ...] = ()
-    """A record for each run of the text."""
+    records: tuple[RunRecord, ...] = ()  # A record for each run of the text.
     why_no_records: str | None = None
     """Reason why the latencies of the text are not used; None if they are, or if it has none."""
 
@@ -82,23 +80,21 @@ def _is_trace(path: Path) -> bool:
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
     """The kernels of each device as a table; the operators if the trace has no kernels. Raises ResultsError."""
     events = read_trace(path)
+    table = ProfilerTable(line=0, rows=(), title=path.name, process=None, text="")
+    devices: list[int] = []
     try:
         devices = sorted({device_interval(event).lane[0] for event in complete_events(events, DEVICE_CATEGORIES)})
-        works = [(f"device {device}", device_work(events, device_indices=[device])) for device in devices]
+        works = {f"device {device}": device_work(events, device_indices=[device]) for device in devices}
         if not works:
-            return [_table(cpu_work(events), path, None, is_on_device=False)]
+            work = cpu_work(events)
+            rows = [TableRow(each.name, "operator", each.calls, self_cpu_s=each.total_s) for each in work.kernels]
+            return [replace(table, rows=tuple(rows), cpu_s=work.kernel_s)]
     except BenchmarkerError as error:
-        reason = "no kernel and no operator in this trace; profile with torch.profiler" if not devices else error
+        reason = error if devices else "no kernel and no operator in this trace; profile with torch.profiler"
         raise ResultsError(f"{path}: {reason}") from error
-    return [_table(work, path, name if len(works) > 1 else None, is_on_device=True) for name, work in works]
-
-
-def _table(work: Work, path: Path, process: str | None, *, is_on_device: bool) -> ProfilerTable:
-    table = ProfilerTable(line=0, rows=(), title=path.name, process=process, text="")
-    if not is_on_device:
-        rows = [TableRow(kernel.name, "operator", kernel.calls, self_cpu_s=kernel.total_s) for kernel in work.kernels]
-        return replace(table, rows=tuple(rows), cpu_s=work.kernel_s)
-    rows = [TableRow(kernel.name, "kernel", kernel.calls, self_device_s=kernel.total_s) for kernel in work.kernels]
-    return replace(
-        table, rows=tuple(rows), device="CUDA", device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s
-    )
+    tables = []
+    for name, work in works.items():
+        rows = [TableRow(each.name, "kernel", each.calls, self_device_s=each.total_s) for each in work.kernels]
+        of_device = replace(table, rows=tuple(rows), process=name if len(works) > 1 else None, device="CUDA")
+        tables.append(replace(of_device, device_s=work.kernel_s, span_s=work.span_s, busy_s=work.busy_s))
+    return tables

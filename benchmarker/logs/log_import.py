@@ -39,8 +39,6 @@ _KINDS: dict[DeviceKind, re.Pattern[str]] = {
 
 @dataclass(frozen=True)
 class Log:
-    """One log, with the facts that all of its runs share."""
-
     source: str
     sha256: str
     lines: tuple[str, ...]
@@ -61,14 +59,8 @@ def import_log(
     quants: Sequence[str] = (),
     day: str | None = None,
 ) -> tuple[RunRecord, ...]:
-    """Read the runs of one log; several runs of one variant are rounds 0, 1 and so on.
-
-    Args:
-        model: Hub id; by default the name in the log.
-        device: Name of the device, which the reference format does not contain.
-        kind: `cuda`, `rocm` or `cpu`; by default the kind that the log shows.
-        quants: Variant of each run in the log's order; required if the log does not name them.
-        day: Date of the runs, as 2025-10-14; by default the last such date above a run.
+    """Read the runs of one log; several runs of one variant are rounds 0, 1 and so on. The options of
+    `benchmarker import` replace facts of the log.
 
     Raises:
         ResultsError: The log cannot be read, has no run, is cut short or contradicts itself.
@@ -127,17 +119,14 @@ def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
     for quant in quants:
         if quant not in QUANTS:
             raise SpecError(f"--quant {quant}: no such quantization{did_you_mean(quant, QUANTS)}")
-    if day is not None and not _is_day(day):
+    try:
+        is_day = day is None or date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        is_day = False
+    if not is_day:
         raise SpecError(f"--day {day}: write it as 2025-10-14")
     if kind is not None and kind not in _KINDS:
         raise SpecError(f"--kind {kind}: no such kind of device{did_you_mean(kind, _KINDS)}")
-
-
-def _is_day(text: str) -> bool:
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:

@@ -124,8 +124,7 @@ _NAMES: dict[str, re.Pattern[str]] = {
         "bnb8": r"bnb8|llm[.-]int8|bitsandbytes[ -]?(?:int)?8(?:[ -]?bits?)?",
     }.items()
 }
-QUANTS = tuple(_NAMES)
-"""All quantizations of this program."""
+QUANTS = tuple(_NAMES)  # All quantizations of this program.
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,9 @@ class Evidence:
     """Variant of a run, and the line of the log that names it."""
 
     quant: str
-    source: str
-    """`line 12: 'Applying int8 quantization'`."""
-    label: str = ""
-    """Heading that names no quantization, such as `New`; it is part of the variant's name."""
-    is_by_silence: bool = False
-    """True if the model counts as unquantized because no line names a quantization."""
+    source: str  # `line 12: 'Applying int8 quantization'`.
+    label: str = ""  # Heading that names no quantization, such as `New`; it is part of the variant's name.
+    is_by_silence: bool = False  # True if the model counts as unquantized because no line names a quantization.
 
     @property
     def name(self) -> str:
@@ -166,11 +162,8 @@ def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Eviden
 
 
 def _evidence_at(first: Event, earlier: Evidence | None) -> Evidence | None:
-    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, or in its model's name.
-
-    Args:
-        earlier: Evidence of the lines above, which counts more than the name of the model.
-    """
+    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, by the evidence of the
+    lines above it, or in its model's name."""
     if earlier and not earlier.is_by_silence and first.kind != "variant":
         return earlier
     quant = first.groups.get("quant")
@@ -194,10 +187,8 @@ _UNITS = {"G": 2**30, "M": 2**20}
 @dataclass(frozen=True)
 class LoggedSample:
     latency_s: float
-    tokens: int
-    """New tokens of all sequences of the batch."""
-    memory_bytes: int | None
-    """Memory at the end of the repeat; None if it is not printed."""
+    tokens: int  # New tokens of all sequences of the batch.
+    memory_bytes: int | None  # Memory at the end of the repeat; None if it is not printed.
 
 
 @dataclass(frozen=True)
@@ -206,8 +197,7 @@ class LoggedCell:
     new_tokens: int
     batch_size: int
     has_distinct_prompts: bool
-    runs: int
-    """Planned number of repeats, as in `run 1/5`; 0 without such lines."""
+    runs: int  # Planned number of repeats, as in `run 1/5`; 0 without such lines.
     samples: tuple[LoggedSample, ...]
 
 
@@ -215,8 +205,7 @@ class LoggedCell:
 class LoggedRun:
     line: int
     evidence: Evidence | None
-    name: str | None
-    """Name of the variant in the log, or by the evidence."""
+    name: str | None  # Name of the variant in the log, or by the evidence.
     model: str | None
     device: str | None
     cells: tuple[LoggedCell, ...]

@@ -20,37 +20,28 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, UNKNOWN_LIMIT, C
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.profiling.profile_table import kernel_code
 
-LARGE_BYTES = 10 * 2**30
-"""Smallest sum of allocations for which an operator is named."""
+LARGE_BYTES = 10 * 2**30  # Smallest sum of allocations for which an operator is named.
 SHOWN_ALLOCATIONS = 2
-ENOUGH = 0.5
-"""Part of the time that must be listed for a verdict."""
+ENOUGH = 0.5  # Part of the time that must be listed for a verdict.
 SHOWN_ROWS = 30
-REPEATED = 1.01
-"""Own times of all rows over the total, above which operator rows repeat their kernels."""
-WORTH_A_LINE = 0.05
-"""Part of the time from which on a fact is printed."""
+REPEATED = 1.01  # Own times of all rows over the total, above which operator rows repeat their kernels.
+WORTH_A_LINE = 0.05  # Part of the time from which on a fact is printed.
 BUSY = 0.90
 LAUNCH_S = 20e-6
 """Mean duration above which launches waited for room in the queue; a launch alone takes some microseconds."""
-MOST_CATEGORIES = 3
-"""Categories that a sentence on a difference names."""
-WORTH_NAMING = 0.02
-"""Part of the larger table's time from which on a difference is named."""
-EQUAL = 1.005
-"""Ratio of two times that are printed as equal."""
+MOST_CATEGORIES = 3  # Categories that a sentence on a difference names.
+WORTH_NAMING = 0.02  # Part of the larger table's time from which on a difference is named.
+EQUAL = 1.005  # Ratio of two times that are printed as equal.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLaunchKernel", "hipModuleLaunchKernel")
 
 
 @dataclass(frozen=True)
 class TableReport:
     table: ProfilerTable
-    phase: Phase
-    """Kernel time by category, of the whole profiled run as if it were one token."""
+    phase: Phase  # Kernel time by category, of the whole profiled run as if it were one token.
     bounds: tuple[Bound, ...]
     """Largest uses of the kernels' time; none if too little of the time is listed, or the total is unknown."""
-    conversion: Conversion | None
-    """Copy that converts each weight before it is multiplied."""
+    conversion: Conversion | None  # Copy that converts each weight before it is multiplied.
 
     @property
     def busy_at_most(self) -> float | None:
@@ -106,28 +97,23 @@ def table_to_blocks(report: TableReport) -> list[Block]:
     place = f"Table in line {table.line}" if table.line else "Trace"
     process = f", {plain_line(table.process)}" if table.process else ""
     title = f" ({plain_line(table.title)})" if table.title else ""
-    return [f"{bold(place + process)}{title}: {_verdict(report)}", _rows(report), bullets(list(_facts(report)))]
-
-
-def _verdict(report: TableReport) -> str:
-    if report.table.known_total_s is None:
-        return "its total is missing, and without it there is no verdict"
+    verdict = f"most of it for {report.bound}"
     if report.bound is None:
         verdict = "too little of it listed for a verdict"
     elif report.bounds == ("unknown kernels",):
         verdict = f"most of it in kernels without a category, such as {_unknown(report)}"
-    else:
-        verdict = f"most of it for {report.bound}"
-    origin = "" if report.table.is_total_printed else " (worked out from the percentage of a row)"
-    return f"{seconds(report.phase.kernel_s)} in {report.unit}s{origin}, {verdict}"
+    origin = "" if table.is_total_printed else " (worked out from the percentage of a row)"
+    sentence = f"{seconds(report.phase.kernel_s)} in {report.unit}s{origin}, {verdict}"
+    if table.known_total_s is None:
+        sentence = "its total is missing, and without it there is no verdict"
+    return [f"{bold(place + process)}{title}: {sentence}", _rows(report), bullets(list(_facts(report)))]
 
 
 def _unknown(report: TableReport) -> str:
     return kernel_code(next(kernel.name for kernel in report.phase.kernels if category(kernel.name) == "other"))
 
 
-Line = tuple[str, str, float, int | None]
-"""Name, category, seconds and calls of one row."""
+Line = tuple[str, str, float, int | None]  # Name, category, seconds and calls of one row.
 
 
 def _rows(report: TableReport) -> Sheet:
@@ -354,16 +340,12 @@ def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
         for name in CATEGORIES
         if any(name in report.phase.categories for report in reports)
     ]
-    is_known = [report.table.not_listed_share is not None for report in reports]
-    rest = (
-        seconds(report.phase.not_listed_s) if known else MISSING
-        for report, known in zip(reports, is_known, strict=True)
-    )
-    totals = (
-        Text(bold(f"{'' if known else 'at least '}{seconds(report.phase.kernel_s)}"))
-        for report, known in zip(reports, is_known, strict=True)
-    )
-    lines += [("not in the table", *rest), (Text(bold(f"all {unit}s")), *totals)]
+    rest, totals = ["not in the table"], [Text(bold(f"all {unit}s"))]
+    for report in reports:
+        is_known = report.table.not_listed_share is not None
+        rest.append(seconds(report.phase.not_listed_s) if is_known else MISSING)
+        totals.append(Text(bold(f"{'' if is_known else 'at least '}{seconds(report.phase.kernel_s)}")))
+    lines += [tuple(rest), tuple(totals)]
     columns = [Column[tuple[str, ...]](f"{unit} time", itemgetter(0), "left")]
     columns += [Column(name, itemgetter(index)) for index, name in enumerate(_names(reports), 1)]
     return [Sheet("Each against the first", columns, lines)]

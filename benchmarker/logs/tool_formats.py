@@ -23,20 +23,15 @@ class ToolRow:
 
     tool: str
     model: str | None
-    prompt_tokens: float | None = None
-    """Mean over the requests, like `new_tokens`."""
+    prompt_tokens: float | None = None  # Mean over the requests, like `new_tokens`.
     new_tokens: float | None = None
-    depth: int | None = None
-    """Tokens in the KV cache before the prompt."""
-    concurrency: float | None = None
-    """Requests or sequences at the same time."""
-    prefill_s: float | None = None
-    """Forward pass of the prompt, without choosing a token."""
+    depth: int | None = None  # Tokens in the KV cache before the prompt.
+    concurrency: float | None = None  # Requests or sequences at the same time.
+    prefill_s: float | None = None  # Forward pass of the prompt, without choosing a token.
     ttft_s: float | None = None
     tpot_s: float | None = None
     latency_s: float | None = None
-    output_tokens_per_s: float | None = None
-    """New tokens of all requests together."""
+    output_tokens_per_s: float | None = None  # New tokens of all requests together.
     repeats: int | None = None
     failed: int | None = None
 
@@ -306,8 +301,7 @@ class Format:
 
     keys: tuple[str, ...]
     read: Callable[[Values], ToolRow] | None
-    refusal: str = ""
-    """Description of a file that is not read, and advice."""
+    refusal: str = ""  # Description of a file that is not read, and advice.
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, dict) and all(_get(value, key, _ABSENT) is not _ABSENT for key in self.keys)

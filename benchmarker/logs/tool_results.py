@@ -34,10 +34,7 @@ _DATA_FILES = (".json", ".jsonl", ".csv")
 
 
 def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
-    """Rows of a result file; a row without a model bears the file's name.
-
-    Returns:
-        None for a text that holds no results of these tools, such as a log of runs.
+    """Return the rows of a result file; None for a text without results of these tools, such as a log of runs.
 
     Raises:
         ResultsError: The file cannot be read, is cut short, is of another tool, or lacks values of its tool.

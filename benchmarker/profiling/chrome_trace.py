@@ -185,7 +185,7 @@ def device_work(
             raise BenchmarkerError(f"profile: the trace has devices {numbers}, none of them is {required}")
         intervals = [interval for interval in intervals if interval.lane[0] in device_indices]
     lengths = [interval.end_ns - interval.start_ns for interval in intervals]
-    return _work(intervals, lengths, _sections_of(events, intervals, launches_ns(events), cuts), may_overlap=True)
+    return _work(intervals, lengths, _sections_of(events, intervals, cuts), may_overlap=True)
 
 
 def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
@@ -199,8 +199,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
         raise BenchmarkerError("profile: the trace has no operator; leave the profile out with --no-profile")
     # Longest first if two start together, so a caller precedes its callees.
     intervals.sort(key=lambda interval: (interval.lane, interval.start_ns, -interval.end_ns))
-    sections = _sections_of(events, intervals, {}, cuts)
-    work = _work(intervals, _self_times(intervals), sections, may_overlap=False)
+    work = _work(intervals, _self_times(intervals), _sections_of(events, intervals, cuts), may_overlap=False)
     return work._replace(busy_s=work.kernel_s)
 
 
@@ -245,16 +244,12 @@ def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str], *, may_overlap: bool) -> Work:
-    begun = sorted((interval.start_ns, section) for interval, section in zip(intervals, sections, strict=True))
-    in_order = [section for section in dict.fromkeys(section for _, section in begun) if section]
+    together = list(zip(intervals, lengths_ns, sections, strict=True))
+    begun = dict.fromkeys(section for _, section in sorted((interval.start_ns, name) for interval, _, name in together))
     facts: dict[str, Section] = {}
     times: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for section in in_order if len(set(sections)) > 1 else ():
-        members = [
-            (interval, length_ns)
-            for interval, length_ns, name in zip(intervals, lengths_ns, sections, strict=True)
-            if name == section
-        ]
+    for section in filter(None, begun) if len(begun) > 1 else ():
+        members = [(interval, length_ns) for interval, length_ns, name in together if name == section]
         inside = [interval for interval, _ in members]
         alone_ns = _alone_ns(inside)
         for (interval, length_ns), own_ns in zip(members, alone_ns, strict=True):
@@ -266,7 +261,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
             launches=None if None in launches else len(launches),
         )
     totals: dict[str, Counter[str]] = defaultdict(Counter)
-    for interval, length_ns in zip(intervals, lengths_ns, strict=True):
+    for interval, length_ns, _ in together:
         totals[interval.name].update(calls=1, ns=length_ns)
     kernels = tuple(
         Kernel(
@@ -289,22 +284,16 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
     return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
 
 
-def _sections_of(
-    events: Iterable[TraceEvent], intervals: Sequence[Interval], launched_ns: Mapping[int, int], cuts: Sequence[Cut]
-) -> list[str]:
+def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cuts: Sequence[Cut]) -> list[str]:
     """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
-    annotations = (
-        _interval(event, (0, 0))
-        for event in complete_events(events, {"user_annotation"})
-        if str(event.get("name")).startswith(_MARK)
-    )
-    spans = sorted(
-        (annotation.start_ns, annotation.end_ns, annotation.name.removeprefix(_MARK)) for annotation in annotations
-    )
+    annotations = complete_events(events, {"user_annotation"})
+    marks = [_interval(event, (0, 0)) for event in annotations if str(event.get("name")).startswith(_MARK)]
+    spans = sorted((mark.start_ns, mark.end_ns, mark.name.removeprefix(_MARK)) for mark in marks)
+    launched_ns = launches_ns(events) if spans else {}
     names = []
     for interval in intervals:
         moment_ns = interval.start_ns
-        if spans and interval.launch is not None:
+        if interval.launch is not None:
             moment_ns = launched_ns.get(interval.launch, moment_ns)
         # Of annotations that contain each other, the innermost is the last one to begin.
         before = reversed(spans[: bisect_right(spans, moment_ns, key=itemgetter(0))])

@@ -82,29 +82,23 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"|qlinear|i8i8|i16832gemm|gemm_[su][48]|igemm|Cijk_\w*_(4xi8|I8|F8|B8)|scaled_mm|4bit_linear"
         r"|weight_only_linear|mixed_?input_?gemm|Gemm\w*<u?int[48]_t|quantized::linear|int8_linear_matmul"
         r"|torch_aten_linear|::quantized_linear|gem[mv]\w*_INT_|gemm_?a(?!16w16)\d+w\d|a\d+w\d+_?\w*gemm|w[48]a(8"
-        r"|16)_\w*m|moe_kernel_(gptq|awq)|rowwise_scaled_linear|QuantizedLinear|gemlite|WarpSpecialized\w*FP8",
-    ),
-    # cuBLAS, CUTLASS and TensorRT-LLM by the types of their operands.
-    (
-        "quantized matmul",
-        r"deep_gemm::\w*fp[48]|nvjet_(sm\d+_)?q|(gemm|bmm|matmul|xmma|cutlass|group_mm)\w*.*(e4m3|e5m2|e2m1"
+        r"|16)_\w*m|moe_kernel_(gptq|awq)|rowwise_scaled_linear|QuantizedLinear|gemlite|WarpSpecialized\w*FP8"
+        # cuBLAS, CUTLASS and TensorRT-LLM by the types of their operands.
+        r"|deep_gemm::\w*fp[48]|nvjet_(sm\d+_)?q|(gemm|bmm|matmul|xmma|cutlass|group_mm)\w*.*(e4m3|e5m2|e2m1"
         r"|[nm][vx]fp4|nvf4|mxf\d)|(fp8|fp4|e4m3|e2m1|nvfp4|mxfp\d)\w*(gemm|bmm|matmul|_mm\b|moe)|(gemm|matmul|_mm"
-        r"|moe)_\w*(fp8|fp4)",
-    ),
-    # Our own: see kernels/.
-    (
-        "quantized matmul",
-        r"^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
+        r"|moe)_\w*(fp8|fp4)"
+        # Our own: see kernels/.
+        r"|^(gemv_(gptq|nf4|int8)|packed_matmul|matmul_4bit|prompt_matmul|words|codes|int8_rows)_kernel",
     ),
     ("matmul", r"^gemv_dense_kernel|^rows_kernel"),
     ("attention", r"^decode_attention_kernel|^one_query_kernel"),
     (
         "dequantize",
         r"dequant|unpack|reconstruct_|nf4|[rl]shift_kernel|__[rl]shift__|bitwise_(right|left)_shift"
-        r"|QuantLinearFunction|MatMul4bit",
+        r"|QuantLinearFunction|MatMul4bit"
+        # Unpacking. Attention masks use bool and long.
+        r"|BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and",
     ),
-    # Unpacking. Attention masks use bool and long.
-    ("dequantize", r"BitwiseAndFunctor<(?!bool|long)|aten::bitwise_and"),
     # Mamba, flash-linear-attention and RWKV, and the short convolution before them.
     ("convolution", r"causal_?conv1d|ssm_conv|short_?conv"),
     (

@@ -179,7 +179,6 @@ def _blanks(rules: Iterable[re.Match[str]]) -> str:
 
 
 def _generalized(text: str, numbers: re.Pattern[str] | None) -> str:
-    """Return a pattern of the prefix in which clocks, and optionally all numbers, may differ."""
     varying, glue = (numbers, r"\d+") if numbers else (_CLOCK, r"[\d\-/:.,]+")
     literals = (r"\s+".join(map(re.escape, re.split(r"\s+", literal))) for literal in varying.split(text))
     # A wrapped line may begin with a time or size, which is no line number.

@@ -96,7 +96,6 @@ class ProfilerTable:
         return "device" if self.device else "cpu"
 
     def own_s(self, row: TableRow) -> float:
-        """Own time of a row on the device, or on the CPU if only that was profiled."""
         return (row.self_device_s if self.device else row.self_cpu_s) or 0.0
 
     @property
@@ -172,7 +171,6 @@ class ProfilerTable:
 
 
 def complete_table(table: ProfilerTable) -> ProfilerTable:
-    """The table with the kind of each row, without rows of negative own time and without annotations in its total."""
     negative = tuple(row.name for row in table.rows if table.own_s(row) < 0)
     rows = _with_kinds([row for row in table.rows if table.own_s(row) >= 0], table.device_s)
     whole = replace(table, rows=rows, negative_rows=table.negative_rows + negative)
@@ -210,7 +208,6 @@ def _annotations_in_total(table: ProfilerTable) -> float:
 
 
 def merged(tables: Sequence[ProfilerTable]) -> tuple[ProfilerTable, ...]:
-    """The tables, of which those of one profile, printed in several sort orders, become one with the rows of all."""
     result: list[ProfilerTable] = []
     for table in tables:
         index = next((index for index, earlier in enumerate(result) if _is_same_profile(earlier, table)), None)

@@ -15,7 +15,6 @@ NAME_COLUMNS = 64
 
 
 def profile_table(profile: Profile, *, what: str, limit: int = 12) -> list[Block]:
-    """Return a heading, the table of the longest kernels, and how the device spent its time."""
     heading = f"One profiled {what}: by {'device' if profile.by == 'device' else 'CPU'} time"
     return [heading, _rows(profile, limit), _footer(profile)]
 

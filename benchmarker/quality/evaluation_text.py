@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarker.checkpoints.files import shipped_text
-from benchmarker.core.errors import (
-    MissingLibraryError,
-    ModelError,
-    SpecError,
-    did_you_mean,
-    install_hint,
-    read_problem,
-)
+from benchmarker.core.errors import MissingLibraryError, SpecError, did_you_mean, install_hint, read_problem
 from benchmarker.schema.quality import WINDOW_TOKENS, Quality, QualitySize
 
 SHIPPED = "evaluation.txt"
@@ -33,17 +26,14 @@ LEAST_BYTES = 289
 SCORED_FROM = 256
 QUICK_WINDOWS = 64
 """Number of windows of `quick`: 2,048 scored tokens. On the small model this gives bnb4's divergence to 3.5 %, against
-3.2 % from 32 windows of 255 tokens; its perplexity to 11 % in both cases, and the ratio to the baseline's to 0.5 %
-instead of 0.3 %.
-"""
+3.2 % from 32 windows of 255 tokens; the ratio of its perplexity to the baseline's to 0.5 % instead of 0.3 %."""
 
 
 @dataclass(frozen=True)
 class Text:
     name: str
     content: str
-    source: str | None = None
-    """Value of `--eval-text`; None for the shipped text."""
+    source: str | None = None  # Value of `--eval-text`; None for the shipped text.
 
     @property
     def sha256(self) -> str:
@@ -51,12 +41,7 @@ class Text:
 
 
 def read_text(source: str | None) -> Text:
-    """Return the text that `--eval-text` names: a file, or a data set as NAME, NAME:CONFIG or NAME:CONFIG:SPLIT.
-
-    Raises:
-        SpecError: No such file or data set, or no text in it.
-        MissingLibraryError: The library for data sets is not installed.
-    """
+    """Return a file's text, or a data set's (NAME:CONFIG:SPLIT). Raises SpecError or MissingLibraryError."""
     if source is None:
         return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
     path = Path(source).expanduser()
@@ -92,10 +77,7 @@ def check_text(source: str | None) -> None:
 
 
 def is_text(source: str | None, quality: Quality) -> bool:
-    """Return whether a quality was measured on the text that `--eval-text` names.
-
-    Files are compared by content, data sets by name, because reading those requires the hub.
-    """
+    """Return whether a quality was measured on this text: the same content of a file, or name of a data set."""
     if source is None or Path(source).expanduser().is_file():
         return read_text(source).sha256 == quality.text_sha256
     return source == quality.text_asked
@@ -140,19 +122,13 @@ def _read_dataset(source: str) -> Text:
 
 @dataclass(frozen=True)
 class Windows:
-    ids: NDArray[np.int64]
-    """[windows, tokens]"""
+    ids: NDArray[np.int64]  # [windows, tokens]
     text_tokens: int
-    begins_with: int | None
-    """Token that replaces the text's own at the beginning of each window."""
+    begins_with: int | None  # Token that replaces the text's own at the beginning of each window.
 
     @property
     def targets(self) -> NDArray[np.int64]:
         return self.ids[:, SCORED_FROM + 1 :]
-
-    @property
-    def tokens(self) -> int:
-        return self.ids.shape[1]
 
     @property
     def scored(self) -> int:
@@ -181,21 +157,3 @@ def cut(text: Text, tokenizer: Any, *, size: QualitySize) -> Windows:
     if first is not None:
         ids[:, 0] = first
     return Windows(ids, len(tokens), first)
-
-
-def check_positions(config: dict[str, Any], model_id: str, *, size: QualitySize) -> None:
-    positions = config.get("max_position_embeddings")
-    if positions is not None and positions < WINDOW_TOKENS[size]:
-        raise ModelError(
-            f"{model_id}: has {positions} positions, and quality is measured in windows of {WINDOW_TOKENS[size]}; "
-            "leave --quality out"
-        )
-
-
-def check_tokens(windows: Windows, config: dict[str, Any], model_id: str) -> None:
-    largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
-    if largest >= vocabulary:
-        raise ModelError(
-            f"{model_id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
-            "that the model has no such token; put the tokenizer of this model into its folder"
-        )

@@ -2,7 +2,7 @@
 
 The variant runs first because it is loaded already. Its timed decode step predicts the text token by token; the
 baseline uses its own forward. The two models never share the device. A second run of the baseline over a part of the
-text gives the noise floor of the divergence. A plan checks as much as possible before a model is loaded.
+text gives the noise floor of the divergence.
 """
 
 from __future__ import annotations
@@ -24,36 +24,14 @@ from benchmarker.core.errors import ModelError, QualityError, SpecError, Unsuppo
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import TokenIds, TokenSource
 from benchmarker.hardware.device import Device
-from benchmarker.quality.evaluation_text import (
-    SCORED_FROM,
-    Text,
-    Windows,
-    check_positions,
-    check_tokens,
-    cut,
-    read_text,
-    spread,
-)
-from benchmarker.quality.scoring import (
-    VALUE_BYTES,
-    File,
-    SavedLogits,
-    SavedTopK,
-    check_room,
-    divergence,
-    perplexity,
-    row_values,
-    save_prefill_predictions,
-    save_step_predictions,
-    score_against,
-    scratch_file,
-    window_means,
-)
+from benchmarker.quality import scoring
+from benchmarker.quality.evaluation_text import SCORED_FROM, Text, Windows, cut, read_text, spread
+from benchmarker.quality.scoring import SavedPredictions, divergence, perplexity, row_values
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.base import DType
 from benchmarker.schema.model import ModelSpec, QuantSpec
-from benchmarker.schema.quality import GreedyText, Quality, QualitySize, QualitySpec, baseline_name
+from benchmarker.schema.quality import WINDOW_TOKENS, GreedyText, Quality, QualitySize, QualitySpec, baseline_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -88,7 +66,7 @@ class Plan:
 
     @property
     def file_bytes(self) -> int:
-        return len(self.windows.ids) * self.row_values * VALUE_BYTES
+        return len(self.windows.ids) * self.row_values * scoring.VALUE_BYTES
 
 
 def make_plan(
@@ -102,14 +80,11 @@ def make_plan(
     progress: Progress,
     is_plain: bool = True,
 ) -> Plan:
-    """Read the text, cut it into windows and find the baseline.
+    """Read the text, cut it into windows and find the baseline. Raises BenchmarkerError.
 
     Args:
         tokenizer: Tokenizer of the variant; None if its folder has none.
         is_plain: True if the engine uses the quantization as it is, without one of its own.
-
-    Raises:
-        BenchmarkerError: The text, the tokenizer, the baseline or the free disk space does not suffice.
     """
     assert spec.size != "off"
     if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
@@ -118,11 +93,16 @@ def make_plan(
             place, remedy = "in the file", "name the original with --quality-baseline MODEL"
         raise ModelError(f"{model.id}: no tokenizer {place}, and --quality is measured on a text; {remedy}")
     text = read_text(spec.text)
-    check_positions(checkpoint.config, model.id, size=spec.size)
+    positions = checkpoint.config.get("max_position_embeddings")
+    if positions is not None and positions < WINDOW_TOKENS[spec.size]:
+        raise ModelError(
+            f"{model.id}: has {positions} positions, and quality is measured in windows of {WINDOW_TOKENS[spec.size]}; "
+            "leave --quality out"
+        )
     baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     # A GGUF file may come without a vocabulary; the original's is used then.
     windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
-    check_tokens(windows, checkpoint.config, model.id)
+    vocabulary = _checked_vocabulary(checkpoint.config, windows, model.id)
     plan = Plan(
         size=spec.size,
         top_k=spec.top_k,
@@ -131,13 +111,23 @@ def make_plan(
         name=name,
         baseline=baseline,
         dtype=model.dtype,
-        vocabulary=int(checkpoint.config["vocab_size"]),
+        vocabulary=vocabulary,
         is_baseline=is_plain and loader_options(form) == loader_options(BASELINE) and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:
         raise SpecError(f"--quality-topk {plan.top_k}: the vocabulary has {plan.vocabulary} tokens; give fewer")
-    check_room(plan.file_bytes)
+    scoring.check_room(plan.file_bytes)
     return plan
+
+
+def _checked_vocabulary(config: dict[str, Any], windows: Windows, model_id: str) -> int:
+    largest, vocabulary = int(windows.ids.max()), int(config["vocab_size"])
+    if largest >= vocabulary:
+        raise ModelError(
+            f"{model_id}: its tokenizer gives token {largest}, and vocab_size in its config.json is {vocabulary}, so "
+            "that the model has no such token; put the tokenizer of this model into its folder"
+        )
+    return vocabulary
 
 
 def _find_baseline(
@@ -200,7 +190,7 @@ def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Q
         f"tokens take a temporary file of {gib(plan.file_bytes)}"
     )
     try:
-        with scratch_file(len(plan.windows.ids), plan.row_values) as file:
+        with scoring.scratch_file(len(plan.windows.ids), plan.row_values) as file:
             return _judge(plan, subject, file, device, progress)
     except (RuntimeError, MemoryError) as error:
         if not device.is_out_of_memory(error):
@@ -214,7 +204,7 @@ def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Q
             subject.drop(device)
 
 
-def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: Progress) -> Quality:
+def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, progress: Progress) -> Quality:
     started = time.perf_counter()
     assert subject.source is not None
     device.reset_peak()
@@ -228,7 +218,7 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
         progress.note(f"quality: loading {plan.baseline_name}")
         target = Target(device.torch_name, plan.dtype)
         baseline = LOADERS[BASELINE.quant].load(plan.baseline, loader_options(BASELINE), target, progress).model
-    score = partial(score_against, baseline, plan.windows, saved, progress, name=plan.baseline_name)
+    score = partial(scoring.score_against, baseline, plan.windows, saved, progress, name=plan.baseline_name)
     windows = len(plan.windows.ids)
     # The first run replaces the variant's predictions by the baseline's, with which the second one is compared.
     scores = score(range(windows), replace=True)
@@ -241,11 +231,11 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
         text_sha256=plan.text.sha256,
         text_asked=plan.text.source,
         text_tokens=plan.windows.text_tokens,
-        window_tokens=plan.windows.tokens,
+        window_tokens=plan.windows.ids.shape[1],
         scored_from=SCORED_FROM,
         begins_with=plan.windows.begins_with,
         positions=scores.nats.size,
-        top_k=saved.count if isinstance(saved, SavedTopK) else None,
+        top_k=saved.top_k,
         perplexity=value,
         perplexity_error=error,
         baseline=plan.baseline_name,
@@ -253,7 +243,7 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
         baseline_perplexity=perplexity(scores.baseline_nats)[0],
         against=divergence(scores),
         noise=divergence(noise),
-        windows=window_means(scores),
+        windows=scoring.window_means(scores),
         greedy=greedy,
         seconds=time.perf_counter() - started,
         file_bytes=plan.file_bytes,
@@ -262,22 +252,22 @@ def _judge(plan: Plan, subject: Subject, file: File, device: Device, progress: P
 
 
 def _save(
-    plan: Plan, source: TokenSource, file: File, progress: Progress
-) -> tuple[Literal["step", "prefill"], SavedLogits | SavedTopK]:
-    saved = SavedLogits(file) if plan.top_k is None else SavedTopK(file, count=plan.top_k)
+    plan: Plan, source: TokenSource, file: scoring.File, progress: Progress
+) -> tuple[Literal["step", "prefill"], SavedPredictions]:
+    saved = SavedPredictions(file, top_k=plan.top_k)
     dtype = getattr(torch, plan.dtype)
-    if save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
+    if scoring.save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
         return "step", saved
     # The rows of the file have the size of a step's predictions, which is larger.
     count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
-    top_k = SavedTopK(file[:, : row_values(plan.windows.scored, plan.vocabulary, count)], count=count)
-    if not save_prefill_predictions(source, plan.windows, top_k, progress, name=plan.name):
+    saved = SavedPredictions(file[:, : row_values(plan.windows.scored, plan.vocabulary, count)], top_k=count)
+    if not scoring.save_prefill_predictions(source, plan.windows, saved, progress, name=plan.name):
         raise UnsupportedError(f"{source.facts().name} gives no predictions for a measurement of quality")
-    return "prefill", top_k
+    return "prefill", saved
 
 
 def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
-    """Return the greedy continuations of eight prompts, so that two engines can be compared token by token.
+    """Return the greedy continuations of eight prompts, by which two engines are compared token by token.
 
     Two engines diverge when rounding decides between two tokens of nearly equal probability; so each token has the gap
     between the two most likely ones. Empty if the engine does not support this.
@@ -298,5 +288,5 @@ def _greedy_text(source: TokenSource, prompt: TokenIds) -> GreedyText:
         logs = prefill.log_probabilities[len(prompt) - 1 :]
     else:
         return GreedyText(tokens=tokens)
-    top_two = numpy.partition(logs, -2, axis=1)[:, -2:]
-    return GreedyText(tokens=tokens, gaps=tuple((top_two[:, 1] - top_two[:, 0]).astype(float).tolist()))
+    second, first = numpy.partition(logs, -2, axis=1)[:, -2:].T
+    return GreedyText(tokens=tokens, gaps=tuple((first - second).astype(float).tolist()))

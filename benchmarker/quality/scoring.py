@@ -8,9 +8,8 @@ Statistics are those of llama.cpp, with standard errors over windows. Logits are
 lost; or the k most likely log-probabilities, with the probability of all other tokens as one number. Merging those
 tokens cannot increase a divergence, so the result is a lower bound. Arithmetic is float32, a few positions at a time.
 
-2,048 distributions over a vocabulary of 151,936 take 1.2 GiB. They are in a memory-mapped temporary file without a
-name, which disappears with the process. Its space is allocated at once: a full disk is an error at the beginning
-instead of a bus error later.
+2,048 distributions over a vocabulary of 151,936 take 1.2 GiB. Space for their file is allocated at once: a full disk is
+an error at the beginning instead of a bus error later.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,73 +40,51 @@ from benchmarker.schema.quality import Divergence, WindowMeans
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-PATIENCE_S = 30.0
-"""Seconds before progress is printed."""
-LEAST_BEYOND = 5
-"""Minimum number of tokens beyond a reported percentile: fewer would describe single tokens."""
+PATIENCE_S = 30.0  # Seconds before progress is printed.
+LEAST_BEYOND = 5  # Minimum number of tokens beyond a reported percentile: fewer would describe single tokens.
 Floats = NDArray[np.float64]
-File = NDArray[np.float32]
-"""Memory-mapped file, [windows, values]."""
+File = NDArray[np.float32]  # Memory-mapped file, [windows, values].
 VALUE_BYTES = 4
-CHUNK = 64
-"""Positions that are compared at once."""
+CHUNK = 64  # Positions that are compared at once.
 
 
 class PositionScores(NamedTuple):
-    """Comparison of a model with the baseline at some positions; every tensor is [positions].
+    """Comparison of a model with the baseline at the same tokens; every array is [positions] or [windows, positions].
 
-    nats = -ln p(token of the text); kl = sum of p_baseline * ln(p_baseline / p_model); same_top: equal most likely
-    tokens.
+    nats = -ln p(token of the text); kl = sum of p_baseline * ln(p_baseline / p_model); same_top: 1 for equal most
+    likely tokens, else 0.
     """
 
-    nats: Tensor
-    baseline_nats: Tensor
-    kl: Tensor
-    same_top: Tensor
+    nats: Floats
+    baseline_nats: Floats
+    kl: Floats
+    same_top: Floats
+
+    @property
+    def probability_change(self) -> Floats:
+        change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
+        return change
 
 
 def row_values(positions: int, vocabulary: int, top_k: int | None) -> int:
-    """Return the number of values that are saved of a window."""
     return positions * (vocabulary if top_k is None else 2 * top_k + 1)
 
 
-class SavedLogits:
-    """Logits of every window, [positions, vocabulary]."""
+class SavedPredictions:
+    """Predictions of every window: logits, [positions, vocabulary]; or, with `top_k`, ids (int32, as the bits of a
+    float32) and log-probabilities of the k most likely tokens, and the target's log-probability."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def put(self, window: int, logits: Tensor, targets: Tensor) -> None:  # noqa: ARG002
-        self._file[window] = logits.float().cpu().flatten().numpy()
-
-    def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
-        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
-        logits = torch.from_numpy(self._file[window].copy()).view(baseline.shape)
-        return _joined(self._compare(*part) for part in _in_chunks(logits, baseline, targets))
-
-    def _compare(self, logits: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
-        logs = logits.to(baseline.device).log_softmax(-1)
-        baseline_logs = baseline.float().log_softmax(-1)
-        columns = targets[:, None]
-        return PositionScores(
-            nats=-logs.gather(-1, columns).squeeze(-1),
-            baseline_nats=-baseline_logs.gather(-1, columns).squeeze(-1),
-            kl=(baseline_logs.exp() * (baseline_logs - logs)).sum(-1),
-            same_top=logs.argmax(-1) == baseline_logs.argmax(-1),
-        )
-
-
-class SavedTopK:
-    """Ids (int32, as the bits of a float32) and log-probabilities of the k most likely tokens, and the target's."""
-
-    def __init__(self, file: File, *, count: int) -> None:
-        self._file, self.count = file, count
+    def __init__(self, file: File, *, top_k: int | None = None) -> None:
+        self._file, self.top_k = file, top_k
 
     def put(self, window: int, logits: Tensor, targets: Tensor) -> None:
+        if self.top_k is None:
+            self._file[window] = logits.float().cpu().flatten().numpy()
+            return
         rows = []
         for part, target in _in_chunks(logits, targets):
             logs = part.float().log_softmax(-1)
-            top = logs.topk(self.count)
+            top = logs.topk(self.top_k)
             # topk may put a token before argmax's choice that is equally likely.
             first = logs.argmax(-1, keepdim=True)
             others = torch.where(top.indices[:, 1:] == first, top.indices[:, :1], top.indices[:, 1:])
@@ -118,37 +94,37 @@ class SavedTopK:
 
     def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
         """Save ids and log-probabilities, [positions, k or more], most likely first; and the targets', [positions]."""
-        numbers = ids[:, : self.count].to(torch.int32).contiguous().view(torch.float32)
-        row = torch.cat([numbers, logs[:, : self.count].float(), target_logs[:, None].float()], dim=-1)
+        numbers = ids[:, : self.top_k].to(torch.int32).contiguous().view(torch.float32)
+        row = torch.cat([numbers, logs[:, : self.top_k].float(), target_logs[:, None].float()], dim=-1)
         self._file[window] = row.cpu().flatten().numpy()
 
     def compare(self, window: int, baseline: Tensor, targets: Tensor) -> PositionScores:
+        """Compare the saved predictions at a window with the baseline's logits, [positions, vocabulary]."""
         saved = torch.from_numpy(self._file[window].copy()).view(len(baseline), -1)
-        return _joined(self._compare(*part) for part in _in_chunks(saved, baseline, targets))
+        compare = self._compare_logits if self.top_k is None else self._compare_top_k
+        parts = [compare(part.to(baseline.device), *others) for part, *others in _in_chunks(saved, baseline, targets)]
+        return PositionScores(*(torch.cat(column).cpu().double().numpy() for column in zip(*parts, strict=True)))
 
-    def _compare(self, saved: Tensor, baseline: Tensor, targets: Tensor) -> PositionScores:
-        saved = saved.to(baseline.device)
-        ids = saved[:, : self.count].contiguous().view(torch.int32).long()
+    def _compare_logits(self, logits: Tensor, baseline: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        logs, baseline_logs = logits.log_softmax(-1), baseline.float().log_softmax(-1)
+        nats, baseline_nats = (-each.gather(-1, targets[:, None]).squeeze(-1) for each in (logs, baseline_logs))
+        kl = (baseline_logs.exp() * (baseline_logs - logs)).sum(-1)
+        return nats, baseline_nats, kl, logs.argmax(-1) == baseline_logs.argmax(-1)
+
+    def _compare_top_k(self, saved: Tensor, baseline: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        ids = saved[:, : self.top_k].contiguous().view(torch.int32).long()
         baseline_logs = baseline.float().log_softmax(-1)
         # float64, because the rest is a small difference from 1.
-        top, baseline_top = saved[:, self.count : -1].double(), baseline_logs.gather(-1, ids).double()
+        top, baseline_top = saved[:, self.top_k : -1].double(), baseline_logs.gather(-1, ids).double()
         # Probability of the remaining tokens, at least 1e-9, because 0 has no logarithm.
         rest, baseline_rest = ((1 - logs.exp().sum(-1)).clamp_min(1e-9) for logs in (top, baseline_top))
         kl = (baseline_top.exp() * (baseline_top - top)).sum(-1) + baseline_rest * (baseline_rest.log() - rest.log())
-        return PositionScores(
-            nats=-saved[:, -1],
-            baseline_nats=-baseline_logs.gather(-1, targets[:, None]).squeeze(-1),
-            kl=kl,
-            same_top=ids[:, 0] == baseline_logs.argmax(-1),
-        )
+        baseline_nats = -baseline_logs.gather(-1, targets[:, None]).squeeze(-1)
+        return -saved[:, -1], baseline_nats, kl, ids[:, 0] == baseline_logs.argmax(-1)
 
 
 def _in_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.split(CHUNK) for tensor in tensors), strict=True)
-
-
-def _joined(parts: Iterable[PositionScores]) -> PositionScores:
-    return PositionScores(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def check_room(file_bytes: int) -> None:
@@ -159,7 +135,7 @@ def check_room(file_bytes: int) -> None:
 
 @contextmanager
 def scratch_file(rows: int, row_values: int) -> Iterator[File]:
-    """Yield a memory-mapped temporary file, [rows, row_values]; QualityError without space."""
+    """Yield a memory-mapped temporary file without a name, [rows, row_values]; QualityError without space."""
     file_bytes = rows * row_values * VALUE_BYTES
     try:
         with tempfile.TemporaryFile() as file:
@@ -187,13 +163,7 @@ def _no_room(file_bytes: int, why: str) -> QualityError:
 
 
 def save_step_predictions(
-    source: TokenSource,
-    windows: Windows,
-    saved: SavedLogits | SavedTopK,
-    progress: Progress,
-    *,
-    name: str,
-    dtype: torch.dtype,
+    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
     """Save the predictions of an engine's decode step; return False if the engine gives none."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
@@ -208,7 +178,7 @@ def save_step_predictions(
 
 
 def save_prefill_predictions(
-    source: TokenSource, windows: Windows, saved: SavedTopK, progress: Progress, *, name: str
+    source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str
 ) -> bool:
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
         scores = source.prefill_scores(windows.ids[window].tolist())
@@ -229,23 +199,20 @@ def save_prefill_predictions(
 def score_against(
     baseline: PreTrainedModel,
     windows: Windows,
-    saved: SavedLogits | SavedTopK,
+    saved: SavedPredictions,
     progress: Progress,
     numbers: Sequence[int],
     *,
     name: str,
     replace: bool,
-) -> Scores:
+) -> PositionScores:
     """Compare the saved predictions of the windows `numbers` with the baseline's, which replace them on request."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
         if replace:
             saved.put(window, logits, targets)
-    nats, baseline_nats, kl, same_top = (torch.stack(column).cpu() for column in zip(*compared, strict=True))
-    return Scores(
-        nats.double().numpy(), baseline_nats.double().numpy(), kl.double().numpy(), same_top.numpy().astype(np.float64)
-    )
+    return PositionScores(*map(np.stack, zip(*compared, strict=True)))
 
 
 def predictions(
@@ -283,38 +250,22 @@ def _not_finite(name: str, window: int, windows: int, dtype: torch.dtype) -> Qua
     )
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores of two models at the same tokens, as in `PositionScores`; every array is [windows, positions]."""
-
-    nats: Floats
-    baseline_nats: Floats
-    kl: Floats
-    same_top: Floats
-
-    @property
-    def probability_change(self) -> Floats:
-        change: Floats = np.exp(-self.nats) - np.exp(-self.baseline_nats)
-        return change
-
-
 def perplexity(nats: Floats) -> tuple[float, float | None]:
-    value = math.exp(nats.mean())
-    error = standard_error(nats)
+    value, error = math.exp(nats.mean()), standard_error(nats)
     return value, None if error is None else value * error
 
 
-def divergence(scores: Scores) -> Divergence:
-    median, ninety, ninety_nine = np.quantile(scores.kl, (0.5, 0.9, 0.99))
+def divergence(scores: PositionScores) -> Divergence:
+    median, ninety, ninety_nine = map(float, np.quantile(scores.kl, (0.5, 0.9, 0.99)))
     paired, change = scores.nats - scores.baseline_nats, scores.probability_change
     return Divergence(
         ln_ratio=float(paired.mean()),
         ln_ratio_error=standard_error(paired),
         kl_mean=float(scores.kl.mean()),
         kl_mean_error=standard_error(scores.kl),
-        kl_median=float(median),
-        kl_90=float(ninety),
-        kl_99=float(ninety_nine),
+        kl_median=median,
+        kl_90=ninety,
+        kl_99=ninety_nine,
         kl_999=_outermost(scores.kl, 0.999),
         change_low=_outermost(change, 0.001),
         change_high=_outermost(change, 0.999),
@@ -336,14 +287,7 @@ def standard_error(values: Floats) -> float | None:
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
 
 
-def window_means(scores: Scores) -> tuple[WindowMeans, ...]:
-    arrays = {
-        "nats": scores.nats,
-        "baseline_nats": scores.baseline_nats,
-        "kl": scores.kl,
-        "same_top": scores.same_top,
-        "squared_change": np.square(scores.probability_change),
-    }
-    means = {name: values.mean(axis=1).tolist() for name, values in arrays.items()}
-    windows = range(len(scores.nats))
-    return tuple(WindowMeans(**{name: values[window] for name, values in means.items()}) for window in windows)
+def window_means(scores: PositionScores) -> tuple[WindowMeans, ...]:
+    arrays = scores._asdict() | {"squared_change": np.square(scores.probability_change)}
+    rows = zip(*(values.mean(axis=1).tolist() for values in arrays.values()), strict=True)
+    return tuple(WindowMeans(**dict(zip(arrays, row, strict=True))) for row in rows)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
+from benchmarker.checkpoints.dummy import empty_model
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import MissingLibraryError, UnsupportedError, install_hint, installed_version
 from benchmarker.schema.base import DType, Plain, Split
@@ -65,6 +66,7 @@ class Loader:
     of_gguf: bool = False  # True for the loader of GGUF files.
     aliases: tuple[str, ...] = ()  # Unambiguous other names: `nf4`.
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
+    quantizes_experts: bool = False  # True if it quantizes experts that are fused in 3-D parameters.
     splits: tuple[Split, ...] = ()  # Ways in which several GPUs can share the model.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
@@ -122,14 +124,48 @@ def check_supported(loader: Loader, options: Options, target: Target) -> None:
         raise MissingLibraryError(f"lm_head=int8: the library 'torchao' is not installed; {install_hint('int8')}")
 
 
-def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of a config.json with the number of experts."""
+ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): torchao has no batched product for them"
+
+
+def load_torchao(
+    checkpoint: Checkpoint, options: Options, target: Target, config: Any, *, quantizes_experts: bool = False
+) -> Loaded:
     """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
     from transformers import TorchAoConfig
 
+    experts = fused_experts(checkpoint) if quantizes_experts else ()
+    if experts:
+        from torchao.quantization import FqnToConfig
+
+        config = FqnToConfig({"_default": config, **dict.fromkeys(experts, config)})
     model = read_model(checkpoint, target, quantization=TorchAoConfig(config))
+    if experts:
+        model.set_experts_implementation("eager")
     tied = ", tied to the embedding" if is_tied(model) else ""
-    note = f"lm_head is not quantized: it stays in {target.dtype}{tied}"
-    return Loaded(model, notes=() if has_int8_head(options) else (note,))
+    notes = () if has_int8_head(options) else (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
+    return Loaded(model, notes=(*notes, ONE_BY_ONE) if experts else notes)
+
+
+def fused_experts(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the fused experts' weights, [experts, outputs, inputs].
+
+    Experts that are stored as [experts, inputs, outputs] are left out: a row of torchao's scales would be of inputs.
+    """
+    if not any(checkpoint.config.get(key) for key in EXPERT_COUNTS):
+        return ()
+    model = empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code)
+    return tuple(
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if is_fused_expert(path, module, parameter)
+    )
+
+
+def is_fused_expert(path: str, module: nn.Module, parameter: torch.Tensor) -> bool:
+    return path.endswith("experts") and parameter.ndim == 3 and not getattr(module, "is_transposed", False)
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:

@@ -33,6 +33,13 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
     embedding: Any = model.get_input_embeddings()
     weight_bytes = storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
     parameters = parameter_count(model)
+    experts = (
+        parameter.numel()
+        for module in model.modules()
+        if not is_linear(module)
+        for parameter in module.parameters(recurse=False)
+        if has_low_bits(parameter)
+    )
     return LoadFacts(
         load_s=load_s,
         quantize_s=quantize_s,
@@ -40,7 +47,7 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
         weight_bytes=weight_bytes,
         parameters=parameters,
         bits_per_weight=8 * weight_bytes / parameters,
-        quantized_fraction=sum(map(weights_of, quantized_linears(model))) / parameters,
+        quantized_fraction=(sum(map(weights_of, quantized_linears(model))) + sum(experts)) / parameters,
         linear_classes=_counted(type(linear).__name__ for linear in linears),
         weight_classes=_counted(_weight_class(linear) for linear in linears),
         lm_head_dtype=_stored_dtype(head.weight) if head is not None else "none",
@@ -133,13 +140,14 @@ def storage_bytes(tensors: Iterator[torch.Tensor]) -> int:
     for tensor in tensors:
         for part in flat(tensor):
             storage = part.untyped_storage()
-            sizes[str(part.device), storage.data_ptr()] = storage.nbytes()
+            # On the meta device all addresses are 0.
+            sizes[str(part.device), storage.data_ptr() or id(part)] = storage.nbytes()
     return sum(sizes.values())
 
 
 def shares_storage(first: torch.Tensor, second: torch.Tensor) -> bool:
     def places(tensor: torch.Tensor) -> set[int]:
-        return {part.untyped_storage().data_ptr() for part in flat(tensor)}
+        return {part.untyped_storage().data_ptr() or id(part) for part in flat(tensor)}
 
     return places(first) == places(second)
 

@@ -1,7 +1,7 @@
 """The answer in at most three lines: the variant, its gain with the interval, its costs, and the command that runs it.
 
-A variant is called the fastest only if the statistics separate it from the next. Otherwise the answer states how many
-rounds would decide.
+A variant is called the fastest only if the statistics separate it from the next, and a number appears only if the table
+has it. Otherwise the answer states the known differences and the command that would decide.
 """
 
 from __future__ import annotations
@@ -13,79 +13,118 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from benchmarker.comparison.ranking import Ranking
+from benchmarker.comparison.ranking import UNDECIDED, Ranking, ranking_of
 from benchmarker.comparison.recommend import Candidate, LimitCheck, Recommendation
-from benchmarker.comparison.rows import Results, Row, cell_words, listed
-from benchmarker.core.formatting import approximate_duration, decimal, gib, percent, plural, times
+from benchmarker.comparison.rows import Results, Row, cell_words, is_wide, listed, number_text
+from benchmarker.core.formatting import approximate_duration, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
+from benchmarker.report.columns import contenders, may_lead, pace_text
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     """Return at most three sentences; none if nothing was measured."""
-    leader = ranking.leader
-    if leader is None:
+    if results.sides:
+        return _answer_of_sides(results, ranking)
+    if ranking.fastest is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
+    leader = ranking.leader
+    if leader is None:
+        return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
     if not ranking.rivals:
         first = f"{name}: {rate}."
-    elif ranking.undecided:
-        first = f"{name} leads: {rate}."
     elif ranking.same:
         as_fast = (ranking.fastest, *(rival.row for rival in ranking.same))
-        others = listed(row.label for row in as_fast if row and row is not leader)
+        others = listed(row.label for row in as_fast if row is not leader)
         within = percent(SAME_WITHIN, places=0)
         first = f"{name} is best: {rate}; as fast as {others} within {within}, in least memory."
     else:
         second = ranking.rivals[0].row
-        following = "" if ranking.named is second else f"; next is {plain_line(second.label)}, {_rate(second)}"
+        rate_of_second = "" if second.is_withheld else f", {_rate(second)}"
+        following = "" if ranking.named is second else f"; next is {plain_line(second.label)}{rate_of_second}"
         first = f"{name} is fastest: {rate}{following}."
-    return (f"{where}{first}", *_rest_of_answer(results, ranking))
+    return (f"{where}{first}", *_rest_of_answer(results, ranking, leader))
 
 
-def _rest_of_answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    if ranking.leader is None:
-        return ()
-    records = results.members.get(ranking.leader.variant, ())
+def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
+    """Return the first sentence on each sweep, and the change of each variant from the first sweep to the others."""
+    firsts = ((name, answer(side, ranking_of(side))) for name, side in results.sides.items())
+    sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts if lines]
+    first, *others = results.sides
+    for name in others:
+        changes = [(row.name_in_sweep, row.change) for row in ranking.rows if row.sweep == name and row.change]
+        words = (f"{plain_line(variant)} {change.text} {change.verdict}" for variant, change in changes)
+        sentence = "; ".join(words) or f"no variant in common; {code('--pool')} puts all into one table"
+        sentences.append(f"From {plain_line(first)} to {plain_line(name)}: {sentence}.")
+    return tuple(sentences)
+
+
+def _rest_of_answer(results: Results, ranking: Ranking, leader: Row) -> tuple[str, ...]:
+    records = results.members.get(leader.variant, ())
     command = workload_of(results.workload).command(records) if records else ""
-    middle = " ".join(filter(None, (_decides(results, ranking), _costs(ranking.leader, ranking.named))))
-    return tuple(filter(None, (middle, f"Run it: {code(command)}" if command else "")))
+    return tuple(filter(None, (_costs(leader, ranking.named), f"Run it: {code(command)}" if command else "")))
 
 
 def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
     noun = "baseline" if results.has_named_baseline else workload_of(leader.workload).baseline_noun
-    if ranking.named is None or leader.against_named is None:
+    gain = leader.against_named
+    if ranking.named is None or gain is None:
         return f", the {noun} itself" if ranking.named is leader and len(ranking.measured) > 1 else ""
     reference = f"{plain_line(ranking.named.label)} ({noun if noun == 'baseline' else f'fastest {noun}'})"
-    if leader.against_named.outlier:
-        return f"; relative to {reference}, round {leader.against_named.outlier} is an outlier"
-    return f", {times(leader.against_named.ratio)} {reference}"
+    if gain.verdict in UNDECIDED:
+        return f"; not separated from {reference}"
+    return f", {gain.verdict} than {reference}" if is_wide(gain.ratio) else f", {gain.text} {reference}"
 
 
-def _decides(results: Results, ranking: Ranking) -> str:
-    """Return `Not decided: int8 is 0.5 % behind; 2 more rounds would decide, about 4 min.`, or nothing.
+def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
+    """Return the variants that may be the fastest with the reason, the known differences, and the deciding command."""
+    slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
+    known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
+    claim = f"{may_lead(ranking)} may be the fastest"
+    if not ranking.undecided:
+        claim = f"{plain_line(fastest.label)} has no number"
+    first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
+    return tuple(filter(None, (first, known, _to_decide(results, ranking))))
+
+
+def _doubt(ranking: Ranking, fastest: Row) -> str:
+    nearest = ranking.undecided[0] if ranking.undecided else None
+    for row in (fastest, nearest.row) if nearest else (fastest,):
+        if row.is_withheld:
+            return f"{plain_line(row.label)}: {row.spread_text(row.pace, scale=row.ranking.scale)}"
+    if nearest is None or nearest.ratio.rounds < MIN_ROUNDS:
+        return f"fewer than {MIN_ROUNDS} rounds cannot rule out chance"
+    compared = f"{plain_line(fastest.label)} relative to {plain_line(nearest.row.label)}"
+    if is_wide(nearest.ratio):
+        return f"{compared}: {number_text(nearest.ratio, times(nearest.ratio), nearest.outlier)}"
+    return f"{compared}: {times(nearest.ratio).partition(' ')[2]} {nearest.verdict}"
+
+
+def _to_decide(results: Results, ranking: Ranking) -> str:
+    """Return `4 more rounds would decide, about 11 min: benchmarker sweep CONFIG --resume FOLDER --rounds 9`.
 
     With fewer rounds than a test needs the spread is unknown, and the count is a minimum.
     """
-    if not ranking.undecided:
-        return ""
-    nearest = ranking.undecided[0]
-    behind = f"is {percent(1 - 1 / nearest.ratio.value)} behind"
-    if nearest.outlier:
-        behind = f"may be as fast, round {nearest.outlier} is an outlier"
-    opening = f"Not decided: {plain_line(nearest.row.label)} {behind}"
     more = [rounds_to_decide(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
-    rounds = max((count for count in more if count), default=0)
+    rounds = max((count for count in more if count), default=0 if more else 1)
     if not rounds:
-        return f"{opening}, and more rounds would hardly decide."
-    is_minimum = any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided)
+        return "More rounds would hardly decide."
+    is_minimum = not more or any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided)
     counted = f"{'at least ' if is_minimum else ''}{plural(rounds, 'more round', 'more rounds')}"
+    effect = "are needed" if is_minimum else "would decide"
     round_time_s = round_s(results.records)
     how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
-    return f"{opening}; {counted} would decide{how_long}."
+    total = rounds + 1 + max(record.round for record in results.records)
+    command = f"{results.resume or 'benchmarker sweep CONFIG'} --rounds {total}"
+    return f"{counted[0].upper()}{counted[1:]} {effect}{how_long}: {code(command)}"
+
+
+def _rate(row: Row) -> str:
+    return f"{pace_text(row)} {row.ranking.shown_unit}"
 
 
 def _costs(row: Row, named: Row | None) -> str:
@@ -95,11 +134,6 @@ def _costs(row: Row, named: Row | None) -> str:
         instead = f", like {plain_line(named.label)}" if size == named_size else f" instead of {named_size}"
     costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
     return f"Costs {'; '.join(filter(None, costs))}." if any(costs) else ""
-
-
-def _rate(row: Row) -> str:
-    assert row.pace
-    return f"{decimal(row.pace.value * row.ranking.scale)} {row.ranking.shown_unit}"
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:
@@ -117,7 +151,11 @@ def round_s(records: Sequence[RunRecord]) -> float | None:
 
 
 def recommendation_lines(results: Results, recommendation: Recommendation) -> tuple[str, ...]:
-    return (_recommendation_line(recommendation), *_rest_of_answer(results, recommendation.ranking))
+    chosen, ranking = recommendation.chosen, recommendation.ranking
+    first = _recommendation_line(recommendation)
+    if chosen:
+        return (first, *_rest_of_answer(results, ranking, chosen.row))
+    return (first, _to_decide(results, ranking)) if ranking.fastest else (first,)
 
 
 def recommendation_blocks(recommendation: Recommendation) -> list[Block]:
@@ -150,7 +188,7 @@ def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
         "variant": chosen.variant if chosen else None,
         **({"engine": chosen.form["engine"] if chosen else None} if has_engines else {}),
         "why": unmarked(_recommended(recommendation)),
-        "leading": recommendation.fastest.row.variant if recommendation.fastest else None,
+        "undecided": [] if chosen else [row.variant for row in contenders(recommendation.ranking)],
         "nearest": nearest.row.variant if nearest else None,
         "fits": [candidate.row.variant for candidate in recommendation.candidates if candidate.fits],
         "not_measured": [limit.metric for limit in recommendation.unmeasured],
@@ -164,14 +202,10 @@ def _recommended(recommendation: Recommendation) -> str:
     if recommendation.chosen:
         chosen = recommendation.chosen
         return f"{chosen.row.variant_text}{_margins(chosen, ', ')}; {_why_chosen(recommendation, chosen)}."
-    fastest, undecided = recommendation.fastest, recommendation.ranking.undecided
-    if undecided and fastest:
-        second = undecided[0].row
-        more = f" and {len(undecided) - 1} more that fit" if len(undecided) > 1 else ""
-        return (
-            f"{fastest.row.variant_text} leads, not decided: {_rate(fastest.row)}{_margins(fastest, ', ')}; "
-            f"{plain_line(second.variant)}, {_rate(second)}{more}: {undecided[0].verdict}."
-        )
+    ranking = recommendation.ranking
+    if ranking.fastest:
+        verdict = ranking.undecided[0].verdict if ranking.undecided else pace_text(ranking.fastest)
+        return f"not decided: {may_lead(ranking)} may be the fastest that fits: {verdict}."
     nearest = recommendation.nearest
     unsure = [candidate for candidate in recommendation.candidates if not candidate.breaks]
     if not unsure and nearest:
@@ -183,13 +217,19 @@ def _recommended(recommendation: Recommendation) -> str:
     ]
     if not inside:
         names = _names(unsure) if unsure else "no variant"
-        return f"none is known to fit; {names} may fit, and more rounds or measurements would decide."
+        return f"none is known to fit; {names} may fit, and {_what_decides(unsure)} would decide."
     first, *others = sorted(inside, key=lambda candidate: -candidate.row.speed)
     too = f"; {_names(others)} too" if others else ""
     return (
-        f"none is known to fit before there are more rounds. As measured {first.row.variant_text} does, "
-        f"{_rate(first.row)}{_margins(first, ', ')}{too}."
+        f"none is known to fit, and {_what_decides(inside)} would decide. As measured {first.row.variant_text} does"
+        f"{_margins(first, ', ')}{too}."
     )
+
+
+def _what_decides(candidates: Sequence[Candidate]) -> str:
+    checks = [check for candidate in candidates for check in candidate.checks if check.fit not in ("fits", "breaks")]
+    words = ("measuring it" if check.fit == "unknown" else check.limit.what.decides for check in checks)
+    return " and ".join(dict.fromkeys(words)) or "more rounds"
 
 
 def _why_chosen(recommendation: Recommendation, chosen: Candidate) -> str:

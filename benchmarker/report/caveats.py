@@ -26,7 +26,7 @@ FLAGS: dict[Flag, str] = {
     "throttling_unknown": "the driver did not report the clocks' limits",
     "shared_device": "other processes used the device during the measurement",
     "step_differs": "predictions of the timed step differ from the variant's forward pass by more than rounding",
-    "disturbed": "other programs used the same cores during the measurement and its repetitions, if any",
+    "disturbed": "other programs used the same cores; of several tries, the least disturbed is kept",
     "shared_host": "other workers of the same host measured at the same time; host-bound rows, such as eager ones, "
     "may be slower than alone",
     "imported": "read from a log, which contains less than a record",
@@ -93,8 +93,10 @@ def _platform(record: RunRecord) -> str:
 
 
 def _procedure(records: Sequence[RunRecord]) -> str:
-    counts = sorted(Counter(record.variant.name for record in records).values())
-    least, most = counts[0], counts[-1]
+    processes = dict.fromkeys((record.variant.name for record in records), 0)
+    for record in records:
+        processes[record.variant.name] += not record.is_disturbed
+    least, most = min(processes.values()), max(processes.values())
     many = f"{least} to {most} processes" if least != most else plural(least, "process", "processes")
     fork = "one process per round imports the libraries; each variant is a fork of it"
     forks = in_brackets(fork if any(record.forked for record in records) else "")
@@ -153,10 +155,11 @@ def reference_note(rows: Sequence[Row]) -> list[str]:
     references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
     if not references:
         return []
+    within = " of the same sweep" if any(row.sweep for row in rows) else ""
     if len(references) == 1:
-        return [f"Speed-up is relative to {plain_line(*references)}."]
+        return [f"Speed-up is relative to {plain_line(*references)}{within}."]
     workload = workload_of(rows[0].workload)
-    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}."]
+    return [f"Speed-up is relative to the {workload.baseline_noun} in the same {workload.surroundings_noun}{within}."]
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:

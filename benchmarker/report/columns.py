@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
-from benchmarker.comparison.rows import CellKey, Results, Row, cell_words
-from benchmarker.comparison.speed_up import SpeedUp, is_wide, own_outlier
-from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times, with_spread
-from benchmarker.core.stats import Ratio
-from benchmarker.core.tables import Column, Sheet
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide
+from benchmarker.comparison.speed_up import SpeedUp
+from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
+from benchmarker.core.stats import Estimate, Ratio
+from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
 from benchmarker.schema.registry import Axis, Metric, workload_of
@@ -25,6 +25,7 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
 LIMITS_TITLE = "Against the limits of the device"
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
+WIDE_NOTE = "Wide: the ends of the interval differ by more than a factor of two, too much for a number."
 MOST_CELLS = 12
 """Largest number of other cells in the table. `--all` prints more."""
 MOST_NAMES = 3
@@ -39,7 +40,9 @@ class InCell(Protocol):
 
 def names(rows: Sequence[Row]) -> Columns:
     """Return the columns of the variant's name, and of its surroundings, such as the engine, if they vary."""
-    columns = [Column[Row]("variant", lambda row: row.variant, "left")]
+    columns = [Column[Row]("variant", lambda row: row.name_in_sweep, "left")]
+    if any(row.sweep for row in rows):
+        columns.append(Column("sweep", lambda row: row.sweep, "left"))
     if len({row.surroundings for row in rows}) > 1:
         heading = rows[0].described.surroundings_noun
         columns.append(Column(heading, lambda row: row.surroundings or MISSING, "left"))
@@ -74,7 +77,7 @@ def metric_columns(rows: Sequence[Row]) -> Columns:
 def metric_column(metric: Metric) -> Column[Row]:
     return Column(
         metric.heading,
-        lambda row: with_spread(row.metrics.get(metric.name), scale=metric.scale),
+        lambda row: row.spread_text(row.metrics.get(metric.name), scale=metric.scale),
         sort=lambda row: metric.scale * row.metrics[metric.name].value if metric.name in row.metrics else None,
         is_more_better=metric.better == "higher",
         help=metric.formula,
@@ -87,7 +90,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
         return []
     column = _ratio_column(
         "speed-up",
-        lambda row: "baseline" if row.is_reference and row.pace else _speed_up_text(row.speed_up),
+        lambda row: "baseline" if row.is_reference and row.pace else _with_verdict(row.speed_up),
         lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
         f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
     )
@@ -106,12 +109,22 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
         if row.variant == named:
             return "1" if row.pace else MISSING
         speed_up = row.against_named
-        if is_bare and speed_up and not speed_up.outlier:
+        if is_bare and speed_up and not is_wide(speed_up.ratio):
             return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
-        return _speed_up_text(speed_up)
+        return _with_verdict(speed_up)
 
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
     return [_ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)]
+
+
+def changes(rows: Sequence[Row]) -> Columns:
+    """Return the column of the ratios to the first of several sweeps; none within one sweep."""
+    first = next((row.sweep for row in rows), "")
+    if not first:
+        return []
+    help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of the same variant in {first}"
+    column = _ratio_column(f"vs {first}", lambda row: _with_verdict(row.change), lambda row: _number(row.change), help)
+    return [replace(column, align="left")]
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
@@ -120,7 +133,7 @@ def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
         return []
 
     def text(row: Row) -> str:
-        return "1" if row.is_baseline and row.latency else times(row.call.ratio) if row.call else MISSING
+        return "1" if row.is_baseline and row.latency else row.call.text if row.call else MISSING
 
     help = f"latency of a whole call of {baseline} divided by the row's"
     return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
@@ -138,17 +151,16 @@ def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
     return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
 
-def _speed_up_text(speed_up: SpeedUp | None) -> str:
+def _with_verdict(speed_up: SpeedUp | None) -> str:
     """Return `1.41x [1.30, 1.53] faster`, the ratio alone if it was not tested, or the outlier round."""
     if speed_up is None:
         return MISSING
-    if speed_up.outlier:
-        return f"outlier round {speed_up.outlier}"
-    return times(speed_up.ratio) if speed_up.ratio.low is None else f"{times(speed_up.ratio)} {speed_up.verdict}"
+    has_verdict = speed_up.ratio.low is not None and not speed_up.outlier
+    return f"{speed_up.text} {speed_up.verdict}" if has_verdict else speed_up.text
 
 
 def _number(speed_up: SpeedUp | None) -> float | None:
-    return speed_up.ratio.value if speed_up and not speed_up.outlier else None
+    return speed_up.ratio.value if speed_up and not is_wide(speed_up.ratio) else None
 
 
 def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
@@ -167,6 +179,22 @@ def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
     return number_columns(
         rows, metric.heading, lambda row: row.facts.get(metric.name), lambda value: decimal(value * metric.scale)
     )
+
+
+def estimate_columns(
+    rows: Sequence[AnyRow], heading: str, estimate_of: Callable[[AnyRow], Estimate | None], *, scale: float
+) -> list[Column[AnyRow]]:
+    """Return one column of values without their intervals, or none if no row has one."""
+
+    def number(row: AnyRow) -> float | None:
+        measured = estimate_of(row)
+        return scale * measured.value if measured and not is_wide(measured) else None
+
+    def text(row: AnyRow) -> str:
+        measured = estimate_of(row)
+        return measured_text(row, measured, scale=scale) if measured else MISSING
+
+    return [Column(heading, text, sort=number)] if any(map(estimate_of, rows)) else []
 
 
 def number_columns(
@@ -191,7 +219,7 @@ def byte_columns(
 def latency_columns(rows: Sequence[Row]) -> Columns:
     if any(row.ranking.of_sample for row in rows):
         return []
-    return number_columns(rows, "ms", lambda row: row.latency.value * 1e3 if row.latency else None, decimal)
+    return estimate_columns(rows, "ms", lambda row: row.latency, scale=1e3)
 
 
 def quality_columns(rows: Sequence[Row]) -> Columns:
@@ -214,14 +242,16 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         return None
 
     def share(row: Row) -> float | None:
-        return row.floor_s / row.latency.value if row.floor_s is not None and row.latency else None
+        if row.floor_s is None or row.latency is None or is_wide(row.latency):
+            return None
+        return row.floor_s / row.latency.value
 
     columns: list[Column[Row]] = [
         *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
         *names(measured),
         Column(
             "latency ms",
-            lambda row: with_spread(row.latency, scale=1e3),
+            lambda row: row.spread_text(row.latency, scale=1e3),
             sort=lambda row: row.latency.value if row.latency else None,
         ),
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
@@ -252,17 +282,18 @@ def first_table(ranking: Ranking) -> Sheet:
     brief, exactness = workload_of(rows[0].workload).brief_columns(rows)
     metric = rows[0].ranking
     columns = [
-        Column[Row]("variant", lambda row: row.label, "left"),
+        Column[Row]("variant", lambda row: row.name_in_sweep if row.sweep else row.label, "left"),
         *names(rows)[1:],
         *brief,
         Column[Row](
             metric.heading,
-            _pace,
+            pace_text,
             sort=lambda row: row.pace.value * metric.scale if row.pace else None,
             is_more_better=metric.better == "higher",
             help=metric.formula,
         ),
         *speed_up(rows),
+        *changes(rows),
         *against_named(rows, ranking.named.variant if ranking.named else None, is_bare=True),
         *memory(rows),
         *exactness,
@@ -271,19 +302,33 @@ def first_table(ranking: Ranking) -> Sheet:
     notes = reference_note(rows)
     if any(row.speed_up and row.speed_up.ratio.low is not None for row in rows):
         notes.append("[low, high] is the 95 % interval over rounds of fresh processes.")
-    if any(row.speed_up and row.speed_up.outlier for row in rows):
-        notes.append(OUTLIER_NOTE)
+    notes += withheld_notes(rows)
     notes += [f"* {mark}." for mark in dict.fromkeys(row.mark for row in rows if row.mark)]
     return Sheet(title, columns, rows, tuple(notes), lambda row: row.variant == leader)
 
 
-def _pace(row: Row) -> str:
-    """Return the ranking metric, the status of a failed row, or the outlier round."""
+def pace_text(row: Row) -> str:
+    """Return the ranking metric, the status of a failed row, the outlier round or the wide interval."""
     if row.pace is None:
         return status_words(row.status)
-    if is_wide(Ratio(1, 3, row.pace.low, row.pace.high)):
-        return f"outlier round {own_outlier(row)}"
-    return decimal(row.pace.value * row.ranking.scale)
+    return measured_text(row, row.pace, scale=row.ranking.scale)
+
+
+def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
+    """Return a value without its interval, or `outlier round 3` or `wide` in place of a number with a wide interval."""
+    if not is_wide(measured):
+        return decimal(measured.value * scale)
+    return row.spread_text(measured, scale=scale) if row.outlier else "wide"
+
+
+def withheld_notes(rows: Sequence[Row]) -> list[str]:
+    """Return the meaning of the texts that replace numbers in these rows."""
+    wide = [(row.outlier, row.pace) for row in rows if row.pace]
+    wide += [
+        (ratio.outlier, ratio.ratio) for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio
+    ]
+    outliers = [outlier for outlier, measured in wide if is_wide(measured)]
+    return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers)
 
 
 def _why(column: Column[Row]) -> Column[Row]:
@@ -295,44 +340,44 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     """Return the table of the cells other than that of the first table; None if there are none or too many."""
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
-    if not 0 < len(cells) <= MOST_CELLS:
+    if results.sides or not 0 < len(cells) <= MOST_CELLS:
         return None
     rankings = [
         ranking_of(replace(results, rows=tuple(row for row in results.rows if row.cell == cell))) for cell in cells
     ]
     alike = [name for name, value in cells[0].pairs if all(dict(cell.pairs).get(name) == value for cell in measured)]
-    leaders = [_leader(ranking) for ranking in rankings]
+    leaders = [row for ranking in rankings if (row := ranking.leader)]
     notes = reference_note(leaders)
-    if any(map(_as_good, rankings)):
-        notes.insert(0, "If several are named, they are equally fast, or more rounds would decide.")
-    if any(leader.speed_up and leader.speed_up.outlier for leader in leaders):
-        notes.append(OUTLIER_NOTE)
+    if any(len(contenders(ranking)) > 1 for ranking in rankings):
+        notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
+    notes += withheld_notes(leaders)
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
-        Column[Ranking]("fastest", _names, "left"),
-        Column[Ranking](leaders[0].ranking.heading, lambda ranking: _pace(_leader(ranking))),
+        Column[Ranking]("fastest", may_lead, "left"),
+        Column[Ranking](
+            rankings[0].rows[0].ranking.heading,
+            lambda ranking: pace_text(ranking.leader) if ranking.leader else MISSING,
+        ),
         *(_of_leader(column) for column in by_leader),
     ]
     return Sheet("The fastest in the other cells", columns, rankings, tuple(notes))
 
 
 def _of_leader(column: Column[Row]) -> Column[Ranking]:
-    return Column(column.heading, lambda ranking: column.text(_leader(ranking)), "left")
+    return Column(column.heading, lambda ranking: column.text(ranking.leader) if ranking.leader else MISSING, "left")
 
 
-def _leader(ranking: Ranking) -> Row:
-    assert ranking.leader is not None, "a measured cell has a leader"
-    return ranking.leader
+def contenders(ranking: Ranking) -> list[Row]:
+    """Return the leader and the rows that are as fast; without a leader, the rows that may be the fastest."""
+    others = (ranking.fastest, *(rival.row for rival in ranking.undecided or ranking.same))
+    first = ranking.leader or ranking.fastest
+    return [row for row in (first, *(row for row in others if row is not first)) if row]
 
 
-def _as_good(ranking: Ranking) -> list[str]:
-    rows = (ranking.fastest, *(rival.row for rival in ranking.undecided or ranking.same))
-    return list(dict.fromkeys(row.label for row in rows if row and row is not ranking.leader))
-
-
-def _names(ranking: Ranking) -> str:
-    names = [_leader(ranking).label, *_as_good(ranking)]
+def may_lead(ranking: Ranking) -> str:
+    """Return the names of the contenders: `int8, gptq or bnb4`."""
+    names = [plain_line(row.label) for row in contenders(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
     *others, last = names

@@ -10,16 +10,19 @@ import csv
 import io
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarker.comparison.comparable import DifferingRecordsError
+from benchmarker.comparison.gate import what_changed
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
 from benchmarker.comparison.results import results_of_records, to_rows
-from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, with_bound
+from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, listed, with_bound
+from benchmarker.comparison.speed_up import with_changes
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import abridged, plural
@@ -32,7 +35,7 @@ from benchmarker.report.columns import against_named, bound, first_table, names,
 from benchmarker.report.explanations import reasons
 from benchmarker.schema.comply_file import comply_lines
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import collect
+from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
 
 NAMED = 20
@@ -60,21 +63,37 @@ class Comparison(Results):
 
 
 def compare(
-    paths: str | Path | Sequence[str | Path], *, baseline: str | None = None, force: bool = False
+    paths: str | Path | Sequence[str | Path],
+    *,
+    baseline: str | None = None,
+    force: bool = False,
+    pool: bool = False,
 ) -> Comparison:
     """Read all records below these paths and compare their variants.
+
+    Several folders are kept apart: each is compared within itself, and every other with the first.
 
     Args:
         paths: Records, or folders with records anywhere below them. A single path needs no list.
         baseline: Variant to which all others are compared. By default the baseline of the sweep's file if it is not
             the workload's default one, and otherwise the unquantized variant in each variant's engine.
         force: Compare also records that differ in device, model or versions. The tables name the differences.
+        pool: Take the records of all folders together, as if one sweep had made them.
 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
     """
     paths = [paths] if isinstance(paths, str | Path) else paths
-    collected = collect(paths)
+    folders = side_paths(paths)
+    if pool or len(folders) < 2:
+        return _compare_collected(collect(paths), baseline=baseline, force=force)
+    sides = {
+        name: _compare_collected(collect(members), baseline=baseline, force=force) for name, members in folders.items()
+    }
+    return _side_by_side(sides, force=force)
+
+
+def _compare_collected(collected: Collected, *, baseline: str | None, force: bool) -> Comparison:
     try:
         comparison = compare_records(
             collected.records,
@@ -83,7 +102,8 @@ def compare(
             force=force,
             problems=collected.problems,
         )
-        return replace(comparison, complied=comply_lines(map(Path, paths)))
+        folders = sorted({path.parent for path, _ in collected.files})
+        return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
@@ -95,6 +115,39 @@ def compare(
         raise ResultsError(
             f"{len(folders)} folders of records, which do not all compare; give one of those in {above}: {names}"
         ) from error
+
+
+def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:
+    """Return the rows of all sweeps, each with its sweep in the variant's name. Raises ResultsError."""
+    first, *others = sides
+    changed = [
+        difference
+        for name in others
+        for difference in what_changed(
+            sides[first].records, sides[name].records, names=(f"in {first}", f"in {name}"), force=force
+        )
+    ]
+    members: dict[str, tuple[RunRecord, ...]] = {}
+    circumstances: dict[str, object] = {}
+    rows: list[Row] = []
+    explained: list[Explanation | NotExplained] = []
+    for name, side in sides.items():
+        rows += [replace(row, variant=f"{row.variant} ({name})", sweep=name) for row in side.rows]
+        members |= {f"{variant} ({name})": records for variant, records in side.members.items()}
+        circumstances |= {f"{variant} ({name})": (name, values) for variant, values in side.circumstances.items()}
+        explained += [replace(each, variant=f"{each.variant} ({name})") for each in side.explained]
+    return Comparison(
+        rows=with_changes(rows, list(sides), circumstances),
+        records=tuple(record for side in sides.values() for record in side.records),
+        baseline=sides[first].baseline,
+        problems=tuple(problem for side in sides.values() for problem in side.problems),
+        members=members,
+        circumstances=circumstances,
+        sides=sides,
+        changed=tuple(dict.fromkeys(changed)),
+        reasons=reasons(explained),
+        explained=tuple(explained),
+    )
 
 
 def compare_records(
@@ -139,7 +192,7 @@ def whole(results: Results) -> list[Block]:
     ]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
-    return [*blocks, bullets([*workload.caveats(results.records, rows, baseline=results.baseline), *left_out(results)])]
+    return [*blocks, bullets([*caveats_of(results, is_whole=True), *left_out(results)])]
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
@@ -153,7 +206,7 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
     workload = workload_of(results.workload)
-    caveats = workload.caveats(results.records, results.rows)
+    caveats = caveats_of(results)
     return [
         "\n".join([*forced(results), *lines]),
         where(results),
@@ -179,6 +232,10 @@ def _rest(results: Results, hidden: int) -> str:
 
 def where(results: Results) -> str:
     """Return model, device and number of processes in a line or two."""
+    if results.sides:
+        texts = {name: where(side) for name, side in results.sides.items()}
+        alike = len(set(texts.values())) == 1
+        return next(iter(texts.values())) if alike else "\n".join(f"{name}: {text}" for name, text in texts.items())
     lines = workload_of(results.workload).header(results.records)
     return ". ".join(line.split(": ", 1)[1] for line in lines if not line.startswith("versions:")) + "."
 
@@ -187,6 +244,20 @@ def forced(results: Results) -> list[str]:
     """Return the differences between records that `--force` compared."""
     differences = "; ".join(plain_line(difference, longest=300) for difference in results.differences)
     return [f"{bold('not comparable, forced:')} {differences}"] if differences else []
+
+
+def caveats_of(results: Results, *, is_whole: bool = False) -> list[str]:
+    """Return the workload's caveats; of sweeps that are kept apart, their differences and the caveats of each."""
+    if results.sides:
+        lines: dict[str, list[str]] = defaultdict(list)
+        for name, side in results.sides.items():
+            for line in caveats_of(side, is_whole=is_whole):
+                lines[line].append(name)
+        everywhere = len(results.sides)
+        own = (line if len(names) == everywhere else f"{listed(names)}: {line}" for line, names in lines.items())
+        return [*results.changed, *own]
+    baseline = results.baseline if is_whole else None
+    return list(workload_of(results.workload).caveats(results.records, results.rows, baseline=baseline))
 
 
 def left_out(results: Results) -> list[str]:
@@ -224,7 +295,7 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
         SpecError: No such column, or several with this beginning.
     """
     first = first_table(ranking_of(results))
-    choices = column_choices(results)
+    choices = column_choices(results, first)
     picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]
     variant = first.columns[0]
     others = [column for column in picked if column.heading != variant.heading]
@@ -232,9 +303,8 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
     return replace(first, columns=[variant, *others], rows=rows, notes=()) if picked else replace(first, rows=rows)
 
 
-def column_choices(results: Results) -> dict[str, Column[Any]]:
+def column_choices(results: Results, first: Sheet) -> dict[str, Column[Any]]:
     """Return the columns that `chosen_sheet` accepts by their headings in small letters."""
-    first = first_table(ranking_of(results))
     limits = workload_of(results.workload).limit_sheet(list(first.rows))
     of_rows = (sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))
     columns: dict[str, Column[Any]] = {}

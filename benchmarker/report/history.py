@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarker.comparison.results import make_row
 from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
 from benchmarker.core.errors import ResultsError, did_you_mean
-from benchmarker.core.formatting import MISSING, plural, with_spread
+from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.record_io import Collected
@@ -80,7 +80,7 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
         Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
         Column[Past](
             metric.heading,
-            lambda past: with_spread(past.row.pace, scale=metric.scale),
+            lambda past: past.row.spread_text(past.row.pace, scale=metric.scale),
             sort=lambda past: past.row.pace.value if past.row.pace else None,
             is_more_better=metric.better == "higher",
         ),

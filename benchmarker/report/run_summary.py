@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Context, Results, keys_of, with_bound
 from benchmarker.core.formatting import MISSING, significant
 from benchmarker.core.tables import Block, Column, Sheet, bullets, to_markdown
-from benchmarker.explain.explain import bounds_of
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption
 from benchmarker.report.columns import bound, memory
-from benchmarker.report.compare import compare_records
+from benchmarker.report.compare import Comparison, compare_records
 from benchmarker.schema import record_io
 from benchmarker.schema.record import DISTURBING, CellBase, RunRecord, status_words
 from benchmarker.schema.registry import Axis, Metric, workload_of
@@ -35,7 +31,7 @@ DISTURBED = (
 def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Workload) -> None:
     if workload.explains_runs:
         comparison = compare_records([record])
-        terminal.show(run_blocks(record, bounds_of(comparison.explained)))
+        terminal.show(run_blocks(comparison))
         for reason in comparison.reasons:
             terminal.table([reason], detail=True)
         terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
@@ -68,24 +64,17 @@ def _median_text(metric: Metric, cell: CellBase) -> str:
     return significant(metric.scale * statistics.median(values)) if values else MISSING
 
 
-def run_blocks(record: RunRecord, bounds: Mapping[tuple[str, Context], str] | None = None) -> list[Block]:
-    """Return header, table with a row per cell, limits, caption and caveats of one run.
-
-    Args:
-        bounds: Bound of each variant, for `comparison.rows.with_bound`.
-    """
-    cells = sorted(keys_of(record))
-    keys: list[CellKey | None] = [*cells] or [None]
-    rows = tuple(with_bound(make_row(record.variant.name, key, [record]), bounds or {}) for key in keys)
-    results, workload = Results(rows=rows, records=(record,)), workload_of(record.workload)
+def run_blocks(comparison: Comparison) -> list[Block]:
+    """Return header, table with a row per cell, limits, caption and caveats of one run."""
+    rows, records, workload = comparison.rows, comparison.records, workload_of(comparison.workload)
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
     return [
-        bullets(workload.header([record], is_run=True)),
-        *([Sheet("", columns, rows)] if cells else []),
+        bullets(workload.header(records, is_run=True)),
+        *([Sheet("", columns, rows)] if rows[0].cell else []),
         *([limits] if limits else []),
-        caption(results),
-        bullets(workload.caveats([record], rows)),
+        caption(comparison),
+        bullets(workload.caveats(records, rows)),
     ]
 
 
@@ -93,7 +82,7 @@ class ShownRecord(RunRecord):
     """A record that a notebook shows as the summary of its run."""
 
     def _repr_markdown_(self) -> str:
-        return to_markdown(run_blocks(self))
+        return to_markdown(run_blocks(compare_records([self])))
 
 
 def read_record(path: str | Path) -> ShownRecord:

@@ -36,7 +36,7 @@ from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
-from benchmarker.schema.record_io import collect, parse_json, read_bytes
+from benchmarker.schema.record_io import collect, parse_json, read_bytes, side_paths
 
 Place = tuple[str, CellKey]
 """Variant and cell of a row."""
@@ -47,6 +47,7 @@ Ratios = Mapping[str, Any]
 RATIO_PARTS = {"ratio": "value", "ratio_low": "low", "ratio_high": "high"}
 ESTIMATE_PARTS = {"": "value", " low": "low", " high": "high", " deviation": "deviation"}
 NUMBER = r"(\d+(?:\.\d+)?)"
+NUMBER_OF_TIMES = re.compile(rf"{NUMBER}x")
 
 
 @dataclass(frozen=True)
@@ -99,18 +100,20 @@ class _Expected:
 
 
 def verify(paths: Sequence[str | Path]) -> Verified:
-    """Check all records below these paths, and the tables and answers that they make: one per workload.
+    """Check all records below these paths, and the tables and answers that they make: one per folder and workload.
 
     Raises:
         ResultsError: There is no record.
     """
-    collected = collect(paths)
-    checks = [(str(path), check) for path, record in collected.files for check in record_checks(record)]
-    for workload in dict.fromkeys(record.workload for record in collected.records):
-        files = {path: record for path, record in collected.files if record.workload == workload}
-        checks += _comparison_checks(files, collected.baseline)
+    sides = [collect(members) for members in side_paths(paths).values()]
+    checks = [(str(path), check) for side in sides for path, record in side.files for check in record_checks(record)]
+    for side in sides:
+        for workload in dict.fromkeys(record.workload for record in side.records):
+            files = {path: record for path, record in side.files if record.workload == workload}
+            checks += _comparison_checks(files, side.baseline)
     mismatches = tuple(replace(check, file=file) for file, check in checks if not check.holds)
-    return Verified(len(collected.files), len(checks), mismatches, collected.problems)
+    problems = tuple(problem for side in sides for problem in side.problems)
+    return Verified(sum(len(side.files) for side in sides), len(checks), mismatches, problems)
 
 
 def _comparison_checks(files: dict[Path, RunRecord], sweep_baseline: str | None) -> Iterator[tuple[str, Check]]:
@@ -258,9 +261,9 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
 def _printed_checks(
     results: Results, ranking: Ranking, expected: _Expected, ratios: Mapping[str, Mapping[Place, Ratios]]
 ) -> Iterator[tuple[str, Check]]:
-    if ranking.leader is None or ranking.cell is None:
+    if ranking.fastest is None or ranking.cell is None:
         return
-    where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.leader.ranking
+    where, leader, metric = cell_words(ranking.cell), ranking.leader, ranking.fastest.ranking
     for column in first_table(ranking).columns:
         for row in ranking.measured:
             text, numbers = column.text(row), ratios[""].get(_place(row), {})
@@ -269,15 +272,17 @@ def _printed_checks(
                 value = expected.shown(row)
             elif column.heading == "speed-up":
                 value = numbers.get("ratio")
-                if value is not None and "x" in text:
+                if value is not None and NUMBER_OF_TIMES.match(text):
                     yield f"first table, {row.variant}", _interval_check(where, text, numbers)
             elif column.heading == f"vs {results.named}":
                 value = ratios["named "].get(_place(row), {}).get("ratio")
             elif column.heading.startswith("peak "):
                 size = expected.numbers[_place(row)]["peak_memory_bytes"]
                 value = size / (GIB if column.heading.endswith("GiB") else MIB) if size is not None else None
-            if value is not None and not text.startswith("outlier"):
+            if value is not None and not text.startswith(("outlier", "wide")):
                 yield f"first table, {row.variant}", _printed(where, column.heading, text, value)
+    if leader is None:
+        return
     lines = [unmarked(line) for line in answer(results, ranking)]
     after_name = lines[0].partition(leader.label)[2]
     if match := re.search(rf"{NUMBER} {re.escape(metric.shown_unit)}", after_name):

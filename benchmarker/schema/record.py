@@ -250,6 +250,9 @@ class VariantFacts(Plain):
     options: dict[str, Scalar] = Field(default_factory=dict)
 
 
+DISTURBANCES: tuple[ErrorKind, ...] = ("disturbed", "throttled", "shared_device")
+
+
 class Missing(Plain):
     error_kind: ErrorKind
     reason: str
@@ -323,6 +326,11 @@ class RunRecord(Plain):
     def knows_subject(self) -> bool:
         """Return whether the record has its subject's facts; a run that failed early has none."""
         return bool(self.cells)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs or the board made all cells invalid: a process that counts nowhere."""
+        return bool(self.cells) and all(cell.error_kind in DISTURBANCES for cell in self.cells)
 
     @property
     def setup_s(self) -> float | None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ def parse_json(text: bytes, path: Path) -> dict[str, Any]:
     try:
         data: Any = json.loads(text)
     except ValueError as error:
+        if path.suffix != ".json":
+            raise ResultsError(f"{path}: not a record, which is a JSON file") from error
         raise ResultsError(f"{path}: not valid JSON ({error}); it may have been cut short") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
@@ -145,6 +148,8 @@ class Collected:
     problems: tuple[str, ...]
     baseline: str | None = None
     """Variant with which all sweeps among them compared."""
+    resume: str = ""
+    """Command that resumes the one sweep that made all records; empty if they are not of one sweep."""
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -171,16 +176,38 @@ def collect(paths: Sequence[str | Path]) -> Collected:
                 problems.append(str(error))
     if not unique:
         raise ResultsError(_nothing_found(paths, problems))
-    baselines = {_baseline(folder) for folder in {path.parent for path, _ in unique.values()}}
-    return Collected(tuple(unique.values()), tuple(problems), baselines.pop() if len(baselines) == 1 else None)
+    folders = {path.parent for path, _ in unique.values()}
+    sweeps = [_sweep_file(folder) for folder in folders]
+    baselines = {sweep.get("baseline") for sweep in sweeps}
+    config = sweeps[0].get("config") if len(sweeps) == 1 else None
+    resume = shlex.join(["benchmarker", "sweep", config, "--resume", str(*folders)]) if config else ""
+    baseline = baselines.pop() if len(baselines) == 1 else None
+    return Collected(tuple(unique.values()), tuple(problems), baseline, resume)
 
 
-def _baseline(folder: Path) -> str | None:
+def side_paths(paths: Sequence[str | Path]) -> dict[str, list[Path]]:
+    """Return the paths by folder, under the shortest names that distinguish the folders."""
+    folders: dict[Path, list[Path]] = {}
+    for path in map(Path, paths):
+        folders.setdefault((path.parent if path.is_file() else path).resolve(), []).append(path)
+    parts = [folder.parts for folder in folders]
+    depth = next(
+        (
+            count
+            for count in range(1, max(map(len, parts), default=1))
+            if len({each[-count:] for each in parts}) == len(parts)
+        ),
+        1,
+    )
+    return {"/".join(folder.parts[-depth:]): members for folder, members in folders.items()}
+
+
+def _sweep_file(folder: Path) -> dict[str, str]:
     try:
-        baseline = json.loads((folder / SWEEP_FILE).read_bytes()).get("baseline")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return baseline if isinstance(baseline, str) else None
+        content = json.loads((folder / SWEEP_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {name: text for name, text in content.items() if isinstance(text, str)} if isinstance(content, dict) else {}
 
 
 def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:

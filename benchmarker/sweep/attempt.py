@@ -9,16 +9,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarker.core.errors import ResultsError
-from benchmarker.core.formatting import slug
+from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_state
 from benchmarker.schema.job import Part
-from benchmarker.schema.record import CellBase, RunRecord, status_words
+from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import LASTING, RERUNS, Decision, Fault, decide, fault_of
+from benchmarker.sweep.retries import (
+    LARGEST_DISTURBANCE,
+    LASTING,
+    RERUNS,
+    Decision,
+    Fault,
+    decide,
+    disturbance,
+    fault_of,
+    is_repeated,
+)
 from benchmarker.sweep.sweep_plan import Task, without_given_up
-from benchmarker.sweep.sweep_state import Equipment, Failure, Sweep, cell_line, now_id
+from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
 BROKEN = ".broken"
 CELL_LIMIT_S = 1800.0
@@ -46,55 +56,85 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
     # Repetitions of each cell after a fault, and because it was invalid.
     tries: Counter[int] = Counter()
     reruns: Counter[int] = Counter()
+    attempts: list[Attempt] = []
     progress, pending = sweep.progress, task.cells
     while pending:
-        is_last = any(reruns[position] >= RERUNS for position in pending)
-        attempt = Attempt(sweep, equipment, task, pending, is_last=is_last)
+        attempt = Attempt(sweep, equipment, task, pending)
+        attempts.append(attempt)
         fault = attempt.measure()
-        measured = len(attempt.finished)
+        is_measured = len(attempt.finished) == len(pending)
         decision = attempt.settle(fault, tries)
-        cells = dict(zip(pending, attempt.finished[:measured], strict=False))
-        again = [
-            position
-            for position, cell in cells.items()
-            if cell.status == "invalid" and cell.error_kind not in LASTING and reruns[position] < RERUNS
-        ]
-        reruns.update(again)
-        lost = {
-            position: Fault(cell.error_kind or "other", cell.reason or "no reason is recorded")
-            for position, cell in cells.items()
-            if cell.status != "ok" and position not in again
-        }
-        if decision.is_final:
-            lost |= decision.failed
-        for position, cell in cells.items():
-            if position in again and cell.error_kind == "disturbed":
-                equipment.print_line(f"  {cell.reason}; measured again")
-            progress.live_table.add(task.variant, position, cell)
+        again, lost = _judge_cells(attempts, reruns)
+        lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
             if reason.status != "invalid" or reason.kind in LASTING:
                 progress.given_up[task.variant, position] = reason
-        progress.failures += attempt.failures(lost, after_cells=fault if measured == len(pending) else None)
+        progress.failures += attempt.failures(lost, after_cells=fault if is_measured else None)
         pending = tuple(sorted({*decision.pending, *again}))
         if again and equipment.monitor:
             equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
+    for attempt in attempts:
+        if (record := attempt.record) and record.profile and record.is_disturbed:
+            attempt.save(record.model_copy(update=_no_profile(record.cells[-1].reason)))
+
+
+def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
+    """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
+    attempt, lost = attempts[-1], {}
+    again = [
+        position for position, cell in attempt.measured.items() if is_repeated(cell, reruns[position], attempt.progress)
+    ]
+    reruns.update(again)
+    for position, cell in attempt.measured.items():
+        if position in again:
+            if cell.error_kind == "disturbed":
+                attempt.equipment.print_line(f"  {cell.reason}; measured again")
+            continue
+        value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
+        attempt.progress.live_table.add(attempt.variant, position, value)
+        if value.status != "ok":
+            lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
+    return again, lost
+
+
+def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | None:
+    """Return the least disturbed of several tries of a cell, chosen by the counters and never by the time.
+
+    It becomes the round's value if it is within the limit; otherwise the round is left out. None if no try was
+    disturbed.
+    """
+    measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
+    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
+    if not tries:
+        return None
+    best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
+    share = disturbance(cell.host_load)
+    why = "all tries were disturbed" if len(tries) > RERUNS else f"most of the last {LAST_CELLS} cells were disturbed"
+    if share <= LARGEST_DISTURBANCE:
+        outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
+        cell = best.accept(position)
+    else:
+        outcome = "the round is left out"
+        best.progress.left_out.add((best.variant, best.round))
+    best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
+    return cell
 
 
 class Attempt(Child):
     """One child that times cells of one variant, from its command to its completed record."""
 
-    def __init__(
-        self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...], *, is_last: bool
-    ) -> None:
-        """Start nothing yet. With `is_last`, disturbed cells are kept and flagged, not measured again."""
+    def __init__(self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...]) -> None:
         path = sweep.folder / f"{slug(task.variant)}-round{task.round + 1}-{now_id()}.json"
         super().__init__(sweep, equipment, task.variant, path, cells)
-        self.progress, self.round, self._is_last = sweep.progress, task.round, is_last
+        self.progress, self.round = sweep.progress, task.round
         self._host: HostGauge | None = None
         self._pid = self._shown = 0
         self._started, self._since = datetime.now(UTC), time.monotonic()
         self._place: dict[str, Any] = {"round": task.round, "sweep": sweep.started_at, "place": equipment.name}
+        self.measured: dict[int, CellBase] = {}
+        """Cells that the child measured, by position, as they were judged."""
+        self._has_claim = self.progress.claim_profile(self.variant)
 
     @property
     def finished(self) -> tuple[CellBase, ...]:
@@ -103,16 +143,15 @@ class Attempt(Child):
     def measure(self) -> Fault | None:
         """Run the child; return the reason if it ended before its work was complete."""
         device, started = self.equipment.environment.device, time.time()
-        profile = self.progress.claim_profile(self.variant)
-        part = Part(record=self.path, cells=self.cells, only="timing", profile=profile, **self._place)
+        part = Part(record=self.path, cells=self.cells, only="timing", profile=self._has_claim, **self._place)
         try:
             end = self.run(part, round_number=self.round)
         except INTERRUPTIONS:
             if self.record:
                 # The child had no time to mark it.
                 status = "interrupted" if self.record.status == "running" else self.record.status
-                cells = tuple(map(self._with_conditions, self.record.cells))
-                self._save(self.record.model_copy(update={"cells": cells, "status": status}))
+                cells = tuple(map(self._judged, self.record.cells))
+                self.save(self.record.model_copy(update={"cells": cells, "status": status}))
             raise
         line = OrderLine(
             round=self.round,
@@ -133,13 +172,11 @@ class Attempt(Child):
             except ResultsError as error:
                 self.path.rename(self.path.with_name(self.path.name + BROKEN))
                 problem = str(error)
-        return fault_of(end, self.record, problem=problem, last_line=next(iter(self.log.last_lines[-1:]), None))
+        return fault_of(end, self.record, problem=problem, tail=self.log.last_lines)
 
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""
-        if self.phase != "end" and not (self.record and self.record.profile):
-            # The child did not reach the profile: the next process makes it.
-            self.progress.profiled.discard(self.variant)
+        has_ended = self.phase == "end" or (self.record is not None and self.record.profile is not None)
         decision = decide(
             self.cells,
             [cell.status for cell in self.finished],
@@ -149,7 +186,11 @@ class Attempt(Child):
             points=self.sweep.points(self.variant),
             workload=self.sweep.workload,
         )
-        self._complete(decision, fault)
+        record = self._complete(decision, fault)
+        is_disturbed = record.no_profile is not None and record.no_profile.error_kind == "disturbed"
+        if self._has_claim and (not has_ended or is_disturbed or all(cell.status != "ok" for cell in record.cells)):
+            # The next process makes the profile.
+            self.progress.profiled.discard(self.variant)
         if fault and not decision.is_final:
             tries[decision.pending[0]] += 1
             self.equipment.print_line(f"  {status_words(fault.status)}: {fault.reason}; once more in a fresh process")
@@ -158,9 +199,11 @@ class Attempt(Child):
     def failures(self, lost: Mapping[int, Fault], *, after_cells: Fault | None) -> list[Failure]:
         """Print and return the failures: a single one for the variant if all of its cells failed in the same way.
 
-        `lost` are cells that are not tried again in this round; `after_cells` came after all cells, as in the profile.
+        `lost` are cells that are not tried again in this round, of which those of a round that is left out are no
+        failures; `after_cells` came after all cells, as in the profile.
         """
         points = self.sweep.points(self.variant)
+        lost = {position: fault for position, fault in lost.items() if fault.kind != "disturbed"}
         entries: list[tuple[Any, Fault]] = [(points[position], fault) for position, fault in lost.items()]
         if len(set(lost.values())) == 1 and (len(lost) == len(points) or len(lost) == len(self.cells) > 1):
             entries = [(None, next(iter(lost.values())))]
@@ -175,12 +218,26 @@ class Attempt(Child):
             failures.append(Failure(name, fault, log=self.log.path, tail=self.log.last_lines, alone=alone))
         return failures
 
-    def _complete(self, decision: Decision, fault: Fault | None) -> None:
+    def accept(self, position: int) -> CellBase:
+        """Make a disturbed cell the value of its round, with a flag; return it."""
+        assert self.record is not None
+        cells, number = list(self.record.cells), self.cells.index(position)
+        flags = (*cells[number].flags, "disturbed")
+        cells[number] = cells[number].model_copy(
+            update={"status": "ok", "error_kind": None, "reason": None, "flags": flags}
+        )
+        self.save(self.record.model_copy(update={"cells": tuple(cells)}))
+        if self.record.profile:
+            self.progress.profiled.add(self.variant)
+        return cells[number]
+
+    def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
         before = self.record or blank_record(job, environment, run_id=self.path.stem, started=self._started).model_copy(
             update=self._place
         )
-        cells = tuple(self._with_host_load(self._with_conditions(cell)) for cell in before.cells)
+        cells = tuple(map(self._judged, before.cells))
+        self.measured = dict(zip(self.cells, cells, strict=False))
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]
         for position, reason in decision.failed.items():
@@ -193,11 +250,16 @@ class Attempt(Child):
         changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
+        if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
+            load = self._host.between(timed_at[1], time.time())
+            if load and disturbance(load) > LARGEST_DISTURBANCE:
+                changes |= _no_profile(why_disturbed(load))
         after = before.model_copy(update=changes)
-        self._save(after)
+        self.save(after)
         self.progress.records.append(after)
+        return after
 
-    def _save(self, record: RunRecord) -> None:
+    def save(self, record: RunRecord) -> None:
         if record != self.record:
             write_record(record, self.path)
         self.record = record
@@ -208,8 +270,12 @@ class Attempt(Child):
             self._host = self.equipment.watch_host(pid)
             self._host.read()
 
-    def _with_host_load(self, cell: CellBase) -> CellBase:
-        """Return the cell with the load of other programs on its cores. The cell's time plays no part in this."""
+    def _judged(self, cell: CellBase) -> CellBase:
+        """Return the cell with the load of other programs on its cores, and the state of the GPU.
+
+        Both may make it invalid. Its time plays no part in this.
+        """
+        cell = self._with_conditions(cell)
         if self._host is None or cell.timed_at is None or cell.host_load:
             return cell
         load = self._host.between(*cell.timed_at)
@@ -218,11 +284,8 @@ class Attempt(Child):
         changes: dict[str, object] = {"host_load": load}
         if cell.status == "ok":
             reason = why_disturbed(load)
-            self.progress.timed += 1
-            self.progress.disturbed += reason is not None
-            if reason and (self._is_last or self.progress.is_host_busy):
-                changes["flags"] = (*cell.flags, "disturbed")
-            elif reason:
+            self.progress.disturbed.append(reason is not None)
+            if reason:
                 changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
         return cell.model_copy(update=changes)
 
@@ -267,3 +330,7 @@ class Attempt(Child):
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
+
+
+def _no_profile(reason: str | None) -> dict[str, object]:
+    return {"profile": None, "no_profile": Missing(error_kind="disturbed", reason=f"discarded: {reason}")}

@@ -168,9 +168,8 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         path, record, cells = candidate.path, candidate.record, candidate.cells
         name, keys = record.variant.name, _keys(sweep, record)
         is_foreign = (record.round, candidate.card) in foreign
-        disturbed = [cell for cell in record.cells if cell.error_kind == "disturbed" and cell.key in keys]
-        is_disturbed = len(disturbed) == len(record.cells) > 0
-        if record.profile and not is_foreign and (cells or is_disturbed):
+        is_disturbed = all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells)
+        if record.profile and cells and not is_foreign:
             profiled.add(name)
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
@@ -179,8 +178,8 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
             if candidate.is_changed:
                 write_record(record, path)
             continue
-        elif is_disturbed:
-            # The cells were measured again since, or will be now. The record keeps the reason, and may have a profile.
+        elif record.cells and is_disturbed:
+            # The cells were measured again since, or will be now. The record keeps the reason.
             continue
         elif any(cell.error_kind == "unwatched" for cell in record.cells):
             reason = UNWATCHED

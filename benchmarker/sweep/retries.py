@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind, status_of
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import CellBase, HostLoad, RunRecord
 
 if TYPE_CHECKING:
     from benchmarker.sweep.child import ChildEnd, Phase
+    from benchmarker.sweep.sweep_state import Progress
     from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
@@ -24,6 +25,8 @@ RERUNS = 2
 """Repetitions of a cell that something outside the variant made invalid."""
 LASTING: tuple[ErrorKind, ...] = ("wrong_result",)
 """Errors that the variant itself causes: measuring again does not help."""
+LARGEST_DISTURBANCE = 0.10
+"""Largest share of the cores' time, taken by other programs and the hypervisor, with which a cell is kept."""
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 
@@ -48,7 +51,7 @@ class Decision:
     """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
+def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Fault | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
     `problem` is the reason for which the record cannot be read; None if it can, or if there is none.
@@ -59,14 +62,27 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
     if end.late:
         return Fault("timeout", end.late)
     if end.code < 0:
-        crash = Fault("crash", f"the process died of {signal_name(-end.code)}")
+        name = {number.value: number.name for number in signal.Signals}.get(-end.code, f"signal {-end.code}")
+        crash = Fault("crash", f"the process died of {name}")
         out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
         return out_of_memory if end.killed_for_memory else crash
     if problem:
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
-    return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
+    return Fault("other", f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
+
+
+def disturbance(load: HostLoad | None) -> float:
+    """Return the share of the cores' time that other programs and the hypervisor took."""
+    return load.steal_share + load.others_share if load else 0.0
+
+
+def is_repeated(cell: CellBase, reruns: int, progress: Progress) -> bool:
+    """Return whether an invalid cell is measured again; `reruns` is the number of its repetitions so far."""
+    if cell.error_kind == "disturbed" and progress.is_host_busy:
+        return False
+    return cell.status == "invalid" and cell.error_kind not in LASTING and reruns < RERUNS
 
 
 def decide(
@@ -112,10 +128,3 @@ def _without_larger(
         tuple(position for position in rest if position not in larger),
         is_final=True,
     )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

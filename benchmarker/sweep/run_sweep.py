@@ -156,12 +156,23 @@ class Loop:
             self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
             is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
             count = max(1, len(self._pool.workers()))
-            more = enough_rounds(sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late)
+            limit = file.max_rounds or rounds
+            # On a busy host, an added round would be lost as well.
+            lost = Counter(variant for variant, _ in sweep.progress.left_out)
+            wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
+            if rounds < min(limit, wanted):
+                more = rounds + 1
+                terminal.line(f"rounds are left out because of other programs: adding round {more} of up to {limit}")
+            else:
+                more = enough_rounds(
+                    sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late
+                )
             if more == rounds:
                 break
             write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
             tasks = missing_tasks(sweep.jobs, range(rounds, more), file.seed, finished=reusable.finished)
             rounds = more
+        self._report_left_out(rounds)
         if settings.places and self._rounds_of:
             each = ", ".join(f"{name}: {count}" for name, count in sorted(self._rounds_of.items(), key=str))
             measured = plural(sum(self._rounds_of.values()), "round", "rounds")
@@ -170,6 +181,15 @@ class Loop:
         judgements = missing_judgements(sweep)
         sweep.schedule.judgements = [judgement.variants for judgement in judgements]
         self.run(judgements)
+
+    def _report_left_out(self, rounds: int) -> None:
+        progress = self._sweep.progress
+        for variant, count in Counter(variant for variant, _ in sorted(progress.left_out)).items():
+            reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which are left out"
+            self._terminal.line(f"{variant}: {reason}; --resume measures them again, on a quiet machine")
+            if count == rounds:
+                fault, folder = Fault("disturbed", reason), self._sweep.folder
+                progress.failures.append(Failure(variant, fault, folder, (), self._sweep.alone(variant)))
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
         for note in reusable.notes:

@@ -11,7 +11,7 @@ import shlex
 import statistics
 import sys
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 RUN = (sys.executable, "-m", "benchmarker.run")
-MIN_TIMED = 6
-"""Cells after which the host can be judged to be busy throughout."""
+LAST_CELLS = 6
+"""Number of the latest cells by which the host is judged to be busy throughout."""
 UNKNOWN = "·"
 RUNNING = "…"
 _PROFILES = threading.Lock()
@@ -136,12 +136,14 @@ class Progress:
     failures: list[Failure] = field(default_factory=list)
     records: list[RunRecord] = field(default_factory=list)
     """Records of the children. A record of a dead child takes facts from them that only a child can determine."""
-    timed: int = 0
-    disturbed: int = 0
+    disturbed: deque[bool] = field(default_factory=lambda: deque(maxlen=LAST_CELLS))
+    """Whether other programs disturbed each of the latest cells."""
+    left_out: set[tuple[str, int]] = field(default_factory=set)
+    """Rounds, by variant and number, without a value because other programs disturbed all tries."""
 
     @property
     def is_host_busy(self) -> bool:
-        return self.timed >= MIN_TIMED and self.disturbed > self.timed / 2
+        return len(self.disturbed) == LAST_CELLS and sum(self.disturbed) > LAST_CELLS / 2
 
     def claim_profile(self, variant: str) -> bool:
         """Return True if the caller is to make the variant's profile, which then counts as made."""
@@ -154,6 +156,7 @@ class Progress:
         """Take in the progress of another process, whose logs are in this folder now."""
         self.given_up |= remote.given_up
         self.cell_s |= remote.cell_s
+        self.left_out |= remote.left_out
         self.failures += [replace(failure, log=folder / failure.log.name) for failure in remote.failures]
         self.live_table.failures |= remote.live_table.failures
         for cell, rates in remote.live_table.rates.items():

@@ -267,7 +267,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return plain_caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        from benchmarker.report.html.page import plain_charts
+        from benchmarker.report.charts.curves import plain_charts
 
         return plain_charts(comparison)
 

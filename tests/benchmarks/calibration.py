@@ -24,7 +24,7 @@ from benchmarker.checkpoints.dummy import packable_linears
 from benchmarker.checkpoints.read_model import load_tokenizer
 from benchmarker.hardware.device import find_device
 from benchmarker.quality.judge import BASELINE, make_plan
-from benchmarker.quality.scoring import SavedLogits, divergence, predictions, score_against
+from benchmarker.quality.scoring import SavedPredictions, divergence, predictions, score_against
 from benchmarker.quantization.load import find_checkpoint, load_model
 from benchmarker.schema.model import ModelSpec
 from benchmarker.schema.quality import QualitySpec
@@ -106,7 +106,7 @@ def judge(model: Any, size: Literal["quick", "full"]) -> Outcome:
         progress=Silent(),
     )
     windows = plan.windows
-    saved = SavedLogits(np.zeros((len(windows.ids), plan.row_values), dtype=np.float32))
+    saved = SavedPredictions(np.zeros((len(windows.ids), plan.row_values), dtype=np.float32))
     for window, logits, targets in predictions(model, windows, Silent(), range(len(windows.ids)), name="model"):
         saved.put(window, logits, targets)
     baseline = load_model(MODEL, dtype=DTYPE, device=find_device("cpu").torch_name)

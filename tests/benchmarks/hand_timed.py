@@ -23,7 +23,7 @@ import torch
 from scipy.stats import binom
 from transformers import PreTrainedModel
 
-from benchmarker.engines.decoders.prefill_decode import greedy, prefill
+from benchmarker.engines.decoders.prefill_decode import likeliest_token, prefill
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.load import load_model
@@ -53,7 +53,7 @@ def steps_by_hand(runtime: StaticCacheDecoder, ids: torch.Tensor, new_tokens: in
     device.synchronize()
     started = time.perf_counter()
     with torch.no_grad():
-        shape.token.copy_(greedy(prefill(runtime.model, ids, shape.cache)))
+        shape.token.copy_(likeliest_token(prefill(runtime.model, ids, shape.cache)))
         shape.cache.begin_decoding()
         for _ in range(new_tokens - 1):
             shape.step()

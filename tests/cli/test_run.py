@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarker import Grid, ModelBenchmarker, Procedure, load_model
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
+from tests import records
 from tests.cli.test_cli import typed
 
 SMALL = (
@@ -79,7 +81,7 @@ def test_a_batch_that_cannot_fit_is_refused_before_weights_are_made(cache_folder
 
 def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model("qwen3-tiny", load_format="dummy", device="cpu", dtype="float32")
-    monkeypatch.setattr("benchmarker.workloads.generation.demand.available_bytes", lambda: 2**20)
+    monkeypatch.setattr("benchmarker.workloads.generation.generation_job.available_bytes", lambda: 2**20)
     grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 64), same_prompt=True)
     small, large = ModelBenchmarker(model).run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
     assert (small.status, len(small.samples)) == ("ok", 1)
@@ -88,6 +90,28 @@ def test_a_cell_that_cannot_fit_gets_the_reason_and_the_others_are_measured(monk
         "memory for the KV cache of a batch of 64: 3.0 MiB needed, 1.0 MiB free; use a smaller model, batch, depth or "
         "prompt"
     )
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_stopped_run_keeps_its_finished_cells_and_names_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: signal.Signals, code: int, word: str
+) -> None:
+    grid = ("--prompt-tokens", 3, "--new-tokens", "4,5", "--no-limits", "--no-profile", "--output", tmp_path)
+
+    def measured(*_: Any, **__: Any) -> Any:
+        if list(tmp_path.glob("*.json")):
+            signal.raise_signal(stop)
+        return records.cell([1.0], prompt_tokens=3, new_tokens=4)
+
+    monkeypatch.setattr("benchmarker.execution.single_run.measure_cell", measured)
+    asked = ("--quant", "fp16", "--model", "qwen3-tiny", "--load-format", "dummy", "--device", "cpu")
+    found, printed = typed("run", *asked, *grid)
+    (path,) = tmp_path.glob("*.json")
+    assert found == code, printed
+    assert f"1 of 2 cells are in the record: {path}\n{word}\n" in printed
+    assert (read_record(path).status, len(read_record(path).cells)) == ("interrupted", 1)
 
 
 @pytest.mark.slow

@@ -355,15 +355,13 @@ def test_the_flash_kernel_is_given_the_cache_itself_and_not_a_copy(
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        query_starts: torch.Tensor,
-        key_starts: torch.Tensor,
-        lengths: torch.Tensor,
+        filled: SequenceLengths,
         *,
         positions: int,
         scaling: float,
-        queries: int,
     ) -> torch.Tensor:
-        assert queries == 1
+        lengths, _, key_starts = filled
+        assert len(query) == len(lengths)
         addresses.update((key.data_ptr(), value.data_ptr()))
         made = torch.empty_like(query)
         for at, (first, length) in enumerate(zip(key_starts.tolist(), lengths.tolist(), strict=False)):

@@ -19,7 +19,7 @@ from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
-from benchmarker.engines.decoders.compile import REPEATS, TIMES_THE_CACHE, heads_normed_at_once, kernels_timed_alone
+from benchmarker.engines.decoders.compile import REPEATS, TIMES_THE_CACHE, kernels_timed_alone, short_sums
 from benchmarker.engines.decoders.native import keep_kernels_beside_inductors
 from benchmarker.hardware.device import CpuDevice
 
@@ -96,14 +96,14 @@ def test_a_program_holds_all_numbers_of_a_heads_sum(
     with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
         heads = SIMDKernelFeatures([], sympy.Integer(512 * 32), sympy.Integer(numbers))
         assert V.choices.should_use_persistent_reduction(heads, shared) == usual
-        with heads_normed_at_once():
+        with short_sums():
             assert V.choices.should_use_persistent_reduction(heads, shared) == inside
         assert V.choices.should_use_persistent_reduction(heads, shared) == usual
 
 
 def test_torchs_caches_tell_what_is_compiled_inside_from_what_is_compiled_outside() -> None:
     before = torch.compiler.config.cache_key_tag
-    with heads_normed_at_once():
+    with short_sums():
         assert torch.compiler.config.cache_key_tag.startswith(before)
         assert torch.compiler.config.cache_key_tag != before
     assert torch.compiler.config.cache_key_tag == before

@@ -104,7 +104,9 @@ def driver(tmp_path):
 
 
 def source(driver: Driver, limit_s: float = 20.0) -> ExternalSource:
-    return ExternalSource("fake", driver, limit_s=limit_s, environment="fake", fields={"fallback": "rows of 384"})
+    return ExternalSource(
+        name="fake", driver=driver, limit_s=limit_s, environment="fake", fields={"fallback": "rows of 384"}
+    )
 
 
 def test_what_an_engine_prints_is_no_answer(driver):
@@ -134,9 +136,14 @@ def test_memory_on_a_cpu_is_what_the_process_grew_by_after_its_libraries_were_th
 
 
 def test_memory_on_a_gpu_is_the_cards_growth_without_the_reserved_kv_cache(driver):
-    opened = ExternalSource("fake", driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
+    opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", growth_bytes=lambda: 107)
     assert opened.peak_bytes() == 100
-    assert ExternalSource("fake", driver, limit_s=20.0, environment="e", growth_bytes=lambda: None).peak_bytes() is None
+    assert (
+        ExternalSource(
+            name="fake", driver=driver, limit_s=20.0, environment="e", growth_bytes=lambda: None
+        ).peak_bytes()
+        is None
+    )
 
 
 def test_times_that_agree_are_not_flagged():
@@ -420,7 +427,7 @@ def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
     process = Driver("sglang", [sys.executable, "-c", start + run, "loop", str(DRIVERS / "sglang_driver.py")])
     try:
         process.request("open", limit_s=20.0, model_path="/model")
-        opened = ExternalSource("sglang", process, limit_s=20.0, environment="sglang")
+        opened = ExternalSource(name="sglang", driver=process, limit_s=20.0, environment="sglang")
         assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
         scores = opened.prefill_scores([1, 2, 3])
         assert scores is not None

@@ -35,7 +35,7 @@ def captured(model: PreTrainedModel) -> Generator:
 
 def expected(model: PreTrainedModel, tokens: int) -> str:
     generator = Generator(model)
-    ids = torch.tensor([generator._ids(TEXT)])
+    ids = torch.tensor([generator._tokenizer.encode(TEXT)])
     made: list[int] = list(EagerDecoder(model, CpuDevice()).generate(ids, tokens).tokens[0])
     stops = [at for at, token in enumerate(made) if token in generator.stop_tokens]
     text: str = generator._tokenizer.decode(made[: stops[0] if stops else None], skip_special_tokens=True)
@@ -58,7 +58,7 @@ def test_it_stops_before_an_end_of_text_token(
     small: PreTrainedModel, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = make(small)
-    ids = torch.tensor([generator._ids(TEXT)])
+    ids = torch.tensor([generator._tokenizer.encode(TEXT)])
     made: list[int] = list(EagerDecoder(small, CpuDevice()).generate(ids, 20).tokens[0])
     monkeypatch.setattr(small.generation_config, "eos_token_id", made[7])
     until = made[: made.index(made[7])]

@@ -15,8 +15,8 @@ from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.quality.step_check import step_divergence
 from benchmarker.schema.quality import step_line
-from benchmarker.workloads.generation.demand import Weights
 from benchmarker.workloads.generation.generation_job import resolve
+from benchmarker.workloads.generation.read_architecture import describe
 from benchmarker.workloads.generation.spec import VariantSpec
 
 NEEDS_HQQ = pytest.mark.skipif(not find_spec("hqq"), reason="needs hqq")
@@ -65,7 +65,7 @@ def test_the_cache_takes_the_bytes_that_are_counted(model: PreTrainedModel, kv_f
     element_bytes = model.dtype.itemsize
     assert packed / plain == pytest.approx(value_bytes(kv_form, element_bytes) / element_bytes, rel=0.05)
     shape = {"prompt_tokens": POSITIONS, "new_tokens": 2, "batch_size": 1, "depth": 0}
-    counted = Weights(model, kv_value_bytes=value_bytes(kv_form, element_bytes)).demand(**shape)
+    counted = describe(model, kv_value_bytes=value_bytes(kv_form, element_bytes)).demand(**shape)
     assert counted.kv_bytes == pytest.approx(packed, rel=0.05)
 
 

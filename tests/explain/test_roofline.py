@@ -24,7 +24,8 @@ from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.model import EngineFacts, StepFacts
 from benchmarker.schema.record import Limits, Memory
-from benchmarker.workloads.generation.demand import Weights, floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.architecture import floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.read_architecture import describe
 from benchmarker.workloads.generation.record import GenerationDemand, GenerationRecord
 from benchmarker.workloads.generation.spec import Point
 from tests.fakes import FakeDevice
@@ -72,7 +73,7 @@ def test_qwen3_4b_costs_what_its_config_says() -> None:
         num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
     )  # fmt: skip
     with torch.device("meta"):
-        weights = Weights(Qwen3ForCausalLM(config).to(torch.float16))
+        weights = describe(Qwen3ForCausalLM(config).to(torch.float16))
     found = weights.demand(prompt_tokens=1024, new_tokens=2, batch_size=1, depth=0)
     assert (weights.body, weights.head) == (3_633_315_840, 388_956_160)
     assert found.kv_bytes_per_token == 147_456
@@ -83,7 +84,7 @@ def test_qwen3_4b_costs_what_its_config_says() -> None:
 
 def test_the_context_of_a_step_is_the_mean_over_the_steps_behind_the_depth() -> None:
     with torch.device("meta"):
-        weights = Weights(Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=1)))
+        weights = describe(Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=1)))
     # A prompt of 26 and 5 new tokens: four steps, with 26, 27, 28 and 29 positions before them.
     assert weights.demand(prompt_tokens=26, new_tokens=5, batch_size=1, depth=0).context_tokens == 27.5
     assert weights.demand(prompt_tokens=26, new_tokens=5, batch_size=1, depth=4096).context_tokens == 4123.5
@@ -91,15 +92,15 @@ def test_the_context_of_a_step_is_the_mean_over_the_steps_behind_the_depth() -> 
 
 def test_a_tied_embedding_is_read_once_and_an_untied_one_only_by_a_row_a_sequence(model_folder: Path) -> None:
     tied = load(model_folder, "fp16").model
-    found = Weights(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0)
+    found = describe(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0)
     everything = 2 * (EMBEDDING + LINEARS + NORMS) + ROPE_BYTES
     assert found.weight_bytes == everything + 3 * 2 * 128
     tied.lm_head.weight = torch.nn.Parameter(tied.lm_head.weight.clone())
-    assert Weights(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0) == found
+    assert describe(tied).demand(prompt_tokens=4, new_tokens=2, batch_size=3, depth=0) == found
 
 
 def test_quantized_bytes_count_with_their_scales(model_folder: Path) -> None:
-    weights = Weights(load(model_folder, "int8", dtype="bfloat16").model)
+    weights = describe(load(model_folder, "int8", dtype="bfloat16").model)
     channels = 2 * (128 + 2 * 64 + 128 + 2 * 256 + 128)
     # Each row has a scale of 32 bits and a zero point of 8.
     assert weights.read_bytes == LINEARS + 5 * channels + 2 * (EMBEDDING + NORMS) + ROPE_BYTES

@@ -60,6 +60,8 @@ def main() -> None:
         if changed.get("status") == "oom_gpu":
             break
     at.step("end", record)
+    if given.profile:
+        record["profile"] = script["profile"]
     record["status"] = "complete"
     save(record, given.record)
 

@@ -55,6 +55,8 @@ class Stage:
     watch_host: Callable[[int], Any] | None = None
     """Watches what else runs beside a child."""
     look_for: Callable[[Job], str | None] = lambda job: None
+    is_profiled: bool = False
+    """Whether a child that is to profile its variant writes a profile."""
     wrap: tuple[str, ...] = ()
     """Stands before the command of each child."""
     prepare_host: tuple[str, ...] = ()
@@ -171,7 +173,8 @@ class Stage:
             for name, job in request.jobs.items()
         }
         quality = json.loads(records.quality(path="step").model_dump_json())
-        script = {"variants": variants, "faults": list(self.faults), "quality": quality}
+        profile = json.loads(records.profile().model_dump_json()) if self.is_profiled else None
+        script = {"variants": variants, "faults": list(self.faults), "quality": quality, "profile": profile}
         (self.home / "script.json").write_text(json.dumps(script))
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarker.core.console import Terminal
 from benchmarker.execution.single_run import choose_threads
-from benchmarker.hardware.monitor import HostGauge, Surroundings, why_disturbed
+from benchmarker.hardware.monitor import HostGauge, Surroundings, busy_cores, why_disturbed
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.report.run_summary import DISTURBED, print_result
-from benchmarker.schema.record import HostLoad
+from benchmarker.schema.record import HostLoad, Missing
 from benchmarker.schema.registry import workload_of
 from tests.explained import INT8, INT8_LOAD
 from tests.explained import run as explained_run
@@ -27,19 +27,24 @@ WHY = "other programs took 50 % of our cores' time meanwhile, and put the proces
 
 
 class ToldLoads:
-    """A gauge that is told what it sees: one load a child, and then the last."""
+    """A gauge with one load per child, and then the last; or with the loads of a child's cell and of its profile."""
 
-    def __init__(self, *loads: HostLoad) -> None:
-        self._loads = list(loads)
+    def __init__(self, *loads: HostLoad | tuple[HostLoad, HostLoad]) -> None:
+        self._loads = [load if isinstance(load, tuple) else (load, load) for load in loads]
 
     def __call__(self, process: int) -> ToldLoads:
-        self.load = self._loads.pop(0) if len(self._loads) > 1 else self._loads[0]
+        self._cell, self._profile = self._loads.pop(0) if len(self._loads) > 1 else self._loads[0]
         return self
 
     def read(self) -> None: ...
 
     def between(self, start_s: float, end_s: float) -> HostLoad:
-        return self.load
+        load, self._cell = self._cell, self._profile
+        return load
+
+
+def busy(steal: float, others: float) -> HostLoad:
+    return COMPILING.model_copy(update={"steal_share": steal, "others_share": others})
 
 
 @pytest.mark.parametrize(
@@ -66,18 +71,70 @@ def test_a_disturbed_process_is_repeated_and_kept_with_its_reason(tmp_path: Path
     assert f"round 1 was measured again: invalid: {WHY}" in to_markdown(compare([stage.results]))
 
 
-def test_the_third_try_is_kept_and_flagged(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(COMPILING))
+@pytest.mark.parametrize(
+    ("loads", "kept"),
+    [
+        # Steal and other programs together: the second try is the least disturbed.
+        ([busy(0.06, 0.03), busy(0.01, 0.06), busy(0.0, 0.09)], 1),
+        ([busy(0.03, 0.0), busy(0.05, 0.45), busy(0.05, 0.45)], 0),
+        # A try without a disturbance is kept whatever came before it.
+        ([busy(0.03, 0.0), busy(0.0, 0.06), QUIET], 2),
+    ],
+)
+def test_of_several_tries_the_least_disturbed_is_kept(tmp_path: Path, loads: list[HostLoad], kept: int) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], watch_host=ToldLoads(*loads), is_profiled=True)
     assert stage.sweep() == []
-    cells = sorted((record.cells[0].status, record.cells[0].flags) for record in stage.records())
-    assert cells == [("invalid", ()), ("invalid", ()), ("ok", ("disturbed",))]
+    (good,) = [record for record in stage.records() if record.cells[0].status == "ok"]
+    assert good.cells[0].host_load == loads[kept]
+    assert good.cells[0].flags == (("disturbed",) if why_disturbed(loads[kept]) else ())
+    assert [record.is_disturbed for record in stage.records()].count(True) == 2
+    # The profile is that of the kept try.
+    assert [record.run_id for record in stage.records() if record.profile] == [good.run_id]
+    assert "1 process a variant" in " ".join(stage.printed.split())
 
 
-def test_on_a_permanently_busy_host_nothing_is_repeated(tmp_path: Path) -> None:
+def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path) -> None:
+    loads = [*[QUIET] * 2, *[busy(0.01, 0.4), busy(0.02, 0.3), busy(0.0, 0.5)], QUIET]
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=None, watch_host=ToldLoads(*loads))
+    assert stage.sweep(rounds=3, max_rounds=5) == []
+    assert [(cell[0], cell[3]) for cell in stage.cells()] == [
+        (0, "ok"),
+        (1, "ok"),
+        *[(2, "invalid")] * 3,
+        (3, "ok"),
+    ]
+    printed = " ".join(stage.printed.split())
+    assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
+    assert "rounds are left out because of other programs: adding round 4 of up to 5" in stage.printed
+    assert "a: other programs disturbed 1 of 4 rounds, which are left out; --resume" in printed
+    assert "3 processes a variant" in printed
+    assert "left out: a round 3; the first: invalid: other programs took" in to_markdown(compare([stage.results]))
+
+
+def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
+    assert stage.sweep() == ["a"]
+    # Six cells, two rounds of three tries each, show that it is.
+    assert [(cell[0], cell[3]) for cell in stage.cells()] == [
+        (number, "invalid") for number in (0, 0, 0, 1, 1, 1, 2, 3)
+    ]
+    printed = " ".join(stage.printed.split())
+    assert (
+        f"{WHY}; not measured again, because most of the last 6 cells were disturbed; the round is left out" in printed
+    )
+    assert "a: other programs disturbed 4 of 4 rounds, which are left out" in printed
+    assert "0 processes a variant" in printed
+    assert "variant tok/s a invalid" in printed
+
+
+def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:
+    watch_host = ToldLoads((QUIET, COMPILING), (COMPILING, QUIET), QUIET)
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=watch_host, is_profiled=True)
     assert stage.sweep() == []
-    # Six cells tell that it is: two rounds of three tries each.
-    assert [cell[0] for cell in stage.cells()] == [0, 0, 0, 1, 1, 1, 2, 3]
+    records = sorted(stage.records(), key=lambda record: (record.round, record.cells[0].status))
+    found = [(record.round, record.cells[0].status, record.profile is not None) for record in records]
+    assert found == [(0, "ok", False), (1, "invalid", False), (1, "ok", True), (2, "ok", False)]
+    assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {WHY}")
 
 
 def test_the_kernels_counters_separate_other_programs_from_the_run(
@@ -155,6 +212,13 @@ def test_a_single_run_warns_before_and_marks_the_cells_that_were_disturbed(surro
     marked, why = surroundings.beside(cell([1.0], timed_at=(1.0, 2.0)), own_processes=1)
     assert why == WHY
     assert (marked.status, marked.flags, marked.host_load) == ("ok", ("disturbed",), COMPILING)
+
+
+def test_one_busy_core_of_many_is_no_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = QUIET.model_copy(update={"cores": 128})
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(many))
+    assert busy_cores(many) == pytest.approx(1.28)
+    assert Surroundings().before(cpu_environment()) == []
 
 
 def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(

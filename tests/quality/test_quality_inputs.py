@@ -184,7 +184,7 @@ def test_out_of_memory_in_the_first_window_is_a_reason(session_model: Path, monk
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("benchmarker.quality.judge.save_step_predictions", full)
+    monkeypatch.setattr("benchmarker.quality.scoring.save_step_predictions", full)
     closed: list[str] = []
     subject = Subject(cast("TokenSource", SimpleNamespace(model=None)), lambda: closed.append("source"))
     with pytest.raises(QualityError, match="--quality: out of memory while scoring"):
@@ -258,4 +258,4 @@ def test_windows_do_not_overlap_and_the_rest_is_left_out(session_model: Path) ->
     windows = cut(text, tokenizer, size="full")
     tokens = tokenizer(text.content, add_special_tokens=False)["input_ids"]
     assert windows.ids.flatten().tolist() == tokens[: windows.ids.size]
-    assert len(tokens) - windows.ids.size < windows.tokens
+    assert len(tokens) - windows.ids.size < windows.ids.shape[1]

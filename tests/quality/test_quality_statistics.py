@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from benchmarker.quality.scoring import (
-    SavedLogits,
-    SavedTopK,
-    Scores,
+    PositionScores,
+    SavedPredictions,
     divergence,
     perplexity,
     row_values,
@@ -31,18 +30,17 @@ MODEL = BASE + 0.3 * logits_of(2)
 TARGETS = np.random.default_rng(3).integers(VOCABULARY, size=(WINDOWS, POSITIONS))
 
 
-def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> Scores:
+def scores_of(model: np.ndarray, base: np.ndarray, *, top_k: int | None = None, dtype=torch.float32) -> PositionScores:
     """Compute scores with the code of a run, without a model: save, then compare."""
     file = np.zeros((WINDOWS, row_values(POSITIONS, VOCABULARY, top_k)), dtype=np.float32)
-    saved = SavedTopK(file, count=top_k) if top_k else SavedLogits(file)
+    saved = SavedPredictions(file, top_k=top_k)
     targets = torch.from_numpy(TARGETS)
     for window in range(WINDOWS):
         saved.put(window, torch.tensor(model[window], dtype=dtype), targets[window])
     found = [
         saved.compare(window, torch.tensor(base[window], dtype=dtype), targets[window]) for window in range(WINDOWS)
     ]
-    nats, baseline_nats, kl, same_top = (torch.stack(column).numpy() for column in zip(*found, strict=True))
-    return Scores(nats.astype(float), baseline_nats.astype(float), kl.astype(float), same_top.astype(float))
+    return PositionScores(*map(np.stack, zip(*found, strict=True)))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -157,7 +155,7 @@ def test_the_paired_error_is_smaller_than_either_models_own() -> None:
 
 def test_an_outermost_percentile_needs_five_tokens_beyond_it() -> None:
     scores = scores_of(MODEL, BASE)
-    repeated = Scores(*(np.tile(part, (15, 1)) for part in vars(scores).values()))
+    repeated = PositionScores(*(np.tile(part, (15, 1)) for part in scores))
     few, many = divergence(scores), divergence(repeated)
     assert (few.kl_999, few.change_low, few.change_high) == (None, None, None)
     # 350 tokens, each 15 times: 5.25 lie beyond.

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarker.quantization.coverage import coverage_after_forward, refusal, weight_coverage
+from benchmarker.quantization.load import load_model
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
 from benchmarker.workloads.generation.reading.generation_caveats import caveats
@@ -114,7 +115,7 @@ def test_less_than_half_is_refused_with_the_library_limit():
     mostly = covered(attention=(24, 24), experts=(57, 0), output_layer=(19, 0))
     assert refusal(LOADERS["bnb4"], mostly) == (
         "less than half of the model is bnb4: 76 % of the weights are not quantized (experts 57 %, output layer 19 %); "
-        "bitsandbytes does not quantize experts that are fused in 3-D parameters; use --quant fp16"
+        "bitsandbytes does not quantize these experts, which are fused in 3-D parameters; use --quant fp16"
     )
     assert refusal(LOADERS["bnb4"], covered(MLP=(50, 50), output_layer=(50, 0))) is None
     assert refusal(LOADERS["fp16"], None) is None
@@ -141,3 +142,17 @@ def test_the_kind_of_a_module_is_that_of_the_innermost_name(path, classes, kind)
         ".".join(names[: length + 1]): type(name, (nn.Module,), {})() for length, name in enumerate(classes.split())
     }
     assert _kind(modules, path, SimpleNamespace()) == (kind, 1)
+
+
+def test_int8_quantizes_fused_experts(mixture, tmp_path):
+    mixture.save_pretrained(tmp_path)
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        expected = mixture(ids).logits.float()
+        loaded = load_model(str(tmp_path), "int8", dtype="bfloat16", device="cpu")
+        result = loaded(ids).logits.float()
+    experts = weight_coverage(loaded).kinds["experts"]
+    assert (experts.parameters, experts.quantized_parameters) == (EXPERTS, EXPERTS)
+    assert experts.bytes_by_type["int8"] >= EXPERTS
+    assert loaded.config._experts_implementation == "eager"
+    assert (result - expected).norm() / expected.norm() < 0.02

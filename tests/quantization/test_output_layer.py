@@ -29,7 +29,7 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
-from benchmarker.workloads.generation.demand import Weights
+from benchmarker.workloads.generation.read_architecture import describe
 from tests.loading import EMBEDDING, PARAMETERS, distance, facts_of, load, logits, prepare
 from tests.records import cell, record
 from tests.records import load as load_record
@@ -64,7 +64,7 @@ def test_a_tied_output_layer_becomes_int8_and_the_embedding_stays(session_model,
     assert facts.quantized_fraction == pytest.approx(before.quantized_fraction + EMBEDDING / PARAMETERS)
     assert 0 < distance(loaded, plain) < 0.02
     # A step reads the layer in a byte a weight, and of the embedding a row.
-    assert Weights(loaded.model).read_bytes == Weights(plain.model).read_bytes - 2 * EMBEDDING + HEAD_BYTES
+    assert describe(loaded.model).read_bytes == describe(plain.model).read_bytes - 2 * EMBEDDING + HEAD_BYTES
 
 
 @pytest.mark.slow

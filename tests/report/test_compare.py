@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.comparison.recommend import recommend
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import stats
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.tables import unmarked
+from benchmarker.report.answer import answer
+from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare
 from benchmarker.report.verify import verify
 from tests.records import (
@@ -291,3 +296,59 @@ def test_comparing_needs_no_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert [row["variant"] for row in json.loads(done.stdout)] == ["fp16", "int8"]
+
+
+def before_and_after(tmp_path: Path) -> list[Path]:
+    for name, int8 in (("before", 1.0), ("after", 0.8)):
+        times = {"fp16": [1.4, 1.41, 1.39], "int8": [int8, 1.01 * int8, 0.99 * int8]}
+        save(tmp_path / name, *(one for quant, values in times.items() for one in rounds(quant, values, sweep=name)))
+    return [tmp_path / "before", tmp_path / "after"]
+
+
+def test_two_sweeps_are_kept_apart_and_each_variant_is_compared_with_its_earlier_self(tmp_path):
+    comparison = compare(before_and_after(tmp_path))
+    ranking = ranking_of(comparison)
+    sheet = first_table(ranking)
+    shown = [[column.text(row) for column in sheet.columns] for row in sheet.rows]
+    assert [column.heading for column in sheet.columns][:6] == [
+        "variant",
+        "sweep",
+        "TTFT ms",
+        "decode tok/s",
+        "speed-up",
+        "vs before",
+    ]
+    assert [texts[:2] for texts in shown] == [
+        ["int8", "before"],
+        ["int8", "after"],
+        ["fp16", "before"],
+        ["fp16", "after"],
+    ]
+    assert shown[1][4].startswith("1.75x [")
+    assert shown[1][5].startswith("1.25x [")
+    assert shown[0][5] == "–"
+    assert "Speed-up is relative to fp16 of the same sweep." in sheet.notes
+    lines = [unmarked(line) for line in answer(comparison, ranking)]
+    assert lines[0].startswith("before: int8 is fastest: 50.00 tok/s")
+    assert lines[2].startswith("From before to after: int8 1.25x [")
+
+
+def test_programs_get_the_sweep_of_a_row_and_its_change(tmp_path):
+    folders = before_and_after(tmp_path)
+    rows = to_rows(compare(folders))
+    assert [(row["sweep"], row["variant"], row["change_verdict"]) for row in rows] == [
+        ("before", "fp16", None),
+        ("before", "int8", None),
+        ("after", "fp16", "same"),
+        ("after", "int8", "faster"),
+    ]
+    assert rows[3]["change"] == pytest.approx(1.25)
+    assert verify(folders).is_right
+    with pytest.raises(SpecError, match="--budget recommends within one sweep"):
+        recommend(compare(folders), "memory<9GiB")
+
+
+def test_pooled_sweeps_and_a_folder_given_twice_make_one_table(tmp_path):
+    folders = before_and_after(tmp_path)
+    assert [row.variant for row in compare(folders, pool=True).rows] == ["fp16", "int8"]
+    assert compare([folders[0], folders[0]]).sides == {}

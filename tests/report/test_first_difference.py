@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy
 import pytest
 
-from benchmarker.engines.base import PrefillScores, Scorer, Scores, TokenIds, UnsupportedError
+from benchmarker.engines.base import PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.quality.evaluation_text import Windows
 from benchmarker.quality.judge import NEW_TOKENS, PROMPT_TOKENS, greedy_texts
 from benchmarker.report.compare import compare_records, to_markdown
@@ -76,7 +76,7 @@ def test_the_table_says_it_in_words() -> None:
     assert "Greedy text after 2 fixed prompts, against fp16's" in said
 
 
-class Counting(Scorer):
+class Counting(TokenSource):
     """Each token is one more than the last; the likeliest is ahead of the next by a nat."""
 
     def __init__(self, *, tells: str) -> None:

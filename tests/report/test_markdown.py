@@ -9,7 +9,7 @@ import pytest
 
 import benchmarker
 from benchmarker.core import tables
-from benchmarker.report.compare import compare, to_markdown
+from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.schema.model import EngineFacts
 from benchmarker.schema.record import Conditions
@@ -122,7 +122,7 @@ def test_the_end_of_one_run_is_a_row_a_cell(tmp_path):
         runtime="compile",
         load=load(weight_bytes=2_666_000_000, quantized_fraction=0.903, notes=("the checkpoint's own config won",)),
     )
-    assert tables.to_markdown(run_blocks(one)) == (
+    assert tables.to_markdown(run_blocks(compare_records([one]))) == (
         """\
 - variant: gptq, engine compile
 - model: Qwen/Qwen3-4B (float16)
@@ -148,7 +148,7 @@ Values are medians over the timed runs of one process, ± their sample standard 
 
 
 def test_a_run_that_failed_before_measuring_still_ends_in_words():
-    text = tables.to_markdown(run_blocks(failed_record("bnb4", "bitsandbytes is not installed")))
+    text = tables.to_markdown(run_blocks(compare_records([failed_record("bnb4", "bitsandbytes is not installed")])))
     assert text.startswith("- variant: bnb4, engine eager\n")
     assert "bitsandbytes is not installed" in text
     assert "|" not in text
@@ -274,7 +274,7 @@ def test_a_notebook_shows_the_tables(tmp_path):
     (path, *_) = sorted(tmp_path.glob("*.json"))
     shown = benchmarker.read_record(path)
     assert shown.model_dump() == read_record(path).model_dump()
-    assert shown._repr_markdown_() == tables.to_markdown(run_blocks(read_record(path)))
+    assert shown._repr_markdown_() == tables.to_markdown(run_blocks(compare_records([read_record(path)])))
 
 
 def _tables(text: str) -> list[str]:

@@ -226,7 +226,7 @@ def test_a_sweep_judges_each_form_once_after_its_rounds_in_a_process_that_times_
     found = {(one.variant.name, one.round): one.quality for one in stage.records()}
     assert [key for key, quality in found.items() if quality] == [("a", 1), ("b", 1)]
     assert not list(stage.results.glob(".*quality*"))
-    assert "perplexity" in stage.printed
+    assert "KL" in stage.printed
 
 
 @pytest.fixture

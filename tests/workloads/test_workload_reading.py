@@ -18,8 +18,8 @@ from benchmarker.comparison.rows import cell_of, keys_of
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
-from benchmarker.report.compare import compare, to_markdown
-from benchmarker.report.html.page import charts_of, to_html
+from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.html.page import to_html
 from benchmarker.report.run_summary import read_record, run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema import registry
@@ -170,7 +170,7 @@ def test_its_tables_say_its_units_and_no_tokens(tmp_path):
 
 
 def test_the_end_of_a_run_shows_its_cells(tmp_path):
-    text = tables.to_markdown(run_blocks(read_record(sweep(tmp_path / "a") / "bed-0.json")))
+    text = tables.to_markdown(run_blocks(compare_records([read_record(sweep(tmp_path / "a") / "bed-0.json")])))
     assert "| naps | mode |" in text
     assert "variant: bed" in text
 
@@ -200,7 +200,7 @@ def test_a_budget_knows_its_metrics_by_their_names_and_units(tmp_path):
 
 def test_its_page_has_the_charts_that_apply(tmp_path):
     comparison = compare(sweep(tmp_path / "a"))
-    charts = charts_of(comparison)
+    charts = registry.workload_of(comparison.workload).charts(comparison)
     assert [chart.name for chart in charts] == ["speed", "speed-memory", "naps", "cells", "rounds"]
     page = to_html(comparison, charts)
     assert "sleeping on NVIDIA H100 80GB HBM3" in page

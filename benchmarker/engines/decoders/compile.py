@@ -3,16 +3,11 @@
 On a GPU one decoder layer is compiled and all of the model's layers run it: in Qwen3-4B that is a 36th of the work of
 compiling them all. torch guards compiled code on every number it read, including a layer's own index, by which the
 layer finds its part of the cache. Each layer would then be compiled anew, until torch gives up after eight and silently
-runs the rest uncompiled. So each layer is given its own part of the cache, and giving up is an error. On a CPU, without
-a capture, the whole step is compiled at once: one layer at a time took up to twice as long there.
+runs the rest uncompiled. So each layer is given its own part of the cache. On a CPU, without a capture, the whole step
+is compiled at once: one layer at a time took up to twice as long there.
 
-`generate` compiles only for a static cache on a GPU and for quantizers that declare support; otherwise it silently runs
-uncompiled. Here a graph break is an error, and so is a recompilation while timing: a row labelled `compile` was
-compiled. Prefill stays uncompiled, except that `native` compiles `prompt_layer` for it.
-
-Inductor times each candidate between two events, after overwriting memory as large as the last-level cache. On an H100
-the overwrite takes less time than the host needs to launch the candidate, so that the measured time is the launch.
-`kernels_timed_alone` overwrites five times as much, as Triton's own `do_bench` does.
+A graph break is an error, and so is a recompilation while timing: a row labelled `compile` was compiled. Prefill stays
+uncompiled, except that `native` compiles `prompt_layer` for it.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
-from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, greedy
+from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, likeliest_token
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.hardware.device import Device
@@ -56,18 +51,15 @@ ON_GPU = {
     "triton.unique_kernel_names": True,
 }
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""Settings for a model in which inductor compiles only short kernels, and no GEMV.
-
-Candidates are compiled in parallel instead of one after another. Set-up with empty caches for 512 tokens of Qwen3-4B on
-one H100 (2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
+"""Settings for a model in which inductor compiles only short kernels, and no GEMV: candidates are compiled in parallel.
+Set-up of Qwen3-4B with empty caches (H100, 2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
 """Bytes written before each timing, as a multiple of the cache: 90 us on an H100. A host launches a kernel in 30 us."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
 """Inductor's default is 100 each. Fewer keep set-up as short as without the larger overwrite."""
 
-SHORT_SUM = 256
-"""Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's."""
+SHORT_SUM = 256  # Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's.
 
 
 def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
@@ -82,14 +74,12 @@ class CompiledStep(LibraryStep):
     name = "compile"
     is_compiled = True
     native_attention = False
-    """True to let this program's own attention kernel run."""
 
     def __init__(self, model: PreTrainedModel, device: Device, *, is_captured: bool) -> None:
         super().__init__(model)
         self._on_cpu = device.kind == "cpu"
         self._is_captured = is_captured
-        self.settings: dict[str, Any] = {}
-        """Settings of inductor that override those chosen here."""
+        self.settings: dict[str, Any] = {}  # Settings of inductor that override those chosen here.
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -100,20 +90,17 @@ class CompiledStep(LibraryStep):
     def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
         with cache_attention(self.model, native=self.native_attention):
             if not self._is_captured:
-                step: tuple[Tensor, Tensor] = self.run_compiled(attending_step, self.model, token, cache)
-                return step
+                following, logits = self.run_compiled(attending_step, self.model, token, cache)
+                return following, logits
             hidden, norm = self.through_layers(decode_layer, token, cache, cache.sequence_lengths)
             cache.advance()
-            return self.chosen(norm, hidden)
+            return self.run_head(norm, hidden)
 
     def through_layers(
         self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
-        """Run tokens, [batch, tokens], through all decoder layers by the compiled form of `layer`.
-
-        Returns:
-            [batch, tokens, hidden], and the norm that must still be applied to it.
-        """
+        """Run tokens, [batch, tokens], through all decoder layers by the compiled form of `layer`. Return the hidden
+        states, [batch, tokens, hidden], and the norm that must still be applied to them."""
         name, norm = type(self.model).__name__, getattr(self.model.base_model, "norm", None)
         ran = 0
         left: Tensor | None = None
@@ -155,9 +142,9 @@ class CompiledStep(LibraryStep):
             raise UnsupportedError(f"{name} does something behind its last norm; use --engine eager or cuda_graph")
         return hidden, None if left is None else norm
 
-    def chosen(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        chosen: tuple[Tensor, Tensor] = self.run_compiled(head, norm, self.model.get_output_embeddings(), hidden)
-        return chosen
+    def run_head(self, norm: nn.Module | None, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        token, logits = self.run_compiled(head, norm, self.model.get_output_embeddings(), hidden)
+        return token, logits
 
     def run_compiled(self, function: Function, *arguments: Any) -> Any:
         name = function.__name__
@@ -257,7 +244,7 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
         forward: Function = type(norm).forward
         hidden = forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
-    return greedy(logits), logits
+    return likeliest_token(logits), logits
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -291,18 +278,18 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def kernels_timed_alone() -> Iterator[None]:
+    """Make inductor overwrite five times the last-level cache before it times a candidate, as Triton's `do_bench` does.
+
+    By default it overwrites as much as the cache, which takes less time on an H100 than the host needs to launch the
+    candidate, so that the measured time is the launch.
+    """
     from torch._inductor.runtime import benchmarking
 
     timer: Any = benchmarking.benchmarker
-    if not isinstance(timer, benchmarking.InductorBenchmarker):
-        yield
-        return
-    changed = {
-        "L2_cache_size": TIMES_THE_CACHE * timer.L2_cache_size,
-        "benchmark_gpu": partial(timer.benchmark_gpu, **REPEATS),
-    }
     attributes = dict(vars(timer))
-    vars(timer).update(changed)
+    if isinstance(timer, benchmarking.InductorBenchmarker):
+        timer.L2_cache_size *= TIMES_THE_CACHE
+        timer.benchmark_gpu = partial(timer.benchmark_gpu, **REPEATS)
     try:
         yield
     finally:
@@ -311,7 +298,7 @@ def kernels_timed_alone() -> Iterator[None]:
 
 
 @contextmanager
-def heads_normed_at_once() -> Iterator[None]:
+def short_sums() -> Iterator[None]:
     """Make inductor keep the numbers of a short sum in registers instead of reading them twice.
 
     By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. After the joined GEMM of query,

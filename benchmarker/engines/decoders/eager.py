@@ -1,12 +1,10 @@
 """`model.generate`, as users call it: a growing KV cache, one Python call per layer and token, nothing compiled.
 
 `generate` copies every token to the host and hands it to a streamer, so that a clock reading in the streamer is the
-moment at which the token is known. `generate` waits for the device once per token anyway, to check whether it is done;
-the streamer adds one copy of a few bytes.
+moment at which the token is known. `generate` waits for the device once per token anyway, to check whether it is done.
 
-The option `kv_cache` selects a quantized KV cache of transformers. These caches grow, so that only this engine has the
-option. Every step unpacks the whole cache before attention, which saves memory in a long context and costs time.
-Importing this file needs no torch.
+The quantized KV caches of transformers grow, so that only this engine has the option `kv_cache`. Importing this file
+needs no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +22,8 @@ from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder, TorchEngine, linear_kernels
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
-from benchmarker.quantization.base import Options
+from benchmarker.quantization.base import Options, has_int8_head
+from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import EngineFacts
 
 if TYPE_CHECKING:
@@ -33,10 +32,8 @@ if TYPE_CHECKING:
 
 KVForm = Literal["fp8", "int8", "int4"]
 BITS: dict[KVForm, int] = {"fp8": 8, "int8": 8, "int4": 4}
-GROUP = 64
-"""Values that share a scale and a zero point in HQQ's caches."""
-UNPACKED = 127
-"""Maximum number of newest tokens that HQQ's caches leave unpacked."""
+GROUP = 64  # Values that share a scale and a zero point in HQQ's caches.
+UNPACKED = 127  # Maximum number of newest tokens that HQQ's caches leave unpacked.
 
 
 class EagerOptions(Options):
@@ -64,7 +61,7 @@ class EagerDecoder(TorchDecoder):
         import torch
 
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
-        arguments, ids = greedy(new_tokens) | self._cache_argument(context), prompt
+        arguments, ids = greedy_arguments(new_tokens) | self._cache_argument(context), prompt
         if context is not None:
             ids = torch.cat([context, prompt], dim=1)
         mask = torch.ones_like(ids)
@@ -82,16 +79,12 @@ class EagerDecoder(TorchDecoder):
         import torch
 
         streamer = TokenQueue()
-        arguments = greedy(new_tokens) | self._cache_argument() | {"eos_token_id": sorted(stop) or None}
+        arguments = greedy_arguments(new_tokens) | self._cache_argument() | {"eos_token_id": sorted(stop) or None}
 
         def run() -> None:
             try:
                 self.model.generate(  # type: ignore[operator]
-                    prompt,
-                    attention_mask=torch.ones_like(prompt),
-                    streamer=streamer,
-                    stopping_criteria=[streamer.is_abandoned],
-                    **arguments,
+                    prompt, attention_mask=torch.ones_like(prompt), streamer=streamer, **arguments
                 )
             except BaseException as error:  # noqa: BLE001
                 # Raised again by the reader of the tokens.
@@ -112,18 +105,23 @@ class EagerDecoder(TorchDecoder):
             thread.join()
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Let `generate` take the text's own tokens."""
         import torch
 
-        forced = ForcedTokens(ids[0])
+        rows: list[Tensor] = []
+
+        def take_own_token(before: Tensor, scores: Tensor) -> Tensor:
+            rows.append(scores[0].float().log_softmax(dim=-1).cpu())
+            following = ids[0, min(before.shape[1], ids.shape[1] - 1)]
+            return torch.full_like(scores, float("-inf")).index_fill(1, following.view(1), 0.0)
+
         self.model.generate(  # type: ignore[operator]
             ids[:, :prompt_tokens],
             attention_mask=torch.ones_like(ids[:, :prompt_tokens]),
-            logits_processor=[forced],
-            **greedy(ids.shape[1] - prompt_tokens + 1),
+            logits_processor=[take_own_token],
+            **greedy_arguments(ids.shape[1] - prompt_tokens + 1),
             **self._cache_argument(),
         )
-        return torch.stack(forced.log_probabilities)
+        return torch.stack(rows)
 
     @property
     def is_library_step(self) -> bool:
@@ -173,28 +171,16 @@ class EagerDecoder(TorchDecoder):
         return (kernels(4) - kernels(2)) / 2
 
     def facts(self) -> EngineFacts:
+        stored = f"{self.kv_cache} by HQQ in groups of {GROUP}, up to {UNPACKED} of the newest tokens as they are"
+        if self.kv_cache == "fp8":
+            stored = "fp8 by transformers, a scale a layer, fixed by the prompt"
         return EngineFacts(
             name="eager",
             tokens_read="each",
             kv_cache="quantized" if self.kv_cache else "dynamic",
-            kv_cache_stored=stored_words(self.kv_cache) if self.kv_cache else None,
+            kv_cache_stored=f"{stored}; every step unpacks all of it" if self.kv_cache else None,
             kernels_used=linear_kernels(self.model, compiled=False),
         )
-
-
-class ForcedTokens:
-    """A logits processor that selects the tokens of a text, and keeps the log-probabilities of each position."""
-
-    def __init__(self, ids: Tensor) -> None:
-        self._ids = ids
-        self.log_probabilities: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        import torch
-
-        self.log_probabilities.append(scores[0].float().log_softmax(dim=-1).cpu())
-        following = self._ids[min(input_ids.shape[1], len(self._ids) - 1)]
-        return torch.full_like(scores, float("-inf")).index_fill(1, following.view(1), 0.0)
 
 
 class TokenQueue:
@@ -206,23 +192,18 @@ class TokenQueue:
         self._is_prompt = True
 
     def put(self, value: Tensor) -> None:
+        if self.abandoned:
+            raise GeneratorExit
         if not self._is_prompt:
             self.items.put(value.flatten().tolist())
         self._is_prompt = False
 
     def end(self) -> None: ...
 
-    def is_abandoned(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:  # noqa: ARG002
-        """Stop `generate` by a boolean for each sequence."""
-        return input_ids.new_full((len(input_ids),), self.abandoned).bool()
 
-
-def greedy(new_tokens: int) -> dict[str, Any]:
-    """Return arguments of `generate` for exactly that many greedy tokens.
-
-    Qwen3's own generation config samples. As an argument, `eos_token_id=None` switches the end-of-text token off; in a
-    GenerationConfig it would fall back to the model's own.
-    """
+def greedy_arguments(new_tokens: int) -> dict[str, Any]:
+    """Return arguments of `generate` for exactly that many greedy tokens. As an argument, `eos_token_id=None` switches
+    the end-of-text token off; in a GenerationConfig it would fall back to the model's own."""
     return {
         "max_new_tokens": new_tokens,
         "eos_token_id": None,
@@ -283,21 +264,19 @@ def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
     return BITS[kv_form] / 8 + scales
 
 
-def stored_words(kv_form: KVForm) -> str:
-    if kv_form == "fp8":
-        return "fp8 by transformers, a scale a layer, fixed by the prompt; every step unpacks all of it"
-    return (
-        f"{kv_form} by HQQ in groups of {GROUP}, up to {UNPACKED} of the newest tokens as they are; every step unpacks "
-        "all of it"
-    )
-
-
 @dataclass(frozen=True)
 class EagerEngine(TorchEngine):
     def splits(self, form: Form) -> str | None:
         if _kv_form(form):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
-        return super().splits(form)
+        has_head = has_int8_head(form.options)
+        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_head):
+            return None
+        if form.split == "tensors":
+            unable = "lm_head=int8" if has_head else form.quant
+            return f"transformers divides plain 16-bit weights, and not those of {unable}; use --quant fp16"
+        able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
+        return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         return super().takes(form, checkpoint) or missing_library(_kv_form(form))

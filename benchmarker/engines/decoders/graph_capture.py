@@ -4,8 +4,8 @@ A capture fails on any operation that waits for the device, such as reading a nu
 line, which shows whose kernel cannot run this way.
 
 While a stream of torch's own is recorded, a kernel that a library launches on the default stream runs at once and is
-missing from the graph, whose replays are then fast and wrong. So the recorded stream here is one that the default
-stream has to wait for, which turns such a launch into an error. The kernels in the graph are counted as well.
+missing from the graph, whose replays are then fast and wrong. Here the default stream has to wait for the recorded one,
+which turns such a launch into an error. The kernels in the graph are counted as well.
 """
 
 from __future__ import annotations
@@ -24,22 +24,17 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
-WARM_STEPS = 3
-"""Steps before a capture, in which kernels are loaded and tuned and get workspaces."""
+WARM_STEPS = 3  # Steps before a capture, in which kernels are loaded and tuned and get workspaces.
 LATE = "previous error during capture"
 """Message of CUDA and HIP if the call that broke the capture reported no error itself."""
-NODES_THAT_RUN = (0, 1, 2)
-"""CUgraphNodeType and hipGraphNodeType of a kernel, a copy and a fill."""
-BROKEN = 2
-"""CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that can no longer succeed."""
+NODES_THAT_RUN = (0, 1, 2)  # CUgraphNodeType and hipGraphNodeType of a kernel, a copy and a fill.
+BROKEN = 2  # CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that can no longer succeed.
 
 
 @dataclass(frozen=True)
 class Captured:
     replay: Step
-    """Runs the step again on the same memory."""
-    pool_bytes: int | None
-    """Memory reserved for temporary tensors of the step, which count as free between replays."""
+    pool_bytes: int | None  # Memory reserved for temporary tensors of the step, which count as free between replays.
     kernels: int | None = None
     """Kernels, copies and fills in the graph; None if the driver's library does not report them."""
     step: Step | None = None

@@ -14,13 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarker.checkpoints.read_model import key_heads
-from benchmarker.engines.decoders.compile import (
-    BESIDE_OUR_PRODUCTS,
-    ON_GPU,
-    CompiledStep,
-    heads_normed_at_once,
-    prompt_layer,
-)
+from benchmarker.engines.decoders.compile import BESIDE_OUR_PRODUCTS, ON_GPU, CompiledStep, prompt_layer, short_sums
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import (
@@ -43,7 +37,7 @@ PURPOSES: dict[str, Purpose] = {
     "gemv_swiglu": "swiglu",
     "packed_matmul": "packed_rows",
 }
-"""Purposes of our kernels that are no plain GEMV with one linear's weights."""
+"""Purposes of our kernels other than a GEMV with one linear's weights."""
 
 
 def native_decoder(
@@ -94,9 +88,9 @@ class NativeStep(CompiledStep):
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
         with self.tuning():
-            with cache_attention(self.model), heads_normed_at_once():
+            with cache_attention(self.model), short_sums():
                 hidden, norm = self.through_layers(prompt_layer, ids, cache, visible)
-            return self.chosen(norm, hidden.index_select(1, last))
+            return self.run_head(norm, hidden.index_select(1, last))
 
     @property
     def needs_compiler(self) -> bool:

@@ -1,13 +1,11 @@
 """Generation as two plain functions over a fixed KV cache: prefill once, then the same decode step again and again.
 
 Every decode step has the same shapes and addresses, as compilers and graph captures require. `LibraryStep` runs the
-functions as they are, which the engine cuda_graph captures. It is also the specification of the faster steps of the
-engines compile (compile.py) and native (native.py).
+functions as they are; it is the specification of the faster steps of the engines compile and native.
 
 A prompt of 26 tokens is a thousand launches from Python, which take several times as long as the work on the device.
-`CapturedPrefill` records the whole prefill as a graph for each length; `plain_prefill` is its specification and its
-fallback. A shorter prompt is padded on the right: attention is causal, so that no real token sees padding. Padding
-leaves keys and values at positions to which each decode step writes before it reads.
+`CapturedPrefill` records the whole prefill as a graph for each length. A shorter prompt is padded on the right: no real
+token sees padding, because attention is causal, and each decode step writes to its positions before it reads.
 """
 
 from __future__ import annotations
@@ -35,19 +33,14 @@ from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 if TYPE_CHECKING:
     from benchmarker.engines.decoders.static_decoder import Shape
 
-PART = 128
-"""Vocabulary entries in one part of the two-step argmax."""
-STEP = 32
-"""Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights."""
-LONGEST_CHUNK = 4096
-"""Tokens of a sequence in one graph."""
-MOST_ROWS = 16_384
-"""Tokens of all sequences in one graph: activations of more would take gigabytes and save no time."""
+PART = 128  # Vocabulary entries in one part of the two-step argmax.
+STEP = 32  # Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights.
+LONGEST_CHUNK = 4096  # Tokens of a sequence in one graph.
+MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more would take gigabytes and save no time.
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
-    """Put a prompt, [batch, tokens], into the cache at its position, and return the logits after the last token,
-    [batch, 1, vocabulary]."""
+    """Put a prompt, [batch, tokens], into the cache at its position; return its last logits, [batch, 1, vocabulary]."""
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
@@ -55,8 +48,7 @@ def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Ten
 
 
 def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run one decode step, advance the cache by one token, and return the greedy next token, [batch, 1], and its
-    logits, [batch, 1, vocabulary]."""
+    """Run one decode step, and return the greedy next token, [batch, 1], and its logits, [batch, 1, vocabulary]."""
     with cache_attention(model):
         return attending_step(model, token, cache)
 
@@ -67,10 +59,10 @@ def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) 
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
     cache.advance()
-    return greedy(logits), logits
+    return likeliest_token(logits), logits
 
 
-def greedy(logits: Tensor) -> Tensor:
+def likeliest_token(logits: Tensor) -> Tensor:
     """Return the likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1].
 
     The argmax is taken over parts and then among them, which keeps a whole GPU busy.
@@ -109,12 +101,8 @@ class LibraryStep:
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`.
-
-        Args:
-            visible: Filled part of the cache, the padded prompt included.
-            last: [1]: index of the last real token.
-        """
+        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`. `visible` includes
+        the padded prompt; `last`, [1], is the index of the last real token."""
         with cache_attention(self.model):
             logits: Tensor = self.model(
                 input_ids=ids,
@@ -123,13 +111,13 @@ class LibraryStep:
                 sequence_lengths=visible,
                 logits_to_keep=last,
             ).logits
-        return greedy(logits), logits
+        return likeliest_token(logits), logits
 
     def prepare(self, batch: int, length: int) -> None:
         """Prepare for a new shape, before its cache is allocated."""
 
     def forget(self) -> None:
-        """Drop everything that belongs to the previous shape."""
+        """Drop everything of the previous shape."""
 
     def tuning(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -163,7 +151,7 @@ class LibraryStep:
 def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tensor:
     """Put the prompt into the cache and the first new token into `shape.token`, and return the prompt's logits."""
     logits = prefill(model, prompt, shape.cache)
-    shape.token.copy_(greedy(logits))
+    shape.token.copy_(likeliest_token(logits))
     shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
     return logits
 
@@ -173,10 +161,8 @@ class RecordedPrefill:
     """Graph of one padded length, and the memory that it reads and writes."""
 
     ids: Tensor
-    start: Tensor
-    """Position of the first token in the cache."""
-    count: Tensor
-    """Number of real tokens."""
+    start: Tensor  # Position of the first token in the cache.
+    count: Tensor  # Number of real tokens.
     logits: list[Tensor]
     """Logits after the last real token, [batch, 1, vocabulary]; a replay writes the list's last entry."""
     captured: Captured
@@ -192,9 +178,10 @@ class CapturedPrefill:
 
     def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
         """Record the graphs for a prompt of this length, and return whether any was new."""
-        lengths = {length for _, length in chunks(prompt_tokens, len(shape.token))}
-        is_new = [self._recorded(shape, length)[1] for length in sorted(lengths)]
-        return any(is_new)
+        before = len(shape.prefills), self._plain_reason
+        for length in sorted({length for _, length in chunks(prompt_tokens, len(shape.token))}):
+            self._recorded(shape, length)
+        return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
         """Do the work of `plain_prefill`. If `shared`, pad to a power of two, so that many lengths need few graphs."""
@@ -203,9 +190,8 @@ class CapturedPrefill:
         for count, exact in chunks(prompt.shape[1], len(prompt)):
             length = max(STEP, 1 << (count - 1).bit_length()) if shared else exact
             assert position.on_host is not None
-            recorded = None
-            if position.on_host + length <= shape.cache.length:
-                recorded, _ = self._recorded(shape, length)
+            has_room = position.on_host + length <= shape.cache.length
+            recorded = self._recorded(shape, length) if has_room else None
             chunk = prompt[:, start : start + count]
             if recorded is None:
                 logits = plain_prefill(self._step.model, shape, chunk)
@@ -220,9 +206,9 @@ class CapturedPrefill:
         assert logits is not None
         return logits
 
-    def _recorded(self, shape: Shape, length: int) -> tuple[RecordedPrefill | None, bool]:
+    def _recorded(self, shape: Shape, length: int) -> RecordedPrefill | None:
         if length in shape.prefills or self._plain_reason is not None or self._capture is None:
-            return shape.prefills.get(length), False
+            return shape.prefills.get(length)
         known_position = shape.cache.position.on_host
         try:
             with self._step.explained():
@@ -232,7 +218,7 @@ class CapturedPrefill:
         shape.cache.go_to(known_position or 0)
         # Recording overwrites the depth.
         shape.context = None
-        return shape.prefills.get(length), True
+        return shape.prefills.get(length)
 
     def _record(self, shape: Shape, length: int, capture: Capture) -> RecordedPrefill:
         # The graph holds this function: a reference to the shape in it would be a cycle that keeps the memory.

@@ -39,35 +39,22 @@ PIECE = 8
 
 
 @dataclass
-class Latest:
-    logits: Tensor | None = None
-    """[batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
-
-
-@dataclass
 class Shape:
     cache: StaticKVCache
-    token: Tensor
-    """Input tokens of the next step, [batch, 1]."""
-    tokens: Tensor
-    """Each token at its own position, [batch, positions of the cache]."""
-    plain_step: Callable[[], None]
-    """One decode step, kernel by kernel."""
-    step: Callable[[], None]
-    """One decode step as the engine runs it: kernel by kernel, or as the replay of a graph."""
+    token: Tensor  # Input tokens of the next step, [batch, 1].
+    tokens: Tensor  # Each token at its own position, [batch, positions of the cache].
+    plain_step: Callable[[], None]  # One decode step, kernel by kernel.
+    step: Callable[[], None]  # One decode step as the engine runs it: kernel by kernel, or as the replay of a graph.
     captured: Captured | None
-    latest: Latest
-    context: Tensor | None = None
-    """Tokens of the depth that the cache holds."""
+    logits: list[Tensor]
+    """Logits of the newest step, [batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
+    context: Tensor | None = None  # Tokens of the depth that the cache holds.
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
 
 def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
-    """Make the decoder of the engine `cuda_graph`: the libraries' own step, captured as a CUDA or HIP graph.
-
-    `generate` makes two thousand launches per token from Python, while the GPU waits. Replayed from a graph, the same
-    kernels follow each other without the host. Any quantization's kernels work if they never wait for the device.
-    """
+    """Make a decoder with the libraries' own step, captured as a graph: `generate` makes two thousand launches per
+    token from Python. Any quantization's kernels work if they never wait for the device."""
     return StaticCacheDecoder(LibraryStep(model), device, capture=capture or capture_for(device))
 
 
@@ -88,7 +75,6 @@ class StaticCacheDecoder(TorchDecoder):
         self._is_timed = False
 
     def generate(self, prompt_ids: Batch, new_tokens: int, *, context: Batch | None = None) -> Generation:
-        """Set up the shape at its first call, and generate."""
         prompt, context = self.tensor(prompt_ids), self.context_tensor(context)
         self._check_device()
         called_ns = time.perf_counter_ns()
@@ -123,9 +109,8 @@ class StaticCacheDecoder(TorchDecoder):
         return generation
 
     def _prefill(self, shape: Shape, prompt: Tensor, *, shared: bool = False) -> Tensor:
-        if self._captured_prefill:
-            return self._captured_prefill.run(shape, prompt, shared=shared)
-        return plain_prefill(self.model, shape, prompt)
+        captured = self._captured_prefill
+        return captured.run(shape, prompt, shared=shared) if captured else plain_prefill(self.model, shape, prompt)
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
         """Yield tokens while the device makes the next ones: on a GPU the host never waits for a whole piece."""
@@ -171,13 +156,11 @@ class StaticCacheDecoder(TorchDecoder):
             for position in range(prompt_tokens, ids.shape[1]):
                 shape.token.copy_(ids[:, position : position + 1].expand_as(shape.token))
                 shape.step()
-                assert shape.latest.logits is not None
-                rows.append(log_probabilities(shape.latest.logits))
+                rows.append(log_probabilities(shape.logits[-1]))
         return torch.stack(rows)
 
     def _shape_with_room(self, tokens: int) -> Shape:
-        """Return a shape of one sequence with room for so many tokens. A new one is much larger than needed, so that
-        texts of many lengths need few shapes."""
+        """Return a shape of one sequence. A new one is larger than needed, so that many lengths need few shapes."""
         if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
             positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
             self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))
@@ -205,17 +188,18 @@ class StaticCacheDecoder(TorchDecoder):
         device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
-        latest = Latest()
+        logits: list[Tensor] = []
 
         def step() -> None:
-            following, latest.logits = self.step.run(token, cache)
+            following, step_logits = self.step.run(token, cache)
+            logits[:] = [step_logits]
             token.copy_(following)
             tokens.index_copy_(1, cache.position.on_device.view(1), token)
 
         cache.begin_decoding()
         captured = self._capture(step) if self._capture else None
         self._captured += captured is not None
-        return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, latest)
+        return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, logits)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -227,8 +211,6 @@ class StaticCacheDecoder(TorchDecoder):
             self._is_timed = False
 
     def check(self) -> None:
-        # `generate` runs no step but the shape's own: a failure here would be a fault of this program.
-        assert not self._capture or (self.shape and self.shape.captured)
         self.step.check()
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
@@ -238,11 +220,11 @@ class StaticCacheDecoder(TorchDecoder):
         self.shape.cache.go_to(depth)
         self.shape.cache.begin_decoding()
         # A profiler that starts after a capture may miss the kernels of a replay. The plain step runs the same ones.
-        captured_logits = self.shape.latest.logits
+        captured_logits = self.shape.logits[:]
         with torch.no_grad():
             kernels = float(count(self.shape.plain_step))
         # A replay still writes to the memory that was captured.
-        self.shape.latest.logits = captured_logits
+        self.shape.logits[:] = captured_logits
         return kernels
 
     @property

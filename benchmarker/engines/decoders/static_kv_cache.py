@@ -4,11 +4,10 @@ transformers' static cache keeps a counter in every layer, which costs several s
 all layers share one position on the device, which a captured graph advances at each replay. Keys are stored as
 [batch, positions, heads, head_dim], the layout of variable-length attention kernels.
 
-Several query heads share one key head. Repeating the keys for each of them would read and write the cache four times in
-Qwen3-4B, and a mask rules out the fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash
-attention takes the length of each sequence from the device, reads only the filled positions, and splits a long sequence
-over the whole GPU. Elsewhere attention is two matmuls over the whole cache, in which unfilled positions have weight 0.
-For a short cache the native engine uses this program's own kernel, which also reads only the filled part.
+Repeating the keys for each query head would read and write the cache four times in Qwen3-4B, and a mask rules out the
+fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash attention takes the length of each
+sequence from the device and reads only the filled positions. Elsewhere attention is two matmuls over the whole cache.
+For a short cache the native engine uses this program's own kernel.
 """
 
 import math
@@ -46,8 +45,7 @@ UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", 
 class CachePosition:
     """Position of the next token in the cache, shared by all sequences of the batch."""
 
-    on_device: Tensor
-    """Scalar int64 tensor, which decode steps advance in place."""
+    on_device: Tensor  # Scalar int64 tensor, which decode steps advance in place.
     on_host: int | None = None
     """The position as a number; None once a decode step has run. At 0 a prefill needs no mask."""
 
@@ -55,19 +53,15 @@ class CachePosition:
 class SequenceLengths(NamedTuple):
     """Filled part of the cache, as arguments of variable-length attention; int32 tensors."""
 
-    lengths: Tensor
-    """Positions that a decode step attends to, including its own, [batch]."""
-    query_starts: Tensor
-    """Start of each sequence's queries when all are concatenated, [batch + 1]."""
+    lengths: Tensor  # Positions that a decode step attends to, including its own, [batch].
+    query_starts: Tensor  # Start of each sequence's queries when all are concatenated, [batch + 1].
     key_starts: Tensor
 
 
 class StaticKVLayer(StaticLayer):
-    keys: Tensor
-    """[batch, key heads, positions, head_dim]: a view of `stored_keys`."""
+    keys: Tensor  # [batch, key heads, positions, head_dim]: a view of `stored_keys`.
     values: Tensor
-    stored_keys: Tensor
-    """[batch, positions, key heads, head_dim]."""
+    stored_keys: Tensor  # [batch, positions, key heads, head_dim].
     stored_values: Tensor
 
     def __init__(self, length: int, position: CachePosition) -> None:
@@ -84,8 +78,7 @@ class StaticKVLayer(StaticLayer):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache.
-        Raises UnsupportedError."""
+        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache."""
         for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
             if (states.shape[1], states.shape[3]) != stored.shape[2:]:
                 raise UnsupportedError(
@@ -143,9 +136,7 @@ class StaticKVCache:
         self.layers.layers = list(parts)
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
         self.sequence_lengths = SequenceLengths(
-            lengths=torch.ones(batch, dtype=torch.int32, device=device),
-            query_starts=starts,
-            key_starts=starts * length,
+            lengths=torch.ones(batch, dtype=torch.int32, device=device), query_starts=starts, key_starts=starts * length
         )
 
     def go_to(self, position: int) -> None:
@@ -186,15 +177,13 @@ def attend(
     native: bool = False,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Compute the causal attention of one layer in one decode step or padded prompt. Raises UnsupportedError.
+    """Return the causal attention of one layer in one decode step or padded prompt, [batch, tokens, heads, head_dim].
+    Raises UnsupportedError.
 
     Args:
         query: [batch, heads, tokens, head_dim]: the last tokens of each sequence.
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
         others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
-
-    Returns:
-        [batch, tokens, heads, head_dim], and no weights.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
     backend = attention_backend(key, native=native)
@@ -245,46 +234,24 @@ def attention_backend(key: Tensor, *, native: bool = False) -> str:
 def flash(
     query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
-    """Run torch's flash attention over sequences of different lengths, whose queries are the last ones.
-
-    Args:
-        query: [batch, heads, queries, head_dim].
-        key: Stored keys, [batch, positions, key heads, head_dim], like the value.
-    """
+    """Run torch's flash attention over sequences of different lengths, whose queries are the last ones: query [batch,
+    heads, queries, head_dim]; stored keys and values [batch, positions, key heads, head_dim]."""
     batch, heads, queries, head_dim = query.shape
     in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
-    output = flash_kernel(
-        *in_a_row, query_starts, key_starts, lengths, queries=queries, positions=key.shape[1], scaling=scaling
+    filled = SequenceLengths(lengths, query_starts, key_starts)
+    return flash_kernel(*in_a_row, filled, positions=key.shape[1], scaling=scaling).view(
+        batch, queries, heads, head_dim
     )
-    return output.view(batch, queries, heads, head_dim)
 
 
 def flash_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_starts: Tensor,
-    key_starts: Tensor,
-    lengths: Tensor,
-    *,
-    queries: int,
-    positions: int,
-    scaling: float,
+    query: Tensor, key: Tensor, value: Tensor, filled: SequenceLengths, *, positions: int, scaling: float
 ) -> Tensor:
     """Call the operator beneath torch.nn.attention.varlen, which needs a GPU, with [tokens, heads, head_dim]."""
+    queries = len(query) // len(filled.lengths)
+    starts, sizes = (filled.query_starts, filled.key_starts), (queries, positions)
     output: Tensor = torch.ops.aten._flash_attention_forward(
-        query,
-        key,
-        value,
-        query_starts,
-        key_starts,
-        queries,
-        positions,
-        0.0,
-        queries > 1,
-        False,
-        scale=scaling,
-        seqused_k=lengths,
+        query, key, value, *starts, *sizes, 0.0, queries > 1, False, scale=scaling, seqused_k=filled.lengths
     )[0]
     return output
 

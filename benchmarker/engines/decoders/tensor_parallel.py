@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,24 +68,20 @@ class DividedSource(TokenSource):
     def check(self) -> None:
         self._own.check()
 
-    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self.generate([ids], new_tokens).tokens[0]
-
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         message = {"do": "score", "ids": ids, "prompt_tokens": prompt_tokens}
-        work = lambda: self._own.step_scores(ids, prompt_tokens=prompt_tokens)  # noqa: E731
+        work = partial(self._own.step_scores, ids, prompt_tokens=prompt_tokens)
         return self._ranks.together(message, work, kind=f"score {len(ids)}")[0]
 
     def forward_scores(self, ids: TokenIds) -> Scores | None:
-        message = {"do": "forward", "ids": ids}
-        return self._ranks.together(message, lambda: self._own.forward_scores(ids), kind=f"forward {len(ids)}")[0]
+        work = partial(self._own.forward_scores, ids)
+        return self._ranks.together({"do": "forward", "ids": ids}, work, kind=f"forward {len(ids)}")[0]
 
 
 def generated(
     decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
 ) -> tuple[Generation, int]:
-    """Run one rank's part of a generation, once all are ready, and return it with the peak of live tensors on this
-    rank's GPU; on a CPU, with the growth of its process."""
+    """Run one rank's part of a generation, once all are ready, and return it with the rank's peak memory."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
     peak = decoder.device.peak_memory()

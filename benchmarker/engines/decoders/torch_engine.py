@@ -17,7 +17,7 @@ from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
 from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
-from benchmarker.quantization.base import Options, has_int8_head
+from benchmarker.quantization.base import Options
 from benchmarker.quantization.coverage import coverage_after_forward
 from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
 from benchmarker.quantization.registry import LOADERS
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-Batch: TypeAlias = "Sequence[TokenIds] | Tensor"
-"""Token ids, [batch][tokens]."""
-CHUNK = 4096
-"""Tokens that are put into the cache at once: activations of more would be larger than the cache itself."""
+Batch: TypeAlias = "Sequence[TokenIds] | Tensor"  # Token ids, [batch][tokens].
+CHUNK = 4096  # Tokens that are put into the cache at once: activations of more would be larger than the cache itself.
 
 
 class TorchDecoder(TokenSource):
@@ -59,10 +57,7 @@ class TorchDecoder(TokenSource):
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
     def context_tensor(self, context: Batch | None) -> Tensor | None:
-        """Return the context on the model's device.
-
-        The same object gives the same tensor, by which a decoder recognizes that its KV cache holds the context.
-        """
+        """Return the same tensor for the same object: a decoder compares it with the context in its KV cache."""
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:
@@ -110,18 +105,9 @@ class TorchEngine(Engine):
     options: type[Options] = Options
     packages: tuple[str, ...] = ()
     """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
-    has_static_cache: bool = False
 
-    def splits(self, form: Form) -> str | None:
-        if self.has_static_cache:
-            return "its static KV cache holds every head on one GPU; use --engine eager"
-        if form.split in LOADERS[form.quant].splits and not (form.split == "tensors" and has_int8_head(form.options)):
-            return None
-        if form.split == "tensors":
-            what = "lm_head=int8" if has_int8_head(form.options) else form.quant
-            return f"transformers divides plain 16-bit weights, and not those of {what}; use --quant fp16"
-        able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
-        return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
+    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+        return "its static KV cache holds every head on one GPU; use --engine eager"
 
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         return file_refusal(form.quant, checkpoint)

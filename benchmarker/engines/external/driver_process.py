@@ -31,15 +31,11 @@ from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedErro
 
 CLOSE_S = 5.0
 READ_BYTES = 1 << 16
-OUT_OF_MEMORY = "out of memory"
-"""First words of a driver's error if memory ran out."""
+OUT_OF_MEMORY = "out of memory"  # First words of a driver's error if memory ran out.
 
 
 class DriverError(BenchmarkerError):
-    """The driver could not be started, or gave an invalid answer.
-
-    A sweep tries once more in a fresh process if it died ("crash") or hung ("timeout").
-    """
+    """The driver could not be started, or gave an invalid answer. A sweep retries a "crash" or "timeout" once."""
 
     def __init__(self, text: str, kind: ErrorKind = "other") -> None:
         super().__init__(text)

@@ -30,8 +30,7 @@ from benchmarker.engines.external.environments import (
     environments_folder,
 )
 
-IMPORT_S = 300.0
-"""Longest time of an engine's first import."""
+IMPORT_S = 300.0  # Longest time of an engine's first import.
 PYTHON_S = 20.0
 PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 PYTHON_FOLDERS = ("~/.pyenv/versions/{version}*/bin", "~/.local/share/uv/python/cpython-{version}*/bin")

@@ -32,11 +32,9 @@ class EnvironmentSpec:
     name: str
     engine: str
     summary: str
-    device: str
-    """`cuda` or `cpu`."""
+    device: str  # `cuda` or `cpu`.
     module: str
-    pythons: tuple[str, ...]
-    """Versions of Python that all of its packages have wheels for, the preferred one first."""
+    pythons: tuple[str, ...]  # Versions of Python that all of its packages have wheels for, the preferred one first.
     disk_bytes: int
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without dependencies: they pin a version that no index has under that name."""
@@ -134,8 +132,7 @@ class Marker(Plain):
 class EnvironmentState:
     spec: EnvironmentSpec
     folder: Path
-    marker: Marker | None
-    """None if it is not complete."""
+    marker: Marker | None  # None if it is not complete.
 
     @property
     def problem(self) -> str | None:
@@ -203,8 +200,7 @@ def ready_environment(engine: str, device: str) -> Marker:
 
 class EngineStatus(NamedTuple):
     engine: str
-    remedy: str | None
-    """None if it runs here."""
+    remedy: str | None  # None if it runs here.
     line: str
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,13 +31,11 @@ from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
-AS_STORED = ("fp16", "gptq", "awq")
-"""Quantizations whose checkpoints vLLM and SGLang load unchanged."""
+AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
 
 
 class ExternalEngine(Engine):
-    limit_s = 1800.0
-    """Longest time of one request. The first start of vLLM on a new machine compiles for minutes."""
+    limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
 
     def installed(self) -> str | None:
         states = [state for state in environment_states() if state.spec.engine == self.name]
@@ -83,8 +82,8 @@ class ExternalEngine(Engine):
         try:
             opened = driver.request("open", limit_s=self.limit_s, **arguments)
             source = ExternalSource(
-                self.name,
-                driver,
+                name=self.name,
+                driver=driver,
                 limit_s=self.limit_s,
                 environment=marker.name,
                 fields=fields,
@@ -104,64 +103,51 @@ def head_refusal(form: Form) -> str | None:
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
+@dataclass(eq=False, kw_only=True)
 class ExternalSource(TokenSource):
-    """A driver that has opened a model."""
-
     is_elsewhere = True
-
-    def __init__(
-        self,
-        name: str,
-        driver: Driver,
-        *,
-        limit_s: float,
-        environment: str,
-        fields: dict[str, Any] | None = None,
-        growth_bytes: Callable[[], int | None] | None = None,
-    ) -> None:
-        """Wrap a driver. `fields` of ExternalFacts are those that the driver cannot report; `growth_bytes` returns the
-        growth of the GPU's memory since before the driver started."""
-        self._name = name
-        self._driver = driver
-        self._limit_s = limit_s
-        self._environment = environment
-        self._fields = fields or {}
-        self._growth_bytes = growth_bytes
-        self._choosing_share: float | None = None
-        self._step_s: float | None = None
-        self._disagreements: list[tuple[float, float]] = []
+    name: str
+    driver: Driver
+    limit_s: float
+    environment: str
+    fields: dict[str, Any] = field(default_factory=dict)  # Fields of ExternalFacts that the driver cannot report.
+    growth_bytes: Callable[[], int | None] | None = None
+    """Returns the growth of the GPU's memory since before the driver started; None on a CPU."""
+    choosing_share: float | None = None
+    step_s: float | None = None
+    disagreements: list[tuple[float, float]] = field(default_factory=list)
 
     def generate(
         self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
     ) -> Generation:
-        answer = self._driver.request(
+        answer = self.driver.request(
             "generate",
-            limit_s=self._limit_s,
+            limit_s=self.limit_s,
             prompt_ids=[list(row) for row in prompt_ids],
             new_tokens=new_tokens,
             context=None if context is None else [list(row) for row in context],
         )
-        generation = _generation_from(self._name, answer)
+        generation = _generation_from(self.name, answer)
         counts = [len(row) for row in generation.tokens]
         if counts != [new_tokens] * len(prompt_ids):
             raise WrongTokenCountError(
-                f"{self._name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
+                f"{self.name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )
         decode_ns = generation.last_ns - generation.first_ns
         if "choosing_ns" in answer and decode_ns:
-            self._choosing_share = answer["choosing_ns"] / decode_ns
+            self.choosing_share = answer["choosing_ns"] / decode_ns
         if answer.get("step_ns"):
-            self._step_s = answer["step_ns"] / 1e9
+            self.step_s = answer["step_ns"] / 1e9
         differences = disagreement(generation, answer.get("engine_times") or [])
         if differences is not None:
-            self._disagreements.append(differences)
+            self.disagreements.append(differences)
         return generation
 
     def facts(self) -> EngineFacts:
         answer = self._facts()
         return EngineFacts(
-            name=self._name,
+            name=self.name,
             tokens_read="each",
             kv_cache=answer["kv_cache"],
             engine_version=answer["version"],
@@ -174,33 +160,30 @@ class ExternalSource(TokenSource):
     def peak_bytes(self) -> int | None:
         """Return the growth of the process on a CPU, and of the whole GPU without the reserved KV cache."""
         answer = self._facts()
-        if self._growth_bytes is None:
+        if self.growth_bytes is None:
             return int(answer["growth_bytes"]) if "growth_bytes" in answer else None
-        growth_bytes = self._growth_bytes()
-        return None if growth_bytes is None else growth_bytes - (answer.get("kv_cache_bytes") or 0)
+        grown_bytes = self.growth_bytes()
+        return None if grown_bytes is None else grown_bytes - (answer.get("kv_cache_bytes") or 0)
 
     def _facts(self) -> dict[str, Any]:
-        return self._driver.request("facts", limit_s=FACTS_S)
+        return self.driver.request("facts", limit_s=FACTS_S)
 
     def _external_facts(self, answer: dict[str, Any]) -> ExternalFacts:
         fields = {name: answer[name] for name in ExternalFacts.model_fields if name in answer}
-        ttfts, tpots = zip(*self._disagreements, strict=True) if self._disagreements else ((), ())
+        ttfts, tpots = zip(*self.disagreements, strict=True) if self.disagreements else ((), ())
         return ExternalFacts.model_validate(
             {
                 **fields,
-                **self._fields,
-                "environment": self._environment,
+                **self.fields,
+                "environment": self.environment,
                 "attention": tuple(answer.get("attention", ())),
-                "choosing_share": self._choosing_share,
-                "step_s": self._step_s,
-                "disagreement": median(max(pair) for pair in self._disagreements) if ttfts else None,
+                "choosing_share": self.choosing_share,
+                "step_s": self.step_s,
+                "disagreement": median(max(pair) for pair in self.disagreements) if ttfts else None,
                 "ttft_disagreement": median(ttfts) if ttfts else None,
                 "tpot_disagreement": median(tpots) if tpots else None,
             }
         )
-
-    def greedy_tokens(self, ids: TokenIds, new_tokens: int) -> tuple[int, ...]:
-        return self.generate([ids], new_tokens).tokens[0]
 
     def step_scores(self, ids: TokenIds, *, prompt_tokens: int = 1) -> Scores | None:
         scores = self._scores(ids, together=prompt_tokens, rows_from=prompt_tokens - 1)
@@ -220,13 +203,13 @@ class ExternalSource(TokenSource):
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder, "log_probabilities.f32")
             arguments: dict[str, Any] = {"ids": list(ids), "together": together, "rows_from": rows_from}
-            answer = self._driver.request("score", limit_s=self._limit_s, output=str(output), **arguments)
+            answer = self.driver.request("score", limit_s=self.limit_s, output=str(output), **arguments)
             if answer["path"] == "decode":
                 values = numpy.fromfile(output, dtype=numpy.float32)
                 rows, vocabulary = len(ids) - rows_from, answer["vocabulary"]
                 if len(values) != rows * vocabulary:
                     raise DriverError(
-                        f"{self._name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
+                        f"{self.name}: its driver scored {len(values)} values where {rows} x {vocabulary} are due"
                     )
                 return Scores(values.reshape(rows, vocabulary))
         shape = len(answer["rows"]), max(len(row["ids"]) for row in answer["rows"])

@@ -20,8 +20,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import ExternalFacts, LoadFacts
 
-ALL_LAYERS = 999
-"""More layers than any model has."""
+ALL_LAYERS = 999  # More layers than any model has.
 FILE = "model.gguf"
 GgufForm = Literal["F16", "Q8_0", "Q6_K", "Q4_K_M", "Q4_0"]
 

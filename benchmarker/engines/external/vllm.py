@@ -19,8 +19,7 @@ from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 EXPERTS_ONLY = ("int8_per_channel_weight_only",)
 """Online quantizations of vLLM for experts only (vllm/config/quantization.py, 0.33)."""
-UNQUANTIZED = "Unquantized"
-"""Prefix of vLLM's class names for layers of 16 bit."""
+UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for layers of 16 bit.
 ONE_BYTE = re.compile(r"int8|float8")
 
 
@@ -112,10 +111,8 @@ class VllmEngine(ExternalEngine):
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
-    """Return the contradiction between a model and its label; None if there is none.
-
-    Online quantization must take clearly less than the checkpoint's files, `plain_bytes`.
-    """
+    """Return the contradiction between a model and its label. Online quantization must take clearly less than the
+    checkpoint's files, `plain_bytes`."""
     quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
     layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
     if label is None:

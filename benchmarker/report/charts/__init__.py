@@ -1,1 +1,1 @@
-"""Charts of a comparison, made of the rows of the tables. A chart without data is left out."""
+"""Charts of a comparison for the page and as PNG files, drawn with matplotlib."""

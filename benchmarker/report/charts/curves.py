@@ -9,14 +9,19 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from benchmarker.comparison.rows import CellKey, Row, RowT, cell_of, cell_words
-from benchmarker.report.charts.speed import speed_words
-from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot
+from benchmarker.comparison.rows import CellKey, Row, RowT, cell_of, cell_words, headline
+from benchmarker.report.charts.speed import cells_chart, memory_chart, rate_of, speed_chart, speed_words
+from benchmarker.report.charts.stacked import kernels_chart, waterfall_chart, withheld_variants
+from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot, series_of
 from benchmarker.schema.record import RunRecord
+
+if TYPE_CHECKING:
+    from benchmarker.report.compare import Comparison
 
 AXIS_PT = 250.0
 """Length of the axis in points."""
@@ -48,7 +53,7 @@ def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) 
             axis=axis.name,
             title=f"Over {axis.heading}",
             horizontal=axis.heading,
-            value_of=lambda row: row.pace.value * row.ranking.scale if row.pace else None,
+            value_of=lambda row: rate.value if (rate := rate_of(row)) else None,
             vertical=speed_words(rows[0]),
             is_logarithmic=min(values) > 0 and max(values) >= LOGARITHMIC_FROM * min(values),
         )
@@ -254,3 +259,21 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
         "measurements of the board as well.",
         draw,
     )
+
+
+def plain_charts(results: Comparison) -> list[Chart]:
+    """Return the charts of any workload that the records can fill, in the order of the page."""
+    rows, cell, withheld = results.rows, headline(results.rows), withheld_variants(results)
+    chosen = [row for row in rows if row.cell == cell]
+    looks = series_of({row.variant: row.family for row in rows})
+    charts = (
+        speed_chart(chosen, looks),
+        memory_chart(chosen, looks),
+        waterfall_chart(results.explained, withheld),
+        *curves(rows, cell, looks),
+        cells_chart(rows, looks, shape=", ".join(axis.heading for axis in rows[0].described.axes)),
+        kernels_chart({name: records for name, records in results.members.items() if name not in withheld}),
+        rounds_chart(results.members, cell, looks),
+        board_chart(results.members, looks),
+    )
+    return [chart for chart in charts if chart]

@@ -27,7 +27,7 @@ AXES_SHARE = 0.87
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
     """Return bars of the first table's cell from zero, the fastest first."""
-    able = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
+    able = sorted((row for row in rows if rate_of(row)), key=lambda row: -row.speed)
     if not able or able[0].cell is None:
         return None
     rates = {row.variant: rate for row in able if (rate := rate_of(row))}
@@ -45,16 +45,18 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
     marked = dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
     notes = ["The number beside a bar is the bar's length.", spread_note(able), *(f"* {mark}." for mark in marked)]
+    withheld = [f"{label(row.label)}: {row.spread_text(row.pace)}" for row in rows if row.is_withheld]
+    notes += [f"Without a number: {'; '.join(withheld)}."] if withheld else []
     return Chart("speed", f"Speed at {cell_words(able[0].cell)}", " ".join(notes), draw)
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
     """Return one line per cell with one mark per variant, if there are several cells; `shape` names the axes."""
-    cells = [cell for cell in dict.fromkeys(row.cell for row in rows if row.pace) if cell]
+    cells = [cell for cell in dict.fromkeys(row.cell for row in rows if rate_of(row)) if cell]
     if len(cells) < 2:
         return None
     rates = {(row.cell, row.variant): rate for row in rows if (rate := rate_of(row))}
-    variants = list(dict.fromkeys(row.variant for row in rows if row.pace))
+    variants = list(dict.fromkeys(row.variant for row in rows if rate_of(row)))
 
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(1.0 + 0.3 * len(cells) + legend_in(variants))
@@ -74,7 +76,7 @@ def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) ->
 
 
 def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
+    able = [row for row in rows if rate_of(row) and row.peak_memory_bytes is not None]
     if len(able) < 2:
         return None
     is_small = max(row.peak_memory_bytes or 0 for row in able) < GIB / 20
@@ -185,8 +187,9 @@ def spread_note(rows: Sequence[Row]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
+    """Return the drawn rate; None without a rate, and for a row without a number in the tables."""
     rate, scale = row.pace, row.ranking.scale
-    if rate is None:
+    if rate is None or row.is_withheld:
         return None
     low, high, deviation = (None if part is None else scale * part for part in (rate.low, rate.high, rate.deviation))
     return replace(rate, value=scale * rate.value, low=low, high=high, deviation=deviation)
@@ -205,7 +208,7 @@ def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
     """Return the meaning of the marks, and the rows without one."""
     variants = {row.variant for row in drawn}
     missing = [row.variant for row in rows if row.variant not in variants]
-    left_out = f" Not measured here: {', '.join(map(label, missing))}." if missing else ""
+    left_out = f" Without a number here: {', '.join(map(label, missing))}." if missing else ""
     return (
         "Full marks are the Pareto front: no other variant is at least as good in everything measured and better in "
         f"something, to within {percent(SAME_WITHIN, places=0)} of speed and memory. "

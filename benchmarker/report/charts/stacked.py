@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarker.comparison.rows import cell_words
+from benchmarker.comparison.rows import Results, cell_words, headline_rows
 from benchmarker.core.formatting import decimal
 from benchmarker.explain.explain import Explanation, part_names
 from benchmarker.explain.waterfall import GAPS, NotExplained
@@ -102,7 +102,7 @@ def _panel(axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
-    return next((record.profile for record in records if record.profile), None)
+    return next((record.profile for record in records if record.profile and not record.is_disturbed), None)
 
 
 def kernels_chart(
@@ -146,9 +146,14 @@ GAPS_ARE = {"cpu": "Python, and the time between operators", "device": "time in 
 """Meaning of gaps by the profiled unit."""
 
 
-def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart | None:
+def withheld_variants(results: Results) -> set[str]:
+    """Return the variants without a number in the first table: no chart has a bar of them."""
+    return {row.variant for row in headline_rows(results.rows) if row.is_withheld}
+
+
+def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld: Collection[str]) -> Chart | None:
     """Return stacked bars as long as the measured unit; None if no variant is explained."""
-    explained = [explanation for explanation in explanations if isinstance(explanation, Explanation)]
+    explained = [each for each in explanations if isinstance(each, Explanation) and each.variant not in withheld]
     if not explained:
         return None
     bars: dict[str, Parts] = {
@@ -166,7 +171,8 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained]) -> Chart
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
     sources = {explanation.phase.by for explanation in explained}
     gaps = " or ".join(meaning for source, meaning in GAPS_ARE.items() if source in sources)
-    unexplained = [label(explanation.variant) for explanation in explanations if isinstance(explanation, NotExplained)]
+    variants = {explanation.variant for explanation in explained}
+    unexplained = [label(each.variant) for each in explanations if each.variant not in variants]
     note = (
         f"A bar, and the number beside it, is the token as measured without the profiler. Its gaps are {gaps}; its "
         "other parts are those of the profiled generation."

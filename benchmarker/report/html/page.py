@@ -19,18 +19,15 @@ from markupsafe import Markup
 
 from benchmarker import __version__
 from benchmarker.comparison.ranking import ranking_of
-from benchmarker.comparison.rows import headline
 from benchmarker.core.formatting import abridged, gib, plural
 from benchmarker.core.tables import Sheet, cell, plain_line, spans
 from benchmarker.profiling.profile_table import profile_table
 from benchmarker.report.answer import answer
 from benchmarker.report.caveats import caption, page_title
-from benchmarker.report.charts.curves import board_chart, curves, rounds_chart
-from benchmarker.report.charts.speed import cells_chart, memory_chart, speed_chart
-from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
-from benchmarker.report.charts.style import DARK, LIGHT, Chart, series_of, to_svg
+from benchmarker.report.charts.stacked import profile_of
+from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import forced, left_out, sheets, where
+from benchmarker.report.compare import caveats_of, forced, left_out, sheets, where
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -45,35 +42,12 @@ MOST_VALUES = 4
 """Number of values of one property of the environment that are shown. The others are counted."""
 
 
-def charts_of(results: Comparison) -> list[Chart]:
-    return workload_of(results.workload).charts(results)
-
-
-def plain_charts(results: Comparison) -> list[Chart]:
-    """Return the charts of any workload that the records can fill, in the order of the page."""
-    rows, members, cell = results.rows, results.members, headline(results.rows)
-    chosen = [row for row in rows if row.cell == cell]
-    looks = series_of({row.variant: row.family for row in rows})
-    charts = (
-        speed_chart(chosen, looks),
-        memory_chart(chosen, looks),
-        waterfall_chart(results.explained),
-        *curves(rows, cell, looks),
-        cells_chart(rows, looks, shape=", ".join(axis.heading for axis in rows[0].described.axes)),
-        kernels_chart(members),
-        rounds_chart(members, cell, looks),
-        board_chart(members, looks),
-    )
-    return [chart for chart in charts if chart]
-
-
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
     script = (Path(__file__).parent / "parts" / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     workload = workload_of(results.workload)
     ranking = ranking_of(results)
     limits = workload.limit_sheet(results.rows, whole=True)
-    caveats = workload.caveats(results.records, results.rows, baseline=results.baseline)
     page = page_templates().get_template("page.html")
     return page.render(
         title=page_title(results),
@@ -91,7 +65,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         caption=caption(results),
         batches=workload.remarks(results.rows, results.baseline),
         reasons=results.reasons,
-        caveats=[*caveats, *left_out(results)],
+        caveats=[*caveats_of(results, is_whole=True), *left_out(results)],
         charts=charts,
         profiles=_profiles(results),
         environment=surroundings(results.records),

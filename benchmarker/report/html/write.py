@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import MissingLibraryError, ResultsError, SpecError
 from benchmarker.schema.record_io import write_atomically
+from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
@@ -28,16 +29,18 @@ def write_report(results: Comparison, path: Path) -> None:
     if path.is_dir():
         raise ResultsError(f"{path}: that is a folder; give --output the name of a file")
     with _drawing_libraries():
-        from benchmarker.report.html.page import charts_of, to_html
-    write_atomically(path, to_html(results, charts_of(results)))
+        from benchmarker.report.html.page import to_html
+
+        page = to_html(results, workload_of(results.workload).charts(results))
+    write_atomically(path, page)
 
 
 def write_plots(results: Comparison, folder: Path) -> list[Path]:
     """Write each chart as a PNG file and return the paths. Raises as `write_report`."""
     with _drawing_libraries():
         from benchmarker.report.charts.style import to_png
-        from benchmarker.report.html.page import charts_of
-    charts = charts_of(results)
+
+        charts = workload_of(results.workload).charts(results)
     remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:

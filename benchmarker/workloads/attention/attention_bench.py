@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
+from benchmarker.hardware.device import Device
 from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.attention_variants import (
     AttentionImplementation,
@@ -34,9 +35,6 @@ from benchmarker.workloads.operation import operation_call as calls
 from benchmarker.workloads.operation.operation_bench import MatmulPrecision, OperationBench, ReadyCall
 from benchmarker.workloads.operation.record import SeenKernel, TensorName
 from benchmarker.workloads.operation.spec import LengthPoint
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
 """Largest error by type. TF32 has the tolerance of float16, which has as many bits of fraction."""

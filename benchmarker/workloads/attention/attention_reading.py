@@ -23,41 +23,26 @@ from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import Category, seconds_by_category
 from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
-from benchmarker.workloads.operation.operation_reading import (
-    CALL_ADVICE,
-    LengthSeries,
-    kernels_note,
-    largest_call,
-    length_series,
-    timed_call,
-)
+from benchmarker.workloads.operation import operation_reading as operation
 
 IMPOSSIBLE_SHARE = 1.02
 """Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-    call = largest_call(name, records)
+    call = operation.largest_call(name, records)
     if call is None:
         return NotExplained(name, "no cell of it was measured")
     record, cell = cast("AttentionRecord", call.record), cast("AttentionCell", call.cell)
-    notes = kernels_note(cell.kernels)
+    notes = operation.kernels_note(cell.kernels)
     if record.limits and cell.demand:
         share = cell.demand.flops / call.latency_s / record.limits.matmul_flops_per_s
         rate = f"{percent(share)} of the measured {record.limits.matmul_dtype} matmul rate"
         notes.append(f"impossible: {rate}" if share > IMPOSSIBLE_SHARE else f"it reaches {rate}")
-    if call.on_cpu:
-        # The call is its operators, without gaps.
-        categories: dict[Category, float] = {"attention": call.latency_s}
-    else:
-        categories = seconds_by_category((kernel.name, kernel.total_s) for kernel in cell.kernels)
-        busy_s = sum(categories.values())
-        if "power_limited" in cell.flags and 0 < busy_s < call.latency_s:
-            # A GPU at its power limit has no gaps either: under the timed calls its clocks are lower than under the
-            # single profiled call, whose kernels are therefore stretched.
-            categories = {category: time_s * call.latency_s / busy_s for category, time_s in categories.items()}
-    advice = {**CALL_ADVICE, "bandwidth": _fewer_bytes}
-    return timed_call(call, categories, floor=floor_of(record, cell), notes=notes, advice=advice)
+    categories, busy_s = _kernel_times(call)
+    advice = {**operation.CALL_ADVICE, "bandwidth": _fewer_bytes}
+    floor = floor_of(record, cell)
+    return operation.timed_call(call, categories, floor=floor, busy_s=busy_s, notes=notes, advice=advice)
 
 
 def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
@@ -72,6 +57,21 @@ def floor_of(record: AttentionRecord, cell: AttentionCell) -> Floor | None:
     if computing_s >= moving_s:
         return Floor(computing_s, "flops")
     return Floor(moving_s, "bytes", fewer=1 - max(least_moving_s, computing_s) / moving_s)
+
+
+def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], float]:
+    """Return the seconds of each category of kernels, and those in which a kernel ran.
+
+    On a CPU the call is its operators, without gaps. A GPU at its power limit has no gaps either: under the timed calls
+    its clocks are lower than under the single profiled call, whose kernels are therefore stretched.
+    """
+    if call.on_cpu:
+        return {"attention": call.latency_s}, call.latency_s
+    times = seconds_by_category((kernel.name, kernel.total_s) for kernel in call.cell.kernels)
+    busy_s = sum(times.values())
+    is_slowed = "power_limited" in call.cell.flags and 0 < busy_s < call.latency_s
+    stretch = call.latency_s / busy_s if is_slowed else 1.0
+    return {category: stretch * time_s for category, time_s in times.items()}, stretch * busy_s
 
 
 def _fewer_bytes(timed: Timed) -> str:
@@ -134,33 +134,29 @@ def _fit(times: Times, exponent: float) -> tuple[float, float, float]:
 
 def length_remarks(rows: Sequence[Row], baseline: str | None) -> list[str]:
     """Return from which length on variants are faster than the baseline, and how their times grow with the length."""
-    series = length_series([row.cell for row in rows if row.cell and row.latency])
+    series = operation.length_series([row.cell for row in rows if row.cell and row.latency])
     faster = [sentence for line in series for sentence in _faster(line, rows, baseline)] if baseline else []
     grown = []
     # A batch that shrinks with the length would hide the growth.
     for line in (line for line in series if line.has_one_batch_size):
         for name, measured in _variants(line, rows):
-            times = [(_length(row), row.latency.value) for row in measured if row.latency]
+            times = [(operation.length_of(row), row.latency.value) for row in measured if row.latency]
             fitted = f"; {fit}" if (fit := growth(times)) else ""
             grown.append(f"{line.label}: the time of {plain_line(name)} grows as {exponents_text(times)}{fitted}")
     return [f"{sentence}." for sentence in (*faster, *grown)]
 
 
-def _variants(line: LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+def _variants(line: operation.LengthSeries, rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     for name in dict.fromkeys(row.variant for row in rows):
         measured = [row for row in rows if row.variant == name and row.cell in line.keys and row.latency]
         if len(measured) > 1:
-            yield name, sorted(measured, key=_length)
+            yield name, sorted(measured, key=operation.length_of)
 
 
-def _length(row: Row) -> int:
-    return int(row.cell["seq_len"]) if row.cell else 0
-
-
-def _faster(line: LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
+def _faster(line: operation.LengthSeries, rows: Sequence[Row], baseline: str) -> Iterator[str]:
     uniform: dict[str, list[str]] = {}
     for name, measured in _variants(line, rows):
-        ratios = [(_length(row), row.ratio) for row in measured if row.ratio and name != baseline]
+        ratios = [(operation.length_of(row), row.ratio) for row in measured if row.ratio and name != baseline]
         yield from (f"{line.label}: {text}" for text in crossing_texts(name, baseline, ratios))
         if text := always_text(baseline, ratios):
             uniform.setdefault(text, []).append(name)

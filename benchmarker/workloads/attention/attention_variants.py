@@ -3,10 +3,6 @@
 Kernel names on NVIDIA are those of torch 2.11 with cuDNN 9.19. On AMD, torch's flash and efficient backends both run
 AOTriton's kernels. A CPU build has only the math and flash backends.
 
-naive computes o = softmax(q k^T / sqrt(head_dim) + mask) v in separate operators. Each operator reads and writes the
-score matrix [batch, heads, length, length]: six passes over it in the forward pass, eight with a mask. A fused kernel
-saves these.
-
 A user's function, such as `mykernels.attention:forward`, gets queries [batch, heads, length, head_dim] and keys and
 values [batch, kv_heads, length, head_dim], and those of the keywords `is_causal`, `window` and `enable_gqa` that it has
 a parameter for. It returns the output in the queries' shape, in a new tensor for each call. Nothing is imported without
@@ -200,7 +196,6 @@ VARIANTS: dict[str, AttentionImplementation] = {
 
 
 def implementation_of(name: str) -> AttentionImplementation:
-    """Return the entry of a name, or an entry for a user's `module:function`. Raises SpecError."""
     if name in VARIANTS:
         return VARIANTS[name]
     if _is_import_path(name):

@@ -15,8 +15,6 @@ NAIVE = "naive"
 
 
 class AttentionDemand(OperationDemand):
-    """Work of one call of attention, by formula."""
-
     flops: Positive
     """FLOPs of the call as the FlashAttention papers count them: 4 * batch * heads * head_dim * allowed pairs forward,
     2.5 times that backward."""
@@ -60,8 +58,6 @@ class AttentionVariantFacts(VariantFacts):
 
 
 class AttentionRecord(RunRecord):
-    """One process, one implementation."""
-
     workload: Literal["attention"] = "attention"
     subject: AttentionSubject
     variant: AttentionVariantFacts

@@ -7,20 +7,13 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from benchmarker.schema.job import ExperimentBase, Job, Positive, VariantBase
-from benchmarker.workloads.operation.spec import (
-    ELEMENT_BYTES,
-    AttentionHeads,
-    LengthGrid,
-    LengthPoint,
-    OperationDType,
-    PassMode,
-)
+from benchmarker.workloads.operation import spec as operation
 
 
-class AttentionSubject(AttentionHeads):
+class AttentionSubject(operation.AttentionHeads):
     """One attention layer, without its projections."""
 
-    dtype: OperationDType = "bfloat16"
+    dtype: operation.OperationDType = "bfloat16"
     """Type of queries, keys and values: float32, tf32, bfloat16 or float16."""
     causal: bool = True
     """Each position attends to itself and earlier positions only."""
@@ -46,12 +39,12 @@ class AttentionSubjectAsked(AttentionSubject):
 class AttentionVariant(VariantBase):
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry, or `module:function` for your own function (needs --trust-code)."""
-    dtype: OperationDType | None = None
+    dtype: operation.OperationDType | None = None
     """Overrides the subject's dtype, so that one table can compare float32, tf32 and bfloat16."""
 
 
-class AttentionGrid(LengthGrid):
-    mode: Annotated[tuple[PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
+class AttentionGrid(operation.LengthGrid):
+    mode: Annotated[tuple[operation.PassMode, ...], Field(min_length=1)] = ("forward", "forward_backward")
     """`forward` as in inference; `forward_backward` adds the gradients of queries, keys and values."""
 
 
@@ -68,7 +61,7 @@ class AttentionJob(Job):
     grid: AttentionGrid
 
     @property
-    def dtype(self) -> OperationDType:
+    def dtype(self) -> operation.OperationDType:
         return self.variant.dtype or self.subject.dtype
 
     @property
@@ -93,12 +86,12 @@ class AttentionShape(NamedTuple):
     head_dim: int
     causal: bool
     window: int | None
-    dtype: OperationDType
+    dtype: operation.OperationDType
     mode: str
 
     @property
     def element_bytes(self) -> int:
-        return ELEMENT_BYTES[self.dtype]
+        return operation.ELEMENT_BYTES[self.dtype]
 
     @property
     def row_bytes(self) -> int:
@@ -110,7 +103,7 @@ class AttentionShape(NamedTuple):
         return self.mode == "forward_backward"
 
 
-def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: LengthPoint) -> AttentionShape:
+def shape_of(subject: AttentionSubject, variant: AttentionVariant, point: operation.LengthPoint) -> AttentionShape:
     return AttentionShape(
         **point._asdict(),
         heads=subject.heads,

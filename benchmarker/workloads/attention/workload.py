@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
-from benchmarker.schema.options import Option
+from benchmarker.schema.options import Option, field_options
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation import operation_workload as operation
+from benchmarker.workloads.operation.record import median_latency_s
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    latency_s = operation.median_latency_s(cell)
+    latency_s = median_latency_s(cell)
     if not record.limits or not cell.demand or latency_s is None:
         return None
     return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
@@ -64,8 +65,6 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
     example = "--variant flash --seq-len 1024,4096 --head-dim 128"
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(
             self.job,
             # `--dtype` is the subject's.

@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from benchmarker.core.errors import DeviceError, UnsupportedError
 from benchmarker.distributed.ranks import RankError, Ranks, hosts, open_ranks
+from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import calls_needed
 from benchmarker.workloads.attention.attention_bench import inputs_sha256
+from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.rank_work import RankWork, TimedKind, refuse_wrong, serve_rank_0
-from benchmarker.workloads.context_parallel.record import (
-    ContextParallelCell,
-    ContextParallelFacts,
-    ContextParallelSample,
-    RankTrace,
-    demand_of,
-)
-from benchmarker.workloads.operation.operation_bench import measured_limits, split_passes
+from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 REPEATS = 3
 """Repeats of the measurements after the timed repeats; their median counts."""
@@ -48,15 +40,14 @@ class RanksStep:
     """Timed repeat of one cell on all ranks. The slowest rank's time is the latency."""
 
     def __init__(self, call: Callable[..., list[Any]], mode: str) -> None:
-        self._call = call
-        self._mode = mode
+        self._call, self._mode = call, mode
         self._calls: dict[str, int] = {}
 
-    def __call__(self) -> ContextParallelSample:
+    def __call__(self) -> records.ContextParallelSample:
         answers = self.timed(self._mode)
         latency_s, is_backward = slowest_s(answers), self._mode == "forward_backward"
         events, peaks = ([answer[name] for answer in answers] for name in ("event_s", "peak_bytes"))
-        return ContextParallelSample(
+        return records.ContextParallelSample(
             latency_s=latency_s,
             calls=self._calls[self._mode],
             parts_s=split_passes(latency_s, slowest_s(self.timed("forward"))) if is_backward else {},
@@ -78,10 +69,8 @@ def slowest_s(answers: list[dict[str, Any]]) -> float:
 
 class ContextParallelBench(Bench):
     def __init__(self, job: spec.ContextParallelJob, device: Device, session: Session, cache_bytes: int | None) -> None:
-        self._job, self._device, self._session = job, device, session
-        self._splitting = spec.splitting_of(job.variant.variant)
-        self._cache_bytes = cache_bytes
-        self._stack = ExitStack()
+        self._job, self._device, self._session, self._cache_bytes = job, device, session, cache_bytes
+        self._splitting, self._stack = spec.splitting_of(job.variant.variant), ExitStack()
         self._ranks: Ranks | None = None
         self._own: RankWork | None = None
         """Work of rank 0. None while no ranks are running."""
@@ -97,7 +86,7 @@ class ContextParallelBench(Bench):
             first = torch.device(self._device.torch_name).index or 0
             nccl["collectives"] = ".".join(map(str, torch.cuda.nccl.version()))
             nccl["peer_access"] = torch.cuda.can_device_access_peer(first, first + 1) if len(devices) > 1 else None
-        facts = ContextParallelFacts(
+        built = records.ContextParallelFacts(
             backend="nccl" if nccl else "gloo",
             devices=devices or spec.devices_of(self._device.torch_name, 1),
             hosts=hosts(),
@@ -105,16 +94,16 @@ class ContextParallelBench(Bench):
             variables=read_variables(os.environ),
             **nccl,
         )
-        return {"built": facts}
+        return {"built": built}
 
-    def cell(self, point: spec.ContextParallelPoint) -> ContextParallelCell:
+    def cell(self, point: spec.ContextParallelPoint) -> records.ContextParallelCell:
         subject = self._job.subject
         shape = spec.shape_of(subject, point.seq_len, point.mode)
-        return ContextParallelCell(
+        return records.ContextParallelCell(
             status="ok",
             **point._asdict(),
             gpus=self._splitting.gpus(point.ranks),
-            demand=demand_of(shape, point.ranks, self._splitting),
+            demand=records.demand_of(shape, point.ranks, self._splitting),
             inputs_sha256=inputs_sha256(shape, self._device.torch_name, seed=subject.seed),
         )
 
@@ -122,9 +111,9 @@ class ContextParallelBench(Bench):
         """Start the ranks, make the inputs, and check the gathered result. Raises UnsupportedError, WrongResultError,
         or RankError if a rank died, failed or hangs."""
         subject, variant = self._job.subject, self._job.variant
-        problem = spec.wrong_shape(variant.variant, variant.kernel, subject, point)
-        problem = problem or spec.unsupported(variant.variant, variant.kernel, self._device.kind, subject.dtype)
-        if problem:
+        if problem := spec.wrong_shape(variant, subject, point) or spec.unsupported(
+            variant, self._device.kind, subject
+        ):
             raise UnsupportedError(problem)
         try:
             spec.check_devices(self._job.device, self._splitting.gpus(point.ranks))
@@ -139,7 +128,7 @@ class ContextParallelBench(Bench):
     def step(self, point: spec.ContextParallelPoint) -> RanksStep:
         return RanksStep(self._call, point.mode)
 
-    def measured(self, cell: ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
+    def measured(self, cell: records.ContextParallelCell, step: RanksStep) -> Mapping[str, Any]:
         """Measure the work without exchange, one GPU's over as many positions, and the link; profile a call."""
         fields: dict[str, Any] = {}
         if not self._splitting.is_alone:
@@ -155,7 +144,9 @@ class ContextParallelBench(Bench):
             fields |= {"link_bytes": size, "link_bytes_per_s": size / max(self._call("link", message_bytes=size))}
         profiled = self._call("profile", work=cell.mode)
         kernels = tuple(SeenKernel(**kernel) for kernel in profiled[0]["kernels"])
-        traces = tuple(RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"])
+        traces = tuple(
+            records.RankTrace.model_validate(each["trace"], strict=False) for each in profiled if each["trace"]
+        )
         return {**fields, "kernels": kernels, "traces": traces}
 
     def _call(self, name: str, **arguments: Any) -> list[Any]:
@@ -202,15 +193,6 @@ class ContextParallelBench(Bench):
     def close(self) -> None:
         self._own = self._ranks = None
         self._stack.close()
-
-
-@contextmanager
-def open_bench(job: spec.ContextParallelJob, device: Device, session: Session) -> Iterator[ContextParallelBench]:
-    with (
-        measured_limits(session, job.subject.dtype) as (cache_bytes, _),
-        closing(ContextParallelBench(job, device, session, cache_bytes)) as bench,
-    ):
-        yield bench
 
 
 def read_variables(variables: Mapping[str, str]) -> dict[str, str]:

@@ -16,13 +16,12 @@ from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import Row
 from benchmarker.core.formatting import decimal, ms, percent
 from benchmarker.core.tables import Column, code, plain_line
-from benchmarker.explain.verdict import always
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.report.columns import fact_columns, latency_columns, number_columns
 from benchmarker.workloads.context_parallel.record import ContextParallelRecord, RankTrace, critical_trace, imbalance
 from benchmarker.workloads.context_parallel.spec import most_of_ideal
-from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, timed_call
+from benchmarker.workloads.operation.operation_reading import CALL_ADVICE, largest_call, length_of, timed_call
 from benchmarker.workloads.operation.spec import mode_text
 
 COMPUTE_CATEGORIES = tuple(
@@ -59,19 +58,17 @@ def timed_rank(name: str, records: Sequence[ContextParallelRecord]) -> Timed | N
         products=COMPUTE_CATEGORIES,
         advice={
             **CALL_ADVICE,
-            "communication": always(
+            "communication": (
                 "A longer sequence gives more computation to hide it behind; fewer ranks or shared key and value heads "
                 "send less."
             ),
-            "slow products": always(UNEVEN_ADVICE if uneven >= UNEVEN else BLOCKS_ADVICE),
+            "slow products": UNEVEN_ADVICE if uneven >= UNEVEN else BLOCKS_ADVICE,
         },
     )
 
 
 def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
-    """Yield both measures of exposed communication, the imbalance of the ranks, and the required rate of the link."""
-    communication = next((work for work in trace.kinds if work.kind == "communication"), None)
-    if communication:
+    if communication := next((work for work in trace.kinds if work.kind == "communication"), None):
         yield (
             f"communication ran for {ms(communication.busy_s)} of a call of {ms(trace.span_s)}, "
             f"{ms(communication.alone_s)} of it while nothing else ran"
@@ -105,20 +102,19 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def hiding_remarks(rows: Sequence[Row]) -> list[str]:
-    """Return from which length on each split hides its communication, for every number of ranks and mode."""
     series: dict[tuple[int, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.cell and "exposed" in row.facts:
             series[row.cell.ranks, row.cell.mode, row.variant].append(row)
     return [
-        f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=_length))}."
+        f"{ranks} ranks, {mode_text(mode)}: {plain_line(variant)} {_hiding_text(sorted(members, key=length_of))}."
         for (ranks, mode, variant), members in series.items()
     ]
 
 
 def _hiding_text(series: Sequence[Row]) -> str:
     exposing = [row for row in series if row.facts["exposed"] > HIDDEN_SHARE]
-    lengths = [_length(row) for row in series]
+    lengths = [length_of(row) for row in series]
     every = f"at any measured length, from {lengths[0]:,} to {lengths[-1]:,} positions"
     if not exposing:
         measured = every if len(lengths) > 1 else f"at {lengths[0]:,} positions"
@@ -128,8 +124,8 @@ def _hiding_text(series: Sequence[Row]) -> str:
     needed, link = _link_rates(last)
     need = f"; each step would need {needed}, and the link gives {link}" if link else ""
     if last is not series[-1]:
-        span = f"between {_length(last):,} and {lengths[series.index(last) + 1]:,} positions on"
-        return f"hides its communication from {span}; at {_length(last):,}, {exposed}{need}"
+        span = f"between {length_of(last):,} and {lengths[series.index(last) + 1]:,} positions on"
+        return f"hides its communication from {span}; at {length_of(last):,}, {exposed}{need}"
     if len(exposing) == len(series) > 1:
         return f"does not hide its communication {every}: {exposed} at {lengths[-1]:,}{need}"
     return f"does not hide its communication at {lengths[-1]:,} positions: {exposed}{need}"
@@ -144,7 +140,7 @@ def _link_rates(row: Row) -> tuple[str, str]:
 def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the bound that the causal mask sets to a contiguous ring, at the longest length of each number of ranks."""
     longest: dict[tuple[int, str], Row] = {}
-    for row in sorted((row for row in rows if row.cell and row.form.get("split") == "ring"), key=_length):
+    for row in sorted((row for row in rows if row.cell and row.form.get("split") == "ring"), key=length_of):
         if row.cell and row.cell.ranks > 1 and "scaling" in row.metrics:
             longest[row.cell.ranks, row.variant] = row
     for (ranks, variant), row in longest.items():
@@ -153,7 +149,7 @@ def _ring_bounds(rows: Sequence[Row]) -> Iterator[str]:
         bound = percent(most_of_ideal(ranks), places=1)
         yield (
             f"{plain_line(variant)}: under the causal mask a contiguous ring can use at most {bound} of {ranks} ranks, "
-            f"N / (2N - 1); at {_length(row):,} positions its scaling was "
+            f"N / (2N - 1); at {length_of(row):,} positions its scaling was "
             f"{percent(row.metrics['scaling'].value, places=1)}{suffix}."
         )
 
@@ -169,7 +165,3 @@ def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
                 f"{percent(by_difference)} by leaving the exchange out, more than {100 * MAX_DISAGREEMENT:.0f} points "
                 "apart: they are of different calls, and a disturbance shifts either."
             )
-
-
-def _length(row: Row) -> int:
-    return int(row.cell.seq_len) if row.cell else 0

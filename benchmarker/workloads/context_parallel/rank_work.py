@@ -32,18 +32,9 @@ from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, open_single, open_torch, open_ulysses, send
 from benchmarker.workloads.context_parallel.record import ContextParallelChecked, RankTrace, TensorDistance, WorkKind
 from benchmarker.workloads.context_parallel.ring import open_ring
-from benchmarker.workloads.operation import operation_bench
-from benchmarker.workloads.operation.operation_call import (
-    CallInputs,
-    Operation,
-    Results,
-    copies_needed,
-    fresh_results,
-    relative_error,
-    results_of,
-)
+from benchmarker.workloads.operation import operation_bench, operation_call
 
-OPENERS: dict[str, Callable[[Plan], Operation]] = {
+OPENERS: dict[str, Callable[[Plan], operation_call.Operation]] = {
     "zigzag": open_ring,
     "ring": open_ring,
     "ulysses": open_ulysses,
@@ -61,8 +52,8 @@ TimedKind = Literal["together", "alone", "single"]
 
 class RankCall(NamedTuple):
     plan: Plan
-    operation: Operation
-    copies: list[CallInputs]
+    operation: operation_call.Operation
+    copies: list[operation_call.CallInputs]
 
 
 def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
@@ -70,13 +61,13 @@ def _shard_of(tensor: Tensor, plan: Plan) -> Tensor:
     return torch.cat([tensor[:, :, first:end] for first, end in spans], dim=2)
 
 
-def shard(inputs: CallInputs, plan: Plan) -> CallInputs:
+def shard(inputs: operation_call.CallInputs, plan: Plan) -> operation_call.CallInputs:
     return inputs.mapped(lambda tensor: _shard_of(tensor, plan))
 
 
-def gather(results: Results, plan: Plan) -> Results:
+def gather(results: operation_call.Results, plan: Plan) -> operation_call.Results:
     """Return tensors with the rows of all ranks in their order on rank 0; {} on the others, which call it too."""
-    full: Results = {}
+    full: operation_call.Results = {}
     for name, result in results.items():
         own = result.detach().contiguous()
         shards = [own]
@@ -92,7 +83,7 @@ def gather(results: Results, plan: Plan) -> Results:
     return full
 
 
-def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
+def position_coded(like: operation_call.CallInputs, plan: Plan) -> operation_call.CallInputs:
     """Return inputs of a rank, in the shapes of others, whose result shows which positions each row attended to.
 
     Queries and keys are 0, so that all visible positions have equal weight; the value at position j is
@@ -102,7 +93,7 @@ def position_coded(like: CallInputs, plan: Plan) -> CallInputs:
     codes = torch.arange(1, length + 1, dtype=torch.float64, device=value.device) / length
     own = _shard_of(codes.reshape(1, 1, length, 1), plan)
     zeros = {name: torch.zeros_like(like.named[name]) for name in ("q", "k")}
-    return CallInputs({**zeros, "v": own.to(value.dtype).expand(value.shape).contiguous()}, None)
+    return operation_call.CallInputs({**zeros, "v": own.to(value.dtype).expand(value.shape).contiguous()}, None)
 
 
 def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
@@ -121,7 +112,6 @@ def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
 
 
 def serve_rank_0(rank: Rank, options: dict[str, Any]) -> None:
-    """Serve the commands of rank 0 on another rank, given the keyword arguments of `RankWork`."""
     work = RankWork(rank.number, rank.count, rank.device.torch_name, **options)
     rank.serve(lambda message: getattr(work, message["do"])(**message["with"]))
 
@@ -154,12 +144,14 @@ class RankWork:
         shape = spec.shape_of(self._subject, seq_len, mode)
         plan = Plan(shape, self._rank, self._ranks, name, self._variant.kernel, self._splitting.order)
         first = shard(make_inputs(shape, name, seed=self._subject.seed), plan)
-        count = copies_needed(input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind)
+        count = operation_call.copies_needed(
+            input_bytes(_local(shape, self._ranks)), cache_bytes, kind=self._device.kind
+        )
         self._call = RankCall(plan, OPENERS[self._variant.variant](plan), first.copies(count))
         self._device.release()
         before = COUNT.sent_bytes
         with operation_bench.missing_kernel_is_unsupported():
-            results_of(self.call.operation, first)
+            operation_call.results_of(self.call.operation, first)
         sent_bytes = None if self._splitting.is_torchs else COUNT.sent_bytes - before
         device_name = "cpu" if self._device.kind == "cpu" else torch.cuda.get_device_name(name)
         return {"input_copies": count, "device_name": device_name, "device": name, "sent_bytes": sent_bytes}
@@ -169,7 +161,7 @@ class RankWork:
         same memory, or a number is not finite."""
         plan, operation, copies = self.call
         full = make_inputs(plan.shape, plan.device, seed=self._subject.seed + 1)
-        results = gather(fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
+        results = gather(operation_call.fresh_results(operation, copies[0], partial(shard, full, plan)), plan)
         with operation.around():
             coded = gather({"o": operation.call(*position_coded(copies[0], plan).tensors)}, plan)
         checked = self._compared(results, full, coded["o"]) if self._rank == 0 else None
@@ -177,14 +169,16 @@ class RankWork:
         self._device.release()
         return checked
 
-    def _compared(self, results: Results, inputs: CallInputs, coded: Tensor) -> ContextParallelChecked:
+    def _compared(
+        self, results: operation_call.Results, inputs: operation_call.CallInputs, coded: Tensor
+    ) -> ContextParallelChecked:
         shape, distances = self.call.plan.shape, []
         checked = check(results, inputs, shape)
         if not self._splitting.is_alone:
-            expected = results_of(open_single(self.call.plan), inputs)
+            expected = operation_call.results_of(open_single(self.call.plan), inputs)
             errors = {tensor.tensor: tensor.error for tensor in check(expected, inputs, shape).tensors}
             for name, result in results.items():
-                distance = relative_error(result, expected[name])
+                distance = operation_call.relative_error(result, expected[name])
                 distances.append(TensorDistance(tensor=name, distance=distance, single_error=errors.get(name)))
         length = coded.shape[2]
         means = torch.arange(2, length + 2, dtype=torch.float64, device=coded.device).reshape(1, 1, length, 1)
@@ -208,7 +202,9 @@ class RankWork:
                     self._barrier()
                     yield
 
-            self._steps[kind] = operation_bench.CallStep(Operation(operation.call, after_barrier), copies, self._device)
+            self._steps[kind] = operation_bench.CallStep(
+                operation_call.Operation(operation.call, after_barrier), copies, self._device
+            )
         step = self._steps[kind]
         self._device.reset_peak()
         times = step.times(getattr(step, work), calls)
@@ -232,9 +228,9 @@ class RankWork:
                 overlap = overlap_of(trace_of(run, self._device), device_index=index)
                 # Without the driver's tracer a trace has no kernels.
                 if overlap is not None:
-                    kinds = sorted(overlap.kinds.items(), key=lambda item: -item[1].busy_s)
-                    works = tuple(WorkKind(kind=kind, busy_s=took.busy_s, alone_s=took.alone_s) for kind, took in kinds)
-                    trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=works)
+                    kinds = (WorkKind(kind=kind, **took._asdict()) for kind, took in overlap.kinds.items())
+                    longest_first = tuple(sorted(kinds, key=lambda work: -work.busy_s))
+                    trace = RankTrace(span_s=overlap.span_s, busy_s=overlap.busy_s, kinds=longest_first)
             elif self._ranks > 1:
                 trace = _trace_by_clock(run)
         seen = [kernel.model_dump() for kernel in kernels[: operation_bench.RECORDED_KERNELS]]
@@ -266,8 +262,7 @@ def _trace_by_clock(call: Callable[[], object]) -> RankTrace:
     before_s, started_ns = COUNT.waited_s, time.perf_counter_ns()
     call()
     span_s = (time.perf_counter_ns() - started_ns) / 1e9
-    seconds = {"communication": COUNT.waited_s - before_s}
-    seconds["attention"] = span_s - seconds["communication"]
-    longest_first = sorted(seconds.items(), key=lambda item: -item[1])
-    kinds = tuple(WorkKind(kind=kind, busy_s=taken_s, alone_s=taken_s) for kind, taken_s in longest_first)
+    waited_s = COUNT.waited_s - before_s
+    seconds = sorted({"communication": waited_s, "attention": span_s - waited_s}.items(), key=lambda item: -item[1])
+    kinds = tuple(WorkKind(kind=kind, busy_s=taken_s, alone_s=taken_s) for kind, taken_s in seconds)
     return RankTrace(span_s=span_s, busy_s=span_s, kinds=kinds)

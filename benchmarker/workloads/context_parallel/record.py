@@ -1,4 +1,4 @@
-"""Record of the context_parallel workload, and the FLOPs and exchanged bytes of one call by formula."""
+"""Record of the context_parallel workload, exposed communication, and the FLOPs and bytes of one call by formula."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from benchmarker.workloads.attention.attention_flops import attention_flops_and_
 from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
-from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
+from benchmarker.workloads.operation.record import (
+    OperationCell,
+    OperationDemand,
+    OperationSample,
+    TensorName,
+    median_latency_s,
+)
 from benchmarker.workloads.operation.spec import PassMode
 
 FLOAT32_BYTES = 4
@@ -56,8 +62,6 @@ class TensorDistance(Plain):
 
 
 class ContextParallelChecked(AttentionChecked):
-    """Comparison of the gathered result of all ranks with its references, before timing."""
-
     distances: tuple[TensorDistance, ...] = ()
     """Distances from the single GPU. Empty if rank 0 is the single GPU."""
     order_error: Spent | None = None
@@ -73,8 +77,6 @@ class WorkKind(Plain):
 
 
 class RankTrace(Plain):
-    """One call on one rank."""
-
     span_s: Seconds
     """Seconds from the first kernel's start to the last one's end; on CPU the time of the call."""
     busy_s: Spent
@@ -130,8 +132,6 @@ class ContextParallelVariantFacts(VariantFacts):
 
 
 class ContextParallelRecord(RunRecord):
-    """One process with its ranks, one way to split."""
-
     workload: Literal["context_parallel"] = "context_parallel"
     subject: ContextParallelSubject
     variant: ContextParallelVariantFacts
@@ -158,7 +158,28 @@ def critical_trace(cell: ContextParallelCell) -> RankTrace | None:
 
 
 def exposed_s(trace: RankTrace) -> float:
+    """Return the seconds in which only communication ran."""
     return next((work.alone_s for work in trace.kinds if work.kind == "communication"), 0.0)
+
+
+def exposed_communication(cell: ContextParallelCell) -> float | None:
+    """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
+    latency_s = median_latency_s(cell)
+    return 1 - max(cell.alone_s) / latency_s if latency_s and cell.alone_s else None
+
+
+def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
+    trace = critical_trace(cell)
+    return exposed_s(trace) / trace.span_s if trace else None
+
+
+def hidden_communication(cell: ContextParallelCell) -> float | None:
+    """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
+    exposed, latency_s = exposed_communication(cell), median_latency_s(cell)
+    if exposed is None or not latency_s or not cell.demand or not cell.link_bytes_per_s:
+        return None
+    exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
+    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
 
 
 def imbalance(cell: ContextParallelCell) -> float | None:

@@ -61,8 +61,7 @@ class Flash(CpuFlash):
     """torch's FlashAttention 2; AOTriton's on AMD."""
 
     def forward(self, inputs: Triple, *, is_causal: bool) -> Block:
-        forward = aten._scaled_dot_product_flash_attention
-        output, lse, _, _, _, _, seed, offset, _ = forward(*inputs, 0.0, is_causal, False)
+        output, lse, *_, seed, offset, _ = aten._scaled_dot_product_flash_attention(*inputs, 0.0, is_causal, False)
         return Block(output, lse, (seed, offset))
 
     def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:

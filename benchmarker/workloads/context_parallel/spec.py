@@ -42,8 +42,6 @@ class ContextParallelSubject(AttentionHeads):
 
 
 class ContextParallelVariant(VariantBase):
-    """One way to split the sequence, over one library's kernel."""
-
     variant: Annotated[str, Field(min_length=1)]
     """A name of the registry: zigzag, ring, ulysses, allgather, alltoall, single."""
     kernel: KernelName = "flash"
@@ -94,7 +92,6 @@ class ContextParallelJob(Job):
 
 
 def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> AttentionShape:
-    """Return the shape of causal attention over that many positions."""
     return AttentionShape(
         batch_size=subject.batch_size,
         seq_len=seq_len,
@@ -187,8 +184,8 @@ def splitting_of(name: str) -> Splitting:
     return VARIANTS[name]
 
 
-def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
-    splitting, ranks = splitting_of(name), point.ranks
+def wrong_shape(variant: ContextParallelVariant, subject: ContextParallelSubject, point: ContextParallelPoint) -> str:
+    splitting, ranks = splitting_of(variant.variant), point.ranks
     if splitting.is_alone:
         return ""
     parts = 2 * ranks if splitting.order == "zigzag" else ranks
@@ -197,23 +194,23 @@ def wrong_shape(name: str, kernel: KernelName, subject: ContextParallelSubject, 
         return f"seq_len: {point.seq_len} is not a multiple of {parts}, for {ranks} ranks; {nearest} is"
     if splitting.splits_heads and (subject.heads % ranks or subject.shared_heads % ranks):
         return (
-            f"heads: {name} splits them over the ranks; {subject.heads} heads and {subject.shared_heads} kv_heads "
-            f"are not both multiples of {ranks}"
+            f"heads: {variant.variant} splits them over the ranks; {subject.heads} heads and {subject.shared_heads} "
+            f"kv_heads are not both multiples of {ranks}"
         )
     if subject.head_dim > MAX_HEAD_DIM or subject.head_dim % FLASH_MULTIPLE:
         allowed = f"a multiple of {FLASH_MULTIPLE} up to {MAX_HEAD_DIM}"
-        return f"head_dim: kernel {kernel} takes {allowed}, not {subject.head_dim}"
-    if kernel == "cudnn" and subject.dtype == "float32":
+        return f"head_dim: kernel {variant.kernel} takes {allowed}, not {subject.head_dim}"
+    if variant.kernel == "cudnn" and subject.dtype == "float32":
         return "dtype: kernel cudnn takes bfloat16 and float16, not float32; use kernel flash"
     return ""
 
 
-def unsupported(name: str, kernel: KernelName, kind: Kind, dtype: str) -> str:
-    if splitting_of(name).is_torchs and kind == "cpu":
+def unsupported(variant: ContextParallelVariant, kind: Kind, subject: ContextParallelSubject) -> str:
+    if splitting_of(variant.variant).is_torchs and kind == "cpu":
         return "torch's context_parallel has no rule for the processor's attention; use zigzag, ring or ulysses"
-    if kernel == "cudnn" and kind != "cuda":
+    if variant.kernel == "cudnn" and kind != "cuda":
         return "kernel cudnn runs on NVIDIA GPUs only; use kernel flash"
-    if kind != "cpu" and dtype == "float32":
+    if kind != "cpu" and subject.dtype == "float32":
         return "the GPU's flash kernel takes bfloat16 and float16, not float32"
     return ""
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.registry import Axis
+from benchmarker.workloads.context_parallel import record as records
 from benchmarker.workloads.context_parallel import spec
-from benchmarker.workloads.context_parallel.record import (
-    ContextParallelCell,
-    ContextParallelRecord,
-    critical_trace,
-    exposed_s,
-    imbalance,
-)
+from benchmarker.workloads.context_parallel.record import ContextParallelCell, ContextParallelRecord
 from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
 
@@ -36,37 +31,11 @@ def scaling(cell: ContextParallelCell, latency_s: float) -> float | None:
     return cell.demand.total_flops / (cell.gpus * latency_s) / single_flops_per_s
 
 
-def exposed_by_difference(cell: ContextParallelCell) -> float | None:
-    """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
-    latency_s = operation.median_latency_s(cell)
-    if latency_s is None or not cell.alone_s:
-        return None
-    return 1 - max(cell.alone_s) / latency_s
-
-
-def exposed_by_trace(cell: ContextParallelCell) -> float | None:
-    trace = critical_trace(cell)
-    return exposed_s(trace) / trace.span_s if trace else None
-
-
-def hidden(cell: ContextParallelCell) -> float | None:
-    """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
-    exposed, latency_s = exposed_by_difference(cell), operation.median_latency_s(cell)
-    if exposed is None or latency_s is None or cell.demand is None or not cell.link_bytes_per_s:
-        return None
-    exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
-    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
-
-
 def needed_bytes_per_s(cell: ContextParallelCell) -> float | None:
     """Return the rate at which a ring must send to hide its exchange during a block; N blocks are one call."""
     if cell.demand is None or cell.demand.step_bytes is None or not cell.alone_s:
         return None
     return cell.demand.step_bytes * cell.ranks / mean(cell.alone_s)
-
-
-def rank_peak(cell: ContextParallelCell) -> float | None:
-    return max((peak for sample in cell.samples for peak in sample.rank_peak_bytes), default=None)
 
 
 def error_ratio(cell: ContextParallelCell) -> float | None:
@@ -107,20 +76,20 @@ METRICS = (
     operation.fact_metric(
         "exposed",
         "exposed %",
-        exposed_by_difference,
+        records.exposed_communication,
         "exposed communication: share of the time that leaving the exchange out saves",
     ),
     operation.fact_metric(
         "exposed_trace",
         "traced %",
-        exposed_by_trace,
+        records.traced_exposed_communication,
         "by the trace: share of a call's span in which only communication ran, on the rank that computes longest; on a "
         "CPU, in which it waited for an exchange",
     ),
     operation.fact_metric(
         "hidden",
         "hidden %",
-        hidden,
+        records.hidden_communication,
         "1 - exposed time / (bytes that a rank sends / link GB/s): share of the exchange that computation hides; 0 if "
         "it costs more than the link takes",
         better="higher",
@@ -128,7 +97,7 @@ METRICS = (
     operation.fact_metric(
         "imbalance",
         "imbalance",
-        imbalance,
+        records.imbalance,
         "the slowest rank's time relative to the mean of all ranks, both without exchange",
     ),
     operation.fact_metric(
@@ -150,7 +119,7 @@ METRICS = (
     operation.fact_metric(
         "rank_peak",
         "rank peak MiB",
-        rank_peak,
+        lambda cell: max((peak for sample in cell.samples for peak in sample.rank_peak_bytes), default=None),
         "peak of live tensors on the fullest rank, inputs included",
         combine="max",
     ),
@@ -190,13 +159,19 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
     def check(self, job: spec.ContextParallelJob, typed: Mapping[str, Any]) -> None:
         super().check(job, typed)
         for point in job.grid.points():
-            if problem := spec.wrong_shape(job.variant.variant, job.variant.kernel, job.subject, point):
+            if problem := spec.wrong_shape(job.variant, job.subject, point):
                 raise SpecError(problem)
 
-    def open(self, job: spec.ContextParallelJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
-        from benchmarker.workloads.context_parallel.context_parallel_bench import open_bench
+    @contextmanager
+    def open(self, job: spec.ContextParallelJob, device: Device, session: Session) -> Iterator[Bench]:
+        from benchmarker.workloads.context_parallel.context_parallel_bench import ContextParallelBench
+        from benchmarker.workloads.operation.operation_bench import measured_limits
 
-        return open_bench(job, device, session)
+        with (
+            measured_limits(session, job.subject.dtype) as (cache_bytes, _),
+            closing(ContextParallelBench(job, device, session, cache_bytes)) as bench,
+        ):
+            yield bench
 
     def variant_facts(self, job: spec.ContextParallelJob) -> dict[str, Any]:
         return {"kernel": job.variant.kernel}
@@ -214,7 +189,10 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
         return {**point._asdict(), "gpus": spec.splitting_of(job.variant.variant).gpus(point.ranks)}
 
     def circumstances(self, records: Sequence[Any]) -> Mapping[str, Circumstance]:  # noqa: ARG002
-        return {"layer": self.layer_text, "exchange": _exchange_text}
+        def exchange_text(record: ContextParallelRecord) -> str | None:
+            return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
+
+        return {"layer": self.layer_text, "exchange": exchange_text}
 
     def checks(self, record: ContextParallelRecord) -> Iterable[Check]:
         """Check that the slowest rank's time is the latency, and that the sent bytes follow the formula."""
@@ -242,10 +220,6 @@ class ContextParallel(operation.OperationWorkload[spec.ContextParallelJob, Conte
         from benchmarker.workloads.context_parallel.context_parallel_reading import hiding_remarks, remarks
 
         return hiding_remarks(rows) if brief else remarks(rows)
-
-
-def _exchange_text(record: ContextParallelRecord) -> str | None:
-    return f"{record.built.backend} {record.built.collectives or ''}".strip() if record.built else None
 
 
 WORKLOAD = ContextParallel()

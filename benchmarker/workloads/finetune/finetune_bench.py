@@ -17,7 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_text
@@ -46,9 +49,6 @@ from benchmarker.workloads.finetune.trainee import (
 )
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 from benchmarker.workloads.training_step import TrainingStep
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 TEXT = "calibration.txt"
 BATCHES = 8
@@ -97,8 +97,6 @@ def windows(ids: Sequence[int], length: int, batch_size: int, count: int) -> lis
 
 
 def on_device(batches: Sequence[Sequence[Sequence[int]]], device: str) -> list[Tensor]:
-    import torch
-
     return [torch.tensor(batch, device=device) for batch in batches]
 
 
@@ -170,7 +168,6 @@ class FinetuneBench(Bench):
         return {"losses": losses}
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
-        """Profile one step of the largest cell that ran, and check whether the recipe learns."""
         if record.last_good is None or not self._job.procedure.profile:
             return {}
         point, device, terminal = self._job.points()[record.last_good], self._device, self._session.terminal
@@ -265,8 +262,6 @@ def _check_fits(job: FinetuneJob, config: dict[str, Any]) -> None:
 
 def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
     """Train once per seed and return the losses. Leaves the model with changed weights."""
-    import torch
-
     terminal.line(f"training {len(LEARNING_SEEDS)} times for {LEARNING_STEPS} steps")
     device = trainee.device.torch_name
     _reset_adapters(trainee, LEARNING_SEEDS[0])
@@ -297,8 +292,6 @@ def learned(trainee: Trainee, text: TokenText, terminal: Terminal) -> Learned:
 
 
 def _reset_adapters(trainee: Trainee, seed: int) -> None:
-    import torch
-
     torch.manual_seed(seed)
     for module in trainee.model.modules():
         if hasattr(module, "reset_lora_parameters"):
@@ -306,7 +299,5 @@ def _reset_adapters(trainee: Trainee, seed: int) -> None:
 
 
 def mean_loss(loss: Callable[[Tensor], Tensor], batches: list[Tensor]) -> float:
-    import torch
-
     with torch.no_grad():
         return sum(loss(batch).item() for batch in batches) / len(batches)

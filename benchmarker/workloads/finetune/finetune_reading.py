@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,8 +22,7 @@ from benchmarker.core.formatting import percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase, phase_of
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
-from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import PARTS, Bound, NotExplained, Timed, timed_profile
+from benchmarker.explain.waterfall import PARTS, Advice, NotExplained, Timed, timed_profile
 from benchmarker.profiling.kernel_categories import is_float32, shares
 from benchmarker.schema.record import Demand, Profile
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
@@ -74,7 +73,6 @@ def float32_share(profile: Profile) -> float:
 
 
 def recompute_share(profile: Profile) -> float:
-    """Return the share of all kernel time that repeats forward passes."""
     times = [(section, time_s) for _, section, time_s in _kernel_sections(profile)]
     repeated_s = sum(time_s for section, time_s in times if section == RECOMPUTE)
     return repeated_s / sum(time_s for _, time_s in times) if repeated_s else 0.0
@@ -110,7 +108,6 @@ ADVISED_SHARE = 0.05
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-    """Return the profiled step with the time of undivided steps over all processes."""
     timed = timed_profile(name, records)
     if isinstance(timed, NotExplained):
         return timed
@@ -175,7 +172,6 @@ def _notes(record: FinetuneRecord, profile: Profile) -> Iterator[str]:
 
 
 def _learned_text(learned: Learned) -> str:
-    """Return the mean drop of the loss with twice its standard error."""
     drops = [learned.before - after for after in learned.after]
     mean = statistics.fmean(drops)
     error = statistics.stdev(drops) / len(drops) ** 0.5 if len(drops) > 1 else 0.0
@@ -210,9 +206,9 @@ def _between_advice(timed: Timed) -> str:
 
 
 LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."
-ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
-    "host": always("Fewer launches help: a larger batch or longer sequences do more work per launch."),
-    "compute": always("It is near the limit of the arithmetic units: only fewer tokens or weights make it faster."),
+ADVICE: Advice = {
+    "host": "Fewer launches help: a larger batch or longer sequences do more work per launch.",
+    "compute": "It is near the limit of the arithmetic units: only fewer tokens or weights make it faster.",
     "slow products": lambda timed: _switch_advice(timed) or LARGER,
     "dequantizing": _dequantizing_advice,
     "small kernels": _between_advice,

@@ -16,14 +16,16 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn.functional import linear as multiply
 
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.workloads.finetune.record import FinetuneChecked
 from benchmarker.workloads.finetune.trainee import Trainee
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 LAYERS = 4
 POSITIONS = 256
@@ -37,8 +39,6 @@ B_STD = 0.02
 def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
     """Compare the gradients of one sequence, cut to at most POSITIONS. Raises WrongResultError if a loss or a gradient
     is not finite, and UnsupportedError if the model does not keep its layers in one list."""
-    import torch
-
     ids = ids[:1, :POSITIONS]
     with _first_layers(trainee.base) as layers, _random_b(trainee):
         loss, gradients = _gradients(trainee.loss(ids), trainee.trained)
@@ -68,7 +68,6 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
 
 
 def wrong(checked: FinetuneChecked) -> str | None:
-    """Return the fault in one line, or None if the gradients are right."""
     if checked.error <= checked.tolerance:
         return None
     cosine_text, allowed = f"{1 - checked.error:.4f}", f"{1 - checked.tolerance:.4f}"
@@ -89,8 +88,6 @@ def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
 @contextmanager
 def _first_layers(base: Any) -> Iterator[int]:
     """Cut the model to its first layers while the context is open; yield their number."""
-    from torch import nn
-
     decoder, config = base.get_decoder(), base.config.get_text_config()
     lists = [(name, child) for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)]
     if len(lists) != 1:
@@ -111,8 +108,6 @@ def _first_layers(base: Any) -> Iterator[int]:
 
 @contextmanager
 def _random_b(trainee: Trainee) -> Iterator[None]:
-    import torch
-
     generator = torch.Generator(device=trainee.device.torch_name).manual_seed(0)
     matrices = [parameter for name, parameter in trainee.model.named_parameters() if ".lora_B." in name]
     for matrix in matrices:
@@ -133,7 +128,6 @@ def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[float, lis
 
 
 def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple[float, list[Tensor]]:
-    """Return loss and gradients of the reference, in the order of the trainee's weights."""
     parameters = dict(reference.named_parameters())
     names = [name for name, parameter in trainee.model.named_parameters() if parameter.requires_grad]
     plain_names = [name.removeprefix("base_model.model.").replace(".default.weight", "") for name in names]
@@ -143,7 +137,6 @@ def _reference_gradients(reference: Any, trainee: Trainee, ids: Tensor) -> tuple
 
 def reference_model(trainee: Trainee, layers: int) -> Any:
     """Return a model in float32 with the trainee's weights and explicit adapters."""
-    import torch
     from transformers import AutoModelForCausalLM
 
     config = copy.deepcopy(trainee.base.config)
@@ -169,9 +162,6 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 def _adapt(linear: Any, adapted: Any) -> None:
     """Give a linear layer the weights of an adapter, and add its two products to the layer's output."""
-    from torch.nn import Parameter
-    from torch.nn.functional import linear as multiply
-
     scaling = adapted.scaling["default"]
     for name in ("lora_A", "lora_B"):
         setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))
@@ -199,8 +189,6 @@ def plain_weight(module: Any, name: str) -> Tensor:
 
 def unpacked_nf4(weight: Any) -> Tensor:
     """Return an NF4 weight in float32: two codes per byte, high first; each a table value times its block's scale."""
-    import torch
-
     state = weight.quant_state
     absmax = state.absmax
     if state.nested:

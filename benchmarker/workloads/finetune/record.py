@@ -12,8 +12,6 @@ from benchmarker.workloads.training_step import StepMemory, TrainingSample
 
 
 class FinetuneDemand(Demand):
-    """FLOPs of one step, by formula."""
-
     flops: Positive
     """Model FLOPs, those of MFU: 4 per frozen and 6 per trained weight of a linear layer and token, and 3.5 times the
     attention's forward pass."""
@@ -129,8 +127,6 @@ class FinetuneVariantFacts(VariantFacts):
 
 
 class FinetuneRecord(RunRecord):
-    """One process, one variant of training one model."""
-
     workload: Literal["finetune"] = "finetune"
     model: ModelFacts
     variant: FinetuneVariantFacts

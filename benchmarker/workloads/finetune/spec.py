@@ -75,8 +75,6 @@ class FinetuneSubject(Plain):
 
 
 class FinetuneSubjectAsked(FinetuneSubject):
-    """The subject, with an option that changes no number of a record."""
-
     profile_rows: Positive = 30
     """Rows of the profile that is printed after a run."""
 
@@ -118,8 +116,6 @@ class FinetunePoint(NamedTuple):
 
 
 class FinetuneGrid(GridBase):
-    """Steps to measure: every length with every batch size and number of micro-batches."""
-
     seq_len: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (1024,)
     """Tokens of one sequence, at least 2: each but the first is predicted. There is no padding."""
     batch_size: Annotated[tuple[Positive, ...], Field(min_length=1)] = (4,)

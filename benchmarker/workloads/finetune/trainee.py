@@ -21,7 +21,13 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from benchmarker.checkpoints.read_model import undisturbed
 from benchmarker.core.errors import SpecError, did_you_mean, installed_version
@@ -31,10 +37,6 @@ from benchmarker.schema.base import DType
 from benchmarker.workloads.finetune.record import DTypes, FinetuneDemand, FinetuneFacts
 from benchmarker.workloads.finetune.spec import ALL_LINEAR, FinetunePoint, Recipe
 from benchmarker.workloads.training_step import TrainingStep, autocast
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 LEARNING_RATES = {"full": 1e-5, "lora": 1e-4}
 """Learning rates of the timed steps: common first choices. The time does not depend on them."""
@@ -78,8 +80,6 @@ class Trainee:
         return loss
 
     def optimizer(self, *, learning_rate: float | None = None) -> Optimizer:
-        import torch
-
         name, rate = self.recipe.optimizer, learning_rate or LEARNING_RATES[self.recipe.train]
         if name in ("adamw", "adamw-fused"):
             return torch.optim.AdamW(self.trained, lr=rate, weight_decay=0.0, fused=name == "adamw-fused")
@@ -114,8 +114,6 @@ def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[...
 
 def make_trainee(model: Any, recipe: Recipe, device: Device, *, dtype: DType, seed: int) -> Trainee:
     """Make a loaded model trainable, in place. Raises SpecError if it has no linear layer, or no named one."""
-    import torch
-
     head = model.get_output_embeddings()
     modules = [module for module in model.modules() if is_linear(module)]
     linears = Linears(
@@ -174,8 +172,6 @@ def built_facts(
 ) -> FinetuneFacts:
     """Return the facts of a trainee. Types and optimizer state need an optimizer after its first step and a batch of
     ids, [batch, length]. `frozen` is the hash of the frozen weights before the first step."""
-    import torch
-
     recipe, linears, trained = trainee.recipe, trainee.linears, trainee.trained
     is_lora, is_checkpointed = recipe.train == "lora", recipe.checkpointing == "all"
     matrices = sum(parameter.numel() for parameter in trained if parameter.ndim == 2) if is_lora else linears.total
@@ -199,10 +195,6 @@ def built_facts(
 
 def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
     """Run one forward pass and return the types in it, and those of weights and optimizer state."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-    from torch.overrides import TorchFunctionMode
-
     head = trainee.base.get_output_embeddings()
     inputs: list[str] = []
     queries: list[str] = []
@@ -234,8 +226,6 @@ def _seen_dtypes(trainee: Trainee, state: list[Tensor], ids: Tensor) -> DTypes:
 
 def frozen_sha256(trainee: Trainee) -> str | None:
     """Return a hash of the frozen weights, which any single change alters; None if all weights are trained."""
-    import torch
-
     if trainee.recipe.train == "full":
         return None
     digest = hashlib.sha256()

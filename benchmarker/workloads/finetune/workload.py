@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
-from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import GROUPS, Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
+from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.session import Bench, Session
-from benchmarker.workloads.training_step import StepPart, TrainingSample
+from benchmarker.workloads.training_step import StepPart
 
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
@@ -31,10 +30,9 @@ MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".py")
 
 
 def _part_metric(part: StepPart, formula: str) -> Metric:
-    def of_sample(cell: FinetuneCell, sample: TrainingSample) -> float | None:  # noqa: ARG001
-        return sample.drained_parts_s.get(part)
-
-    return Metric(part, f"{part} ms", unit="s", scale=1e3, better="lower", formula=formula, of_sample=of_sample)
+    return operation_metric(
+        part, f"{part} ms", formula, of_sample=lambda cell, sample: sample.drained_parts_s.get(part)
+    )
 
 
 def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], int]) -> Metric:
@@ -44,20 +42,15 @@ def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], 
         latency_s = median(sample.latency_s for sample in cell.samples)
         return flops_of(cell.demand) / latency_s / record.limits.matmul_flops_per_s
 
-    heading = f"{name.upper()} %"
-    return Metric(name, heading=heading, unit="", scale=100.0, better="higher", formula=formula, of_cell=of_cell)
+    return operation_metric(name, f"{name.upper()} %", formula, better="higher", of_cell=of_cell)
 
-
-_memory_metric = partial(Metric, unit="B", scale=1 / GIB, better="lower", combine="max")
 
 METRICS = (
-    Metric(
-        name="tokens",
-        heading="tok/s",
-        unit="1/s",
-        scale=1.0,
+    operation_metric(
+        "tokens",
+        "tok/s",
+        "batch_size * seq_len * accumulate divided by the seconds of one undivided step",
         better="higher",
-        formula="batch_size * seq_len * accumulate divided by the seconds of one undivided step",
         of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len * cell.accumulate / latency_s,
     ),
     _share_metric(
@@ -75,26 +68,29 @@ METRICS = (
     _part_metric("forward", "seconds of the forward passes of a step that waits for the device after each part"),
     _part_metric("backward", "seconds of the backward passes of the same step, recomputation included"),
     _part_metric("optimizer", "seconds of the optimizer in the same step"),
-    _memory_metric(
+    operation_metric(
         "weights",
         "weights GiB",
-        formula="bytes of all that is not trained: unique storages, scales of quantized weights included; none if "
-        "every weight is trained",
+        "bytes of all that is not trained: unique storages, scales of quantized weights included; none if every "
+        "weight is trained",
+        combine="max",
         # If every weight is trained, only a few constants are left.
         of_cell=lambda record, cell: (
             record.built.weight_bytes if record.built and record.built.frozen_linear_weights else None
         ),
     ),
-    _memory_metric(
+    operation_metric(
         "trained",
         "trained GiB",
-        formula="bytes of trained weights, of their gradients and of the optimizer's state",
+        "bytes of trained weights, of their gradients and of the optimizer's state",
+        combine="max",
         of_cell=lambda record, cell: record.built.trained_bytes if record.built else None,
     ),
-    _memory_metric(
+    operation_metric(
         "activations",
         "activations GiB",
-        formula="live bytes after the forward pass minus those before it, in one untimed step",
+        "live bytes after the forward pass minus those before it, in one untimed step",
+        combine="max",
         of_cell=lambda record, cell: cell.step_memory.kept_bytes if cell.step_memory else None,
     ),
 )

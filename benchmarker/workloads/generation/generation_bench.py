@@ -30,8 +30,7 @@ from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
-from benchmarker.workloads.generation.demand import refuse_too_large
-from benchmarker.workloads.generation.generation_job import form_of
+from benchmarker.workloads.generation.generation_job import form_of, refuse_too_large
 from benchmarker.workloads.generation.generation_quality import judged, plan_quality
 from benchmarker.workloads.generation.generation_step import GenerationStep, SourceBenchmarker
 from benchmarker.workloads.generation.prompts import check_fits, distinct_count, make_prompts
@@ -94,16 +93,18 @@ class GenerationBench(SourceBenchmarker):
         self._session = session
         self._plan = plan
         self._stack = stack
+        if self.no_demand:
+            session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
 
     def cell(self, point: Point) -> GenerationCell:
         return super().cell(point).model_copy(update={"text": self._job.grid.text_of(point)})
 
-    def correct(self, point: Point) -> dict[str, Any]:  # noqa: ARG002
+    def correct(self, point: Point) -> dict[str, Any]:
         """Raise WrongResultError if most of the model is not in the variant's quantization."""
         loaded = self.source.loaded
         if reason := refusal(LOADERS[self._job.variant.quant], loaded.coverage if loaded else None):
             raise WrongResultError(reason)
-        return {}
+        return super().correct(point)
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
         """Count kernels, profile, count energy, check the step and judge quality; keep each result at once."""

@@ -13,15 +13,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import fingerprint, model_fingerprint
-from benchmarker.core.errors import FieldError, SpecError, UnsupportedError, did_you_mean
+from benchmarker.core.errors import FieldError, MemoryNeededError, SpecError, UnsupportedError, did_you_mean
+from benchmarker.core.formatting import gib
 from benchmarker.engines.base import Form
-from benchmarker.engines.decoders.eager import static_cache_refusal
+from benchmarker.engines.decoders.eager import static_cache_refusal, value_bytes
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar, first_problem
 from benchmarker.schema.model import ModelFacts
+from benchmarker.workloads.generation.read_architecture import describe, on_meta
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
 from benchmarker.workloads.generation.spec import GenerationJob, Point, VariantSpec, name_of
 
@@ -72,6 +76,69 @@ def form_of(variant: VariantSpec, dtype: DType) -> Form:
     return Form(
         variant.quant, loader_options(variant), dtype, engine_options(variant), gpus=variant.gpus, split=variant.split
     )
+
+
+def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, Any]) -> None:
+    """Refuse a job of which no cell fits into the free memory of its device, before its weights are made or loaded.
+
+    Raises:
+        MemoryNeededError: With the needed bytes, which are a lower bound, and the free ones.
+    """
+    variant = job.variant
+    if variant.engine not in MODEL_ENGINES:
+        return
+    model = on_meta(config, job.model.dtype)
+    if model is None:
+        return
+    element_bytes = 4 if job.model.dtype == "float32" else 2
+    stored = config.get("quantization_config") or {}
+    given = stored.get("bits") or variant.options.get("bits") or min(LOADERS[variant.quant].bits, default=16)
+    bits = 8 * element_bytes if variant.quant == "fp16" else float(given)
+    kv_form: Any = variant.engine_options.get("kv_cache")
+    kv_bytes = value_bytes(kv_form, element_bytes) if kv_form else element_bytes
+    needed = dict.fromkeys(job.points(), 0)
+    with contextlib.suppress(UnsupportedError):
+        architecture = describe(model, kv_value_bytes=kv_bytes)
+        needed = {point: architecture.cache_bytes(point.positions, point.batch_size) for point in needed}
+    least = min(needed, key=lambda point: needed[point])
+    weight_bytes = least_weight_bytes(model, bits=bits, value_bytes=element_bytes)
+    if device.kind == "cpu":
+        refuse_cell(least, needed[least], weight_bytes=weight_bytes)
+    else:
+        import torch
+
+        gpu = torch.cuda.get_device_properties(torch_device(device))
+        refuse_on_gpu(job, weight_bytes + needed[least], gpu.total_memory)
+
+
+def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None:
+    """Raise MemoryNeededError if weights and KV cache exceed the whole memory of the GPUs."""
+    if needed_bytes > job.gpus * gpu_bytes:
+        have = "this GPU has" if job.gpus == 1 else f"{job.gpus} GPUs have"
+        raise MemoryNeededError(
+            f"{job.model.id} as {job.variant.quant} needs at least {gib(needed_bytes)}, {have} "
+            f"{gib(job.gpus * gpu_bytes)}; use another quantization, a smaller model or batch, or more GPUs"
+        )
+
+
+def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
+    """Return the bytes of the weights: `bits` each in the blocks, without scales."""
+    ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
+    sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
+    return round(sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes))
+
+
+def refuse_cell(point: Point, needed_bytes: int, *, weight_bytes: int = 0) -> None:
+    """Raise MemoryNeededError if a cell's KV cache and weights that are not loaded yet exceed the free memory."""
+    total_bytes, free_bytes = weight_bytes + needed_bytes, available_bytes()
+    if total_bytes > free_bytes:
+        cache = f"the KV cache of a batch of {point.batch_size}"
+        if weight_bytes:
+            cache = f"the weights ({gib(weight_bytes)}) and {cache} ({gib(needed_bytes)})"
+        raise MemoryNeededError(
+            f"memory for {cache}: {gib(total_bytes)} needed, {gib(free_bytes)} free; use a smaller model, batch, depth "
+            "or prompt"
+        )
 
 
 def key_parts(job: GenerationJob) -> dict[str, Any]:

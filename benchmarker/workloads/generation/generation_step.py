@@ -6,7 +6,7 @@ intervals; the latency ends when the device is drained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +16,23 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.schema.job import Procedure
-from benchmarker.schema.record import Flag, Memory
-from benchmarker.workloads.generation.demand import Weights, refuse_cell
+from benchmarker.schema.record import Flag, Memory, Missing
+from benchmarker.workloads.generation.architecture import Architecture
+from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.generation_job import refuse_cell
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
-from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.read_architecture import describe
+from benchmarker.workloads.generation.record import GenerationCell, GenerationDemand
 from benchmarker.workloads.generation.spec import Grid, Point
 from benchmarker.workloads.measure_cell import measure_cell
-from benchmarker.workloads.session import Bench
+from benchmarker.workloads.session import Bench, tried
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Keys of a config for the number of routed experts."""
 
 
 class GenerationStep:
@@ -37,8 +44,10 @@ class GenerationStep:
         *,
         new_tokens: int,
         per_gpu_bytes: Callable[[], tuple[int, ...]] = tuple,
+        inputs: Sequence[Sequence[int]] = (),
     ) -> None:
         self._generate = generate
+        self._inputs = inputs
         self._new_tokens = new_tokens
         self._per_gpu_bytes = per_gpu_bytes
         self.peaks: list[tuple[int, ...]] = []
@@ -58,6 +67,11 @@ class GenerationStep:
         elif self._tokens != generation.tokens:
             self.flags.add("nondeterministic_tokens")
         return sample
+
+    @property
+    def sequences(self) -> list[tuple[int, ...]]:
+        """Token ids in the KV cache after the last step: context, prompt and generated tokens but the last."""
+        return [(*ids, *tokens[:-1]) for ids, tokens in zip(self._inputs, self._tokens or (), strict=True)]
 
     @property
     def first_tokens(self) -> tuple[int, ...]:
@@ -87,9 +101,7 @@ class SourceBenchmarker(Bench):
         self.source = source
         self.device = device
         self._config = config
-        self._weights = (
-            Weights(source.model, shares=source.shares, kv_value_bytes=source.kv_value_bytes) if source.model else None
-        )
+        self._architecture, self.no_demand = self._described()
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._device_memory = device_memory
@@ -128,8 +140,8 @@ class SourceBenchmarker(Bench):
 
     def correct(self, point: Point) -> dict[str, Any]:
         """Refuse a KV cache that exceeds the free memory of a CPU. Raises MemoryNeededError."""
-        if self._weights and self.device.kind == "cpu":
-            refuse_cell(point, self._weights.cache_bytes(point))
+        if self._architecture and self.device.kind == "cpu":
+            refuse_cell(point, self._architecture.cache_bytes(point.positions, point.batch_size))
         return {}
 
     def step(self, point: Point) -> GenerationStep:
@@ -141,6 +153,7 @@ class SourceBenchmarker(Bench):
             lambda: self.source.generate(ids, point.new_tokens, context=context),
             new_tokens=point.new_tokens,
             per_gpu_bytes=self.source.per_gpu_bytes,
+            inputs=[(*(prompt.context or ()), *prompt.ids) for prompt in prompts],
         )
 
     def measure(
@@ -167,18 +180,18 @@ class SourceBenchmarker(Bench):
             distinct_prompts=distinct_count(prompts),
             inputs_sha256=inputs_sha256(prompts),
             prompt_source=prompts[0].source,
-            demand=self._weights.demand(
+            demand=self._architecture.demand(
                 prompt_tokens=len(prompts[0].ids),
                 new_tokens=point.new_tokens,
                 batch_size=point.batch_size,
                 depth=point.depth,
             )
-            if self._weights
+            if self._architecture
             else None,
         )
 
     def facts(self) -> dict[str, Any]:
-        return {"engine": self.source.facts()}
+        return {"engine": self.source.facts(), **({"no_demand": self.no_demand} if self.no_demand else {})}
 
     def timed(self) -> AbstractContextManager[None]:
         return self.source.timed()
@@ -192,10 +205,43 @@ class SourceBenchmarker(Bench):
         self.source.check()
         return {
             **self._peaks(cell, step),
+            "demand": self._demand(cell, step),
             "step": self.source.step_facts(),
             "first_tokens": step.first_tokens,
             "flags": (*cell.flags, *sorted(step.flags)),
         }
+
+    def _described(self) -> tuple[Architecture | None, Missing | None]:
+        source, model = self.source, self.source.model
+        if model is None:
+            is_moe = any(self._config.get(name) for name in EXPERT_COUNTS)
+            reason = "the engine runs in a process of its own, which does not count the experts of a step"
+            return None, Missing(error_kind="unsupported", reason=reason) if is_moe else None
+        described = tried(
+            lambda: describe(model, shares=source.shares, kv_value_bytes=source.kv_value_bytes), self.device
+        )
+        return (None, described) if isinstance(described, Missing) else (described, None)
+
+    def _demand(self, cell: GenerationCell, step: GenerationStep) -> GenerationDemand | None:
+        """Return the least work of a cell with the experts that its steps read; None if they cannot be counted."""
+        architecture, model = self._architecture, self.source.model
+        if architecture is None or model is None or architecture.experts is None:
+            return cell.demand
+        experts, batch_size = architecture.experts, cell.batch_size
+        used: float | Missing = experts.per_token
+        if batch_size > 1 and self.source.shares > 1:
+            used = Missing(error_kind="unsupported", reason="the experts of a divided model are not counted")
+        elif batch_size > 1:
+            steps = max(1, cell.new_tokens - 1)
+            used = tried(lambda: experts_per_step(model, step.sequences, steps=steps), self.device)
+        if isinstance(used, Missing):
+            self.no_demand = used
+            return None
+        shape = {name: getattr(cell, name) for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")}
+        demand = architecture.demand(**shape, used_experts=used)
+        copied_bytes = 2 * batch_size * experts.per_token * experts.bytes_each
+        is_copied = copies_experts(model, self.source.facts().name)
+        return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:
         """Return repeats and memory of a cell, for the process that makes the tokens and for each of several GPUs."""

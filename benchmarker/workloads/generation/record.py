@@ -29,11 +29,19 @@ class GenerationDemand(Demand):
     context_tokens: Number
     """Positions in the cache before a step, mean over the decode steps."""
     kv_bytes: Count
-    """KV cache read by a mean decode step, all sequences together."""
+    """KV cache and states read by a mean decode step, all sequences together."""
     decode_flops: Count
     """FLOPs of a mean decode step, all sequences together."""
     prefill_flops: Positive
     """FLOPs of the prompt, with logits for its last position alone."""
+    state_bytes: Whole | None = None
+    """States of one sequence's linear attention, state-space models and convolutions. None without such layers."""
+    experts: Positive | None = None
+    """Routed experts of an MoE layer. None without such layers."""
+    experts_per_step: Number | None = None
+    """Routed experts that a decode step reads in an MoE layer, all sequences together, mean over layers and steps."""
+    copied_bytes: Count | None = None
+    """Bytes that a step writes and reads again for the library's copies of experts, not among the bytes of a step."""
 
     @property
     def step_bytes(self) -> int:
@@ -129,6 +137,8 @@ class GenerationRecord(RunRecord):
     """Lengths of the text prompts in tokens, recorded before the first cell."""
     cells: tuple[GenerationCell, ...] = ()
     profile: GenerationProfile | None = None
+    no_demand: Missing | None = None
+    """Reason why the least work of cells is unknown: they have no floor and no memory-bandwidth utilization."""
     step_divergence: StepDivergence | None = None
     """Comparison of the timed step with the variant's own forward pass. None if another process of the sweep did it, if
     the engine cannot, and in older records."""

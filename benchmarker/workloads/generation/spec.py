@@ -89,6 +89,11 @@ class Point(NamedTuple):
     has_distinct_prompts: bool = False
     """True if each sequence of the batch has a different prompt or depth. False for a single sequence."""
 
+    @property
+    def positions(self) -> int:
+        """Positions of one sequence at the end of the cell; a prompt of text counts as one."""
+        return self.depth + (self.prompt_tokens or 1) + self.new_tokens
+
 
 class Grid(GridBase):
     """Shapes to measure: every prompt with every generation length, batch size and depth."""

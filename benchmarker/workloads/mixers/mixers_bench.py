@@ -17,9 +17,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from benchmarker.core.errors import WrongResultError
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.measure.repeat import Step
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.attention.attention_bench import by_formula, rows_of
@@ -32,13 +38,6 @@ from benchmarker.workloads.operation import operation_call as calls
 from benchmarker.workloads.operation.operation_bench import OperationBench, ReadyCall
 from benchmarker.workloads.operation.record import OperationSample
 from benchmarker.workloads.operation.spec import LengthPoint
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from benchmarker.hardware.read_environment import available_bytes
-from benchmarker.hardware.device import Device
 
 TRAINING = "training_step"
 MAX_COPIES = 64
@@ -79,15 +78,16 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
 
     def cell(self, point: LengthPoint) -> MixersCell:
         self._ready = None
-        mixer, subject, shape, is_training = self._mixer, self._subject, self.shape(point), point.mode == TRAINING
+        mixer, subject, shape, name = self._mixer, self._subject, self.shape(point), self.device.torch_name
+        is_training = point.mode == TRAINING
         return MixersCell(
             status="ok",
             **point._asdict(),
             demand=training_demand(mixer, subject, point) if is_training else mixers.demand_of(mixer, shape),
             block=block_facts(mixer, subject, point.seq_len) if is_training else None,
             least_bytes=mixers.least_bytes(mixer, shape, writes_scores=self.implementation.writes_scores),
-            free_bytes=_free_bytes(self.device),
-            inputs_sha256=inputs_sha256(shape, self.device.torch_name, seed=subject.seed),
+            free_bytes=available_bytes() if self.device.kind == "cpu" else torch.cuda.mem_get_info(name)[0],
+            inputs_sha256=inputs_sha256(shape, name, seed=subject.seed),
         )
 
     def _inputs(self, shape: MixerShape, seed: int) -> calls.CallInputs:
@@ -148,8 +148,6 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
     def _causal_error(self, ready: ReadyCall, output: Tensor, fresh: calls.CallInputs) -> float:
         """Return the relative change of the outputs before the middle when all later inputs change. Raises
         WrongResultError if it is larger than rounding."""
-        import torch
-
         shape, first = ready.shape, ready.copies[0]
         middle, axis = shape.seq_len // 2, 2 if self.implementation.layout == "heads first" else 1
         if not middle:
@@ -179,20 +177,9 @@ class MixersBench(OperationBench[mixers.MixerImplementation]):
         return self._chunk_end_errors[shape.is_backward]
 
 
-def _free_bytes(device: Device) -> int:
-    if device.kind == "cpu":
-        return available_bytes()
-    import torch
-
-    return int(torch.cuda.mem_get_info(device.torch_name)[0])
-
-
 def make_inputs(
     mixer: mixers.Mixer, shape: MixerShape, device: str, *, seed: int, layout: mixers.Layout
 ) -> calls.CallInputs:
-    import torch
-    from torch.nn.functional import logsigmoid
-
     dtype: torch.dtype = getattr(torch, shape.dtype)
     query, key, value, gate, strength, *gradients = _random(shape, device, seed)
     named = {"q": mixers.scaled(query, mixer, shape), "k": mixers.scaled(key, mixer, shape), "v": value}
@@ -215,8 +202,6 @@ def inputs_sha256(shape: MixerShape, device: str, *, seed: int) -> str:
 
 
 def _random(shape: MixerShape, device: str, seed: int) -> list[Tensor]:
-    import torch
-
     generator = torch.Generator(device=device).manual_seed(seed)
     rows = shape.batch_size, shape.seq_len, shape.heads
     keys, values = (*rows, shape.head_dim), (*rows, shape.value_dim)
@@ -262,8 +247,6 @@ def two_heads(tensor: Tensor, layout: mixers.Layout) -> Tensor:
 
 def reference(mixer: mixers.Mixer, inputs: calls.CallInputs, shape: MixerShape, layout: mixers.Layout) -> calls.Results:
     """Return output and gradients of two heads, [2, length, ..]."""
-    import torch
-
     leaves = {
         name: two_heads(tensor.detach(), layout).double().requires_grad_(shape.is_backward)
         for name, tensor in inputs.named.items()
@@ -279,8 +262,6 @@ def reference(mixer: mixers.Mixer, inputs: calls.CallInputs, shape: MixerShape, 
 
 def _output(mixer: mixers.Mixer, leaves: Mapping[str, Tensor], shape: MixerShape) -> Tensor:
     """Return the output in float64: by the recurrence if the sequence is short enough, else by chunks."""
-    import torch
-
     query, length, is_normalized = leaves["q"], shape.seq_len, shape.normalize and mixer is mixers.LINEAR
     if mixer is mixers.SOFTMAX:
         allowed = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
@@ -303,8 +284,6 @@ def recurrence(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor | None, strength: Tensor | None, *, is_normalized: bool
 ) -> Tensor:
     """Return the output token by token, [heads, length, value_dim]. Arguments as in `chunked`."""
-    import torch
-
     state = value.new_zeros(value.shape[0], key.shape[-1], value.shape[-1])
     key_sum = torch.zeros_like(key[:, 0])
     outputs = []

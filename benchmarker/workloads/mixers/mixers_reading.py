@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from benchmarker.comparison.crossing import Ratios, always_faster, crossings, verdict_text
 from benchmarker.comparison.results import by_round
@@ -27,12 +27,10 @@ from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
 from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
+from benchmarker.schema.record import Moment
 from benchmarker.workloads.mixers.mixer import SOFTMAX
 from benchmarker.workloads.mixers.record import MixersCell, MixersRecord, TaskScore
 from benchmarker.workloads.operation.operation_reading import kernels_note, largest_call, length_series, timed_call
-
-if TYPE_CHECKING:
-    from benchmarker.schema.record import Moment
 
 OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 

@@ -13,8 +13,6 @@ MixerName = Literal["softmax", "linear", "gdn", "retention"]
 
 
 class MixersDemand(OperationDemand):
-    """Work of one call of a mixer, by formula."""
-
     flops: Positive
     """FLOPs of the call: see `mixer.py`."""
     forward_flops: Positive
@@ -26,8 +24,6 @@ class MixersDemand(OperationDemand):
 
 
 class BlockFacts(Plain):
-    """Model whose training step was timed."""
-
     parameters: Positive
     """All parameters, embedding and head included."""
     mixer_parameters: Positive
@@ -101,8 +97,6 @@ class MixersFacts(Plain):
 
 
 class MixersRecord(RunRecord):
-    """One process, one implementation."""
-
     workload: Literal["mixers"] = "mixers"
     subject: MixersSubject
     variant: MixersVariantFacts

@@ -19,13 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.hardware.device import Device
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers import mixer as mixers
 from benchmarker.workloads.mixers import spec
@@ -33,9 +34,6 @@ from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand, TaskSc
 from benchmarker.workloads.operation.record import OperationSample, PassMemory
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.training_step import TrainingStep, autocast
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 Batch = tuple[Tensor, Tensor]
 """Tokens and labels, [batch, length]. The label of a position is the token to predict there."""

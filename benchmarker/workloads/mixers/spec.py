@@ -34,8 +34,6 @@ def held_out_bytes() -> int:
 
 
 class MixersBlock(Plain):
-    """Small language model around the mixer, for the mode training_step and for the tasks."""
-
     hidden: Positive = 256
     """Width of the model; the mixer's width is heads * head_dim."""
     layers: Positive = 4
@@ -78,8 +76,6 @@ class MixersTasks(Plain):
 
 
 class MixersSubject(Plain):
-    """Shapes of one layer, equal for all mixers."""
-
     heads: Positive = 16
     """Heads of queries, keys and values."""
     head_dim: Positive = 128
@@ -134,13 +130,10 @@ class MixersJob(Job):
 
     @property
     def is_judged(self) -> bool:
-        """True if this process trains models on tasks."""
         return bool(self.subject.tasks.names) and (self.part is None or self.part.only == "quality")
 
 
 class MixerShape(NamedTuple):
-    """Everything that determines the work of one call."""
-
     batch_size: int
     seq_len: int
     heads: int

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.record import Missing
-from benchmarker.schema.registry import Metric
 from benchmarker.workloads.mixers.mixer import implementation_of
 from benchmarker.workloads.mixers.record import MixersRecord
 from benchmarker.workloads.mixers.spec import MixersExperiment, MixersJob, held_out_bytes
@@ -24,13 +23,11 @@ if TYPE_CHECKING:
     from benchmarker.workloads.mixers.mixers_reading import MixersRow
 
 METRICS = (
-    Metric(
-        name="tokens",
-        heading="Mtok/s",
-        unit="1/s",
-        scale=1e-6,
+    operation.operation_metric(
+        "tokens",
+        "Mtok/s",
+        "batch * positions, divided by the seconds of one call",
         better="higher",
-        formula="batch * positions, divided by the seconds of one call",
         of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len / latency_s,
     ),
     operation.FORWARD,

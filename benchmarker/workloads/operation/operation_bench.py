@@ -19,20 +19,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch._C._autograd import DeviceType
 
 from benchmarker.core.errors import UnsupportedError
+from benchmarker.hardware.device import Device
 from benchmarker.measure.repeat import Step, calls_needed
 from benchmarker.workloads.operation.operation_call import CallInputs, Implementation, Operation, results_of
 from benchmarker.workloads.operation.record import OperationChecked, OperationSample, PassMemory, SeenKernel
 from benchmarker.workloads.operation.spec import LengthPoint
 from benchmarker.workloads.session import Bench, Session
-
-if TYPE_CHECKING:
-    from benchmarker.hardware.device import Device
 
 MatmulPrecision = Literal["ieee", "tf32"]
 Work = Callable[[CallInputs], object]

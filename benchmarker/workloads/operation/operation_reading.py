@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarker.comparison.results import make_row
@@ -11,8 +11,7 @@ from benchmarker.comparison.roofline import Floor
 from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of
 from benchmarker.core.formatting import abridged, ms
 from benchmarker.explain.phases import Phase
-from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import Bound, Timed
+from benchmarker.explain.waterfall import Advice, Timed
 from benchmarker.profiling.kernel_categories import CATEGORIES, Category
 from benchmarker.profiling.profile_table import kernel_code
 from benchmarker.schema.record import Kernel, RunRecord
@@ -21,9 +20,9 @@ from benchmarker.workloads.operation.spec import mode_text
 
 SHOWN_KERNELS = 3
 FLOORS = {"bytes": "moving data at the measured bandwidth", "flops": "products at the measured matmul rate"}
-CALL_ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
-    "host": always("Larger batches or longer sequences fill the device; a captured graph saves the launches."),
-    "slow products": always("Another kernel for the same work helps, if a row here is faster."),
+CALL_ADVICE: Advice = {
+    "host": "Larger batches or longer sequences fill the device; a captured graph saves the launches.",
+    "slow products": "Another kernel for the same work helps, if a row here is faster.",
 }
 
 
@@ -66,7 +65,7 @@ def timed_call(
     busy_s: float | None = None,
     notes: Iterable[str] = (),
     products: tuple[Category, ...] = CATEGORIES,
-    advice: Mapping[Bound, Callable[[Timed], str]] = CALL_ADVICE,
+    advice: Advice = CALL_ADVICE,
 ) -> Timed:
     """Return the call for an explanation, given the seconds of each category of kernels in the profiled call, those in
     which a kernel ran (by default the sum), and the categories of `products`, to which the floor applies."""
@@ -98,6 +97,10 @@ def kernels_note(kernels: Sequence[SeenKernel]) -> list[str]:
     """Return a sentence on the longest kernels of the profiled call; empty without kernels."""
     names = [f"{kernel_code(kernel.name)} {ms(kernel.total_s)}" for kernel in kernels]
     return [f"one profiled call ran {abridged(names, SHOWN_KERNELS)}"] if kernels else []
+
+
+def length_of(row: Row) -> int:
+    return int(row.cell["seq_len"]) if row.cell else 0
 
 
 class LengthSeries(NamedTuple):

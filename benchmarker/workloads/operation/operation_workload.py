@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.core.errors import FieldError, SpecError
-from benchmarker.core.formatting import MIB
-from benchmarker.schema.options import Option
+from benchmarker.core.formatting import GIB, MIB
+from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell
@@ -27,6 +26,9 @@ LENGTH_AXES = (SEQ_LEN_AXIS, Axis("batch_size", "batch", lambda sequences: f"bat
 UNITS: dict[str, tuple[str, float]] = {
     "ms": ("s", 1e3),
     "MiB": ("B", 1 / MIB),
+    "GiB": ("B", 1 / GIB),
+    "tok/s": ("1/s", 1.0),
+    "Mtok/s": ("1/s", 1e-6),
     "GB/s": ("B/s", 1e-9),
     "TFLOP/s": ("FLOP/s", 1e-12),
     "TFLOP/s/GPU": ("FLOP/s", 1e-12),
@@ -36,11 +38,6 @@ UNITS: dict[str, tuple[str, float]] = {
     "kfloat": ("", 1e-3),
 }
 """Unit of a metric's value, and the factor that a table multiplies it by, by the last word of its heading."""
-
-
-def median_latency_s(cell: OperationCell) -> float | None:
-    """Return the median of the process's repeats; None for a cell without times."""
-    return median(sample.latency_s for sample in cell.samples) if cell.samples else None
 
 
 def flops_per_s(cell: OperationCell, latency_s: float) -> float | None:
@@ -113,8 +110,6 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
     """Fields of the subject that a variant may replace."""
 
     def options(self) -> list[Option]:
-        from benchmarker.schema.options import field_options
-
         return field_options(self.job, flags=SEED_FLAG)
 
     def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Literal
 
 from pydantic import Field
@@ -36,8 +37,6 @@ class TensorError(Plain):
 
 
 class OperationChecked(Checked):
-    """Comparison of one call's results with float64, before timing."""
-
     error: Spent
     """Largest error of the tensors."""
     tolerance: Spent
@@ -82,3 +81,8 @@ class OperationCell(CellBase):
 class LengthCell(OperationCell):
     batch_size: Positive
     passes: PassMemory | None = None
+
+
+def median_latency_s(cell: OperationCell) -> float | None:
+    """Return the median of the process's repeats; None for a cell without times."""
+    return median(sample.latency_s for sample in cell.samples) if cell.samples else None

@@ -27,8 +27,6 @@ class LengthPoint(NamedTuple):
 
 
 class LengthGrid(GridBase):
-    """Lengths, their batch sizes, and the passes to time."""
-
     seq_len: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1024, 4096, 16384)
     """Positions of one sequence."""
     tokens: tuple[Positive, ...] = ()
@@ -54,8 +52,6 @@ class LengthGrid(GridBase):
 
 
 class AttentionHeads(Plain):
-    """Heads of one attention layer."""
-
     heads: Positive = 16
     """Query heads."""
     kv_heads: Positive | None = None

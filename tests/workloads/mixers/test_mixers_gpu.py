@@ -34,9 +34,11 @@ def one_configuration(monkeypatch):
 
     prune = Autotuner.prune_configs
 
-    def smallest(tuner, kwargs, *rest):
-        configs = prune(tuner, kwargs, *rest)
-        return [min(configs, key=lambda config: (config.num_stages, sum(map(int, config.kwargs.values()))))]
+    def smallest(tuner, *arguments):
+        def size(config):
+            return config.num_stages, sum(tile for tile in config.kwargs.values() if isinstance(tile, int))
+
+        return [min(prune(tuner, *arguments), key=size)]
 
     monkeypatch.setattr(Autotuner, "prune_configs", smallest)
 

@@ -16,13 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-DEFAULT_BATCH = 2048
-"""llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`."""
-CONTEXT_STEP = 256
-"""Multiple to which llama.cpp rounds the KV cache's length."""
+DEFAULT_BATCH = 2048  # llama.cpp's default `n_batch`, the maximum number of tokens of one `llama_decode`.
+CONTEXT_STEP = 256  # Multiple to which llama.cpp rounds the KV cache's length.
 ERROR_LEVEL = 4
-QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}
-"""LLAMA_FTYPE_MOSTLY_*, as llama.h numbers them."""
+QUANTIZED = {"Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18}  # LLAMA_FTYPE_MOSTLY_*, as llama.h numbers them.
 
 
 class Driver:

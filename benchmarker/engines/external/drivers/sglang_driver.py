@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-TOP = 100
-"""Number of likeliest tokens per position."""
+TOP = 100  # Number of likeliest tokens per position.
 
 
 class Driver:

@@ -12,8 +12,7 @@ import time
 from collections import Counter
 from typing import Any
 
-TOP = 100
-"""Number of likeliest tokens per position."""
+TOP = 100  # Number of likeliest tokens per position.
 SETTINGS = {
     # One process, whose memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

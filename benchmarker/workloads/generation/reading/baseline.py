@@ -12,7 +12,7 @@ from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import SILENT_KL, Quality
-from benchmarker.workloads.generation.demand import floor_s
+from benchmarker.workloads.generation.architecture import floor_s
 from benchmarker.workloads.generation.reading.generation_rows import (
     DISTINCT,
     GenerationKey,
@@ -95,6 +95,7 @@ def _about(value: float | None, error: float | None) -> float | Estimate | None:
 
 _TIMING = f"{code('benchmarker run')} measures it"
 _QUALITY = f"{code('--quality')} measures it, on real weights"
+_LONGER_TEXT = f"a longer text ({code('--quality full')})"
 LIMITABLE: Mapping[str, Limitable] = {
     "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
     "bits": Limitable(lambda row: row.bits_per_weight, UNITLESS, decimal, _TIMING),
@@ -111,19 +112,22 @@ LIMITABLE: Mapping[str, Limitable] = {
         UNITLESS,
         decimal,
         _QUALITY,
+        _LONGER_TEXT,
     ),
     "kld": Limitable(
         lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
         UNITLESS,
         decimal,
         _QUALITY,
+        _LONGER_TEXT,
         f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
     ),
     "top1": Limitable(
         lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
-        UNITLESS,
+        {**UNITLESS, "%": 0.01},
         lambda share: percent(share, places=1),
         _QUALITY,
+        _LONGER_TEXT,
     ),
 }
 

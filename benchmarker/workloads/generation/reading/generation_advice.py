@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import cast
 
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase
-from benchmarker.explain.verdict import always
-from benchmarker.explain.waterfall import Bound, Timed
+from benchmarker.explain.waterfall import Advice, Timed
 from benchmarker.profiling.kernel_categories import category
 from benchmarker.schema.record import Profile
 from benchmarker.workloads.generation.record import GenerationRecord
@@ -74,7 +72,7 @@ def _better_products(timed: Timed) -> str:
         return (
             f"{code('--engine compile')} has other kernels for the products; fewer bits help less than their size says."
         )
-    if _engine(timed) == "compile" and timed.device == "cuda":
+    if _engine(timed) == "compile" and timed.record.environment.device.kind == "cuda":
         return f"{code('--engine native')} has kernels of its own for them; fewer bits help less than their size says."
     return (
         "No option makes these kernels faster; fewer bits help less than their size says, a larger batch costs little."
@@ -91,7 +89,7 @@ def _dequantize(timed: Timed) -> str:
         # gptqmodel's triton kernel unpacks, and leaves the product to the library for 16 bits.
         # ExLlamaV2's cannot be captured.
         on_cuda = "exllama_v2" if engine == "eager" else "marlin"
-        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(timed.device or "")
+        kernel = {"cuda": on_cuda, "cpu": "torch_aten"}.get(timed.record.environment.device.kind or "")
         if kernel is None:
             return (
                 f"{wanted}; gptqmodel has such kernels for NVIDIA GPUs and CPUs alone, bitsandbytes "
@@ -111,20 +109,18 @@ def _fuse(timed: Timed) -> str:
     )
 
 
-ADVICE: Mapping[Bound, Callable[[Timed], str]] = {
+ADVICE: Advice = {
     "host": _host,
     "bandwidth": _fewer_bytes,
-    "compute": always(
-        f"Fewer bits a weight do not help here; products in 8 bits, or a smaller {code('--batch-size')}, do."
-    ),
+    "compute": f"Fewer bits a weight do not help here; products in 8 bits, or a smaller {code('--batch-size')}, do.",
     "slow products": _better_products,
-    "matrix products": always(
+    "matrix products": (
         f"A run without {code('--no-limits')} ({code('limits: false')} in a config) measures the bandwidth, which "
         "shows how far they are from it."
     ),
     "dequantizing": _dequantize,
-    "attention/KV": always("The weights are not what it waits for: a shorter context or fewer sequences help."),
-    "linear attention": always("The weights are not what it waits for: fewer sequences help."),
+    "attention/KV": "The weights are not what it waits for: a shorter context or fewer sequences help.",
+    "linear attention": "The weights are not what it waits for: fewer sequences help.",
     "copies": _fuse,
     "small kernels": _fuse,
 }

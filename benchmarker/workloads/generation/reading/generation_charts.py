@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from benchmarker.comparison.rows import CellKey, cell_words, headline
 from benchmarker.report.charts.curves import board_chart, curve_chart, rounds_chart
-from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, speed_chart
-from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart
+from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, rate_of, speed_chart
+from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart, withheld_variants
 from benchmarker.report.charts.style import Chart, Series, series_of
 from benchmarker.schema.record import RunRecord
 from benchmarker.workloads.generation.reading.generation_rows import over_batches
@@ -30,14 +30,14 @@ def charts_of(results: Comparison) -> list[Chart]:
         curve_chart,
         cell=cell,
         looks=looks,
-        value_of=lambda row: row.decode_tokens_per_s,
+        value_of=lambda row: None if row.is_withheld else row.decode_tokens_per_s,
         vertical="decoded tokens per second",
     )
     charts = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
-        waterfall_chart(results.explained),
+        waterfall_chart(results.explained, withheld_variants(results)),
         decoding(
             rows,
             axis="depth",
@@ -53,7 +53,7 @@ def charts_of(results: Comparison) -> list[Chart]:
             name="batch",
         ),
         cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
-        _kernels_chart(members),
+        _kernels_chart({name: records for name, records in members.items() if name not in withheld_variants(results)}),
         rounds_chart(members, cell, looks),
         board_chart(members, looks),
     )
@@ -61,7 +61,7 @@ def charts_of(results: Comparison) -> list[Chart]:
 
 
 def quality_chart(rows: Sequence[GenerationRow], looks: dict[str, Series]) -> Chart | None:
-    able = [row for row in rows if row.pace and (row.is_baseline or row.kl_divergence is not None)]
+    able = [row for row in rows if rate_of(row) and (row.is_baseline or row.kl_divergence is not None)]
     if all(row.kl_divergence is None for row in able):
         return None
     horizontal = "KL divergence from the baseline, nats, lower is better"

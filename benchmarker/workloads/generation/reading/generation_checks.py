@@ -13,7 +13,7 @@ from benchmarker.comparison.invariants import TOLERANCE, Check, equal
 from benchmarker.comparison.rows import keys_of
 from benchmarker.schema.quality import Quality
 from benchmarker.schema.record import Limits
-from benchmarker.workloads.generation.demand import MBU_LIMIT, mbu
+from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
 DRAIN_S, DRAIN_SHARE = 0.05, 0.10

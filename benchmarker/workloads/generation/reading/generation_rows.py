@@ -15,7 +15,7 @@ from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code, plain_line
 from benchmarker.schema.quality import Quality, StepDivergence, TaskResult
 from benchmarker.schema.record import EnergyWindow, Moment
-from benchmarker.workloads.generation.demand import floor_s, mbu, prefill_mfu
+from benchmarker.workloads.generation.architecture import floor_s, mbu, prefill_mfu
 from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationDemand,

@@ -11,7 +11,15 @@ from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
-from benchmarker.report.columns import InCell, byte_columns, memory, metric_column, number_columns
+from benchmarker.report.columns import (
+    InCell,
+    byte_columns,
+    estimate_columns,
+    measured_text,
+    memory,
+    metric_column,
+    number_columns,
+)
 from benchmarker.schema.base import Scalar
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
@@ -71,16 +79,16 @@ def _axis_column(name: str, value_of: Callable[[CellKey], int]) -> Column[InCell
 
 def timing(rows: Sequence[GenerationRow]) -> Columns:
     # tok/s is the latency turned over, so that one of the two spreads is enough.
-    latency = Column[GenerationRow](
-        "latency s", lambda row: _latency(row), sort=lambda row: row.latency.value if row.latency else None
-    )
+    latency = Column[GenerationRow]("latency s", _latency, sort=lambda row: row.latency.value if row.latency else None)
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
 
 
 def _latency(row: GenerationRow) -> str:
-    return decimal(row.latency.value) if row.latency else status_words(row.status)
+    if row.latency is None:
+        return status_words(row.status)
+    return measured_text(row, row.latency, scale=1)
 
 
 def costs(rows: Sequence[GenerationRow]) -> Columns:
@@ -127,7 +135,7 @@ def _divergence_text(row: GenerationRow) -> str:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    return number_columns(rows, "TTFT ms", lambda row: row.ttft.value * 1e3 if row.ttft else None, decimal)
+    return estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3)
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:

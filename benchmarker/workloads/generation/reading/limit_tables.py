@@ -13,7 +13,7 @@ from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
 from benchmarker.report.columns import LIMITS_TITLE, names
 from benchmarker.report.explanations import ceiling_words
-from benchmarker.workloads.generation.demand import MBU_LIMIT
+from benchmarker.workloads.generation.architecture import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
 from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, optional_text
 from benchmarker.workloads.generation.record import GenerationRecord
@@ -37,12 +37,12 @@ def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
     columns: Columns = [
         *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
         *names(rows),
-        _column("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, decimal),
-        _column("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
+        _timed("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, decimal),
+        _timed("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
         _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal),
-        _column("MBU", lambda row: row.mbu, _share, is_more_better=True),
+        _timed("MBU", lambda row: row.mbu, _share, is_more_better=True),
         _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_more_better=True),
-        _column("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
+        _timed("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
     ]
     if any(row.kernels_per_token is not None for row in rows):
         columns.append(_column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}"))
@@ -65,6 +65,17 @@ def _column(
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
     return Column(heading, optional_text(value_of, text), sort=value_of, is_more_better=is_more_better)
+
+
+def _timed(
+    heading: str,
+    value_of: Callable[[GenerationRow], float | None],
+    text: Callable[[float], str],
+    *,
+    is_more_better: bool = False,
+) -> Column[GenerationRow]:
+    """Return a column of values that follow from the time per token: a dash for rows whose time is withheld."""
+    return _column(heading, lambda row: None if row.is_withheld else value_of(row), text, is_more_better=is_more_better)
 
 
 def _share(fraction: float) -> str:

@@ -51,16 +51,20 @@ INTEGER_SAVES = 0.5
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
     """Return a decode step of the profiled generation, or of the last run above a log's table."""
-    profiled = next((record for record in records if record.profile), None)
+    profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
     if listed is not None:
         return _from_table(name, listed)
     loaded = next((record for record in records if record.load), None)
-    proof = loaded_proof(loaded.load, loaded.variant.engine) if loaded and loaded.load else None
+    proof = None
+    if loaded and loaded.load:
+        # A compiled step may multiply by a kernel of its own.
+        proof = loaded_proof(loaded.load, replaces_linears=loaded.variant.engine == "compile")
     row = _longest(name, records)
-    allows = _allows(row) + _own_clock(records) if row else None
+    unknown = any(record.no_demand for record in records)
+    allows = _allows(row, has_unknown_bytes=unknown) + _own_clock(records) if row else None
     return NotExplained(name, why_no_profile(records), proof, allows, row.mbu if row else None)
 
 
@@ -197,7 +201,7 @@ def _own_clock(records: Sequence[GenerationRecord]) -> str:
     )
 
 
-def _allows(row: Row) -> str:
+def _allows(row: Row, *, has_unknown_bytes: bool) -> str:
     """Return the conclusions from time and bytes of a token without a profile."""
     assert row.tpot is not None
     where = f"not profiled: at {cell_words(row.cell)}"
@@ -207,7 +211,7 @@ def _allows(row: Row) -> str:
             f"{where}, reading what a token needs takes {percent(row.mbu)} of its {ms(row.tpot.value)} at the measured "
             f"bandwidth, so that all else is at most {percent(remainder)} of it"
         )
-    if row.weight_bytes is None:
+    if row.weight_bytes is None or has_unknown_bytes:
         return f"{where}, a token takes {ms(row.tpot.value)}; what it reads is not known"
     rate = row.weight_bytes / row.tpot.value / 1e9
     return (

@@ -1,0 +1,237 @@
+"""Description of an architecture as data, and the least work of a prefill and a decode step that follows from it.
+
+Bytes are those that the model keeps and a step must read, each storage once. Writes, and copies that a kernel makes,
+are not among them: they make MBU low.
+
+    step bytes    = weights of every token + routed experts + one row of each embedding per sequence + KV cache + states
+    decode FLOPs  = batch * (2 * weights of one token + sum over layers (score FLOPs * positions + state FLOPs))
+    prefill FLOPs = batch * (S * (2 * weights of one token without the output layer + state FLOPs) + 2 * output layer
+                             + sum over layers (score FLOPs * attended pairs))
+
+`positions` are those in the cache before the step. A window of W positions holds W - 1 of them. The last layers, if
+they only read the KV cache of earlier ones, compute the prompt's last position alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarker.schema.record import Limits
+from benchmarker.workloads.generation.record import GenerationDemand
+
+MixerKind = Literal[
+    "full attention", "sliding window", "MLA", "linear attention", "state space", "short convolution", "none"
+]
+FeedForwardKind = Literal["dense", "MoE", "none"]
+
+DESCRIBED: dict[str, tuple[MixerKind | FeedForwardKind, ...]] = {
+    "bamba": ("state space", "full attention", "dense"),
+    "cohere": ("full attention", "dense"),
+    "cohere2": ("sliding window", "full attention", "dense"),
+    "deepseek_v2": ("MLA", "dense", "MoE"),
+    "deepseek_v3": ("MLA", "dense", "MoE"),
+    "ernie4_5": ("full attention", "dense"),
+    "exaone4": ("sliding window", "full attention", "dense"),
+    "falcon_h1": ("state space", "full attention", "dense"),
+    "gemma": ("full attention", "dense"),
+    "gemma2": ("sliding window", "full attention", "dense"),
+    "gemma3_text": ("sliding window", "full attention", "dense"),
+    "gemma4_text": ("sliding window", "full attention", "dense", "MoE"),
+    "glm4": ("full attention", "dense"),
+    "glm4_moe": ("full attention", "dense", "MoE"),
+    "glm4_moe_lite": ("MLA", "dense", "MoE"),
+    "gpt2": ("full attention", "dense"),
+    "gpt_neox": ("full attention", "dense"),
+    "gpt_oss": ("sliding window", "full attention", "MoE"),
+    "granite": ("full attention", "dense"),
+    "granitemoehybrid": ("state space", "full attention", "dense", "MoE"),
+    "hunyuan_v1_dense": ("full attention", "dense"),
+    "lfm2": ("short convolution", "full attention", "dense"),
+    "llama": ("full attention", "dense"),
+    "minimax_m2": ("full attention", "MoE"),
+    "ministral": ("sliding window", "full attention", "dense"),
+    "ministral3": ("sliding window", "full attention", "dense"),
+    "mistral": ("sliding window", "full attention", "dense"),
+    "mixtral": ("sliding window", "full attention", "MoE"),
+    "nemotron_h": ("state space", "full attention", "none", "dense", "MoE"),
+    "olmo2": ("full attention", "dense"),
+    "olmo3": ("sliding window", "full attention", "dense"),
+    "opt": ("full attention", "dense"),
+    "phi": ("full attention", "dense"),
+    "phi3": ("sliding window", "full attention", "dense"),
+    "phimoe": ("sliding window", "full attention", "MoE"),
+    "qwen2": ("sliding window", "full attention", "dense"),
+    "qwen2_moe": ("sliding window", "full attention", "dense", "MoE"),
+    "qwen3": ("sliding window", "full attention", "dense"),
+    "qwen3_5_moe_text": ("linear attention", "full attention", "MoE"),
+    "qwen3_5_text": ("linear attention", "full attention", "dense"),
+    "qwen3_moe": ("sliding window", "full attention", "dense", "MoE"),
+    "qwen3_next": ("linear attention", "full attention", "dense", "MoE"),
+    "seed_oss": ("full attention", "dense"),
+    "smollm3": ("sliding window", "full attention", "dense"),
+    "starcoder2": ("sliding window", "full attention", "dense"),
+}
+"""Kinds of layers of each `model_type` (of a multimodal model, of its text part). The bytes of each are tested against
+the bytes that a decode step touches."""
+
+MBU_LIMIT = 1.02
+"""Largest possible MBU. Above it the bytes are counted wrong, or the bandwidth is measured wrong."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. All sizes are those of one sequence and one GPU."""
+
+    mixers: tuple[MixerKind, ...]
+    """One kind; two if attention and a state-space model run side by side."""
+    feed_forward: FeedForwardKind
+    weights: int = 0
+    """Weights that one token multiplies with, without routed experts."""
+    kv_values: int = 0
+    """Values that one position adds to the KV cache; 0 if the layer has none or reads another layer's."""
+    window: int | None = None
+    score_flops: int = 0
+    """FLOPs of one query with one position."""
+    position_flops: int = 0
+    """FLOPs of each cached position in a step, for MLA: the library expands the latent of all positions."""
+    state_bytes: int = 0
+    state_flops: int = 0
+    """FLOPs of one token with the recurrent state."""
+    shares_kv: bool = False
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts of all MoE layers together."""
+
+    count: int
+    per_token: int
+    bytes_each: int
+    """Bytes of one expert in every MoE layer."""
+    weights_each: int
+    """Weights that one expert in every MoE layer multiplies with."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Architecture of a loaded model, with the bytes of its own storage.
+
+    Attributes:
+        read_bytes: Bytes of the weights that every step reads.
+        row_bytes: Bytes of one row of each embedding: input, positions, and per-layer embeddings.
+        other_weights: Weights that every token multiplies with, outside the layers and the output layer.
+        head: Weights of the output layer.
+        value_bytes: Bytes of one value in the KV cache.
+    """
+
+    model_type: str
+    layers: tuple[Layer, ...]
+    read_bytes: int
+    row_bytes: int
+    other_weights: int
+    head: int
+    parameters: int
+    active_parameters: int
+    """Parameters without idle experts and per-layer embeddings."""
+    value_bytes: float
+    experts: Experts | None = None
+    has_per_layer_embeddings: bool = False
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return sum(round(layer.kv_values * self.value_bytes) for layer in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one sequence, which do not grow with the context."""
+        return sum(layer.state_bytes for layer in self.layers)
+
+    def cache_bytes(self, positions: int, batch_size: int) -> int:
+        """Return the bytes of the KV cache and the states of sequences of this many positions."""
+        held = [layer.kv_values * min(positions, layer.window or positions) for layer in self.layers]
+        return batch_size * (round(sum(held) * self.value_bytes) + self.state_bytes)
+
+    def demand(
+        self, *, prompt_tokens: int, new_tokens: int, batch_size: int, depth: int, used_experts: float | None = None
+    ) -> GenerationDemand:
+        """Return the bytes and FLOPs of one cell.
+
+        The prefill makes the first new token, so N tokens are N - 1 steps; the first of them finds the prompt in the
+        cache, each later one a token more.
+
+        Args:
+            used_experts: Experts that a step reads in a layer, mean over layers and steps. The least by default.
+        """
+        steps, start = new_tokens - 1, depth + prompt_tokens
+        counted_steps = max(1, steps)
+        cached_bytes = float(batch_size * self.state_bytes)
+        decode_flops: float = 2 * (self.token_weights + self.head)
+        prefill_flops: float = 2 * (prompt_tokens * (self.other_weights + self._routed_weights) + self.head)
+        for number, layer in enumerate(self.layers):
+            held = _positions(start, counted_steps, layer.window and layer.window - 1) / counted_steps
+            cached_bytes += batch_size * round(layer.kv_values * self.value_bytes) * held
+            decode_flops += layer.state_flops + (layer.score_flops + layer.position_flops) * held
+            tokens = prompt_tokens if number < self._first_reader else 1
+            prefill_flops += tokens * (2 * layer.weights + layer.state_flops) + layer.position_flops * depth
+            prefill_flops += layer.score_flops * _positions(start + 1 - tokens, tokens, layer.window)
+        weight_bytes, kv_bytes = self.read_bytes + batch_size * self.row_bytes, round(cached_bytes)
+        if self.experts:
+            used_experts = used_experts or self.experts.per_token
+            weight_bytes += round(used_experts * self.experts.bytes_each)
+        step_flops, all_prefill_flops = round(batch_size * decode_flops), round(batch_size * prefill_flops)
+        return GenerationDemand(
+            flops=all_prefill_flops + steps * step_flops,
+            # The prefill reads the weights once; its reads and writes of activations depend on the kernels.
+            bytes=weight_bytes + steps * (weight_bytes + kv_bytes),
+            weight_bytes=weight_bytes,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            state_bytes=self.state_bytes or None,
+            context_tokens=start + (counted_steps - 1) / 2,
+            kv_bytes=kv_bytes,
+            decode_flops=step_flops,
+            prefill_flops=all_prefill_flops,
+            experts_per_step=used_experts if self.experts else None,
+            experts=self.experts.count if self.experts else None,
+        )
+
+    @property
+    def body(self) -> int:
+        """Weights that every token multiplies with, without output layer and routed experts."""
+        return self.other_weights + sum(layer.weights for layer in self.layers)
+
+    @property
+    def token_weights(self) -> int:
+        """Weights that one token multiplies with, without the output layer."""
+        return self.body + self._routed_weights
+
+    @property
+    def _routed_weights(self) -> int:
+        return self.experts.per_token * self.experts.weights_each if self.experts else 0
+
+    @property
+    def _first_reader(self) -> int:
+        """Number of the first layer from which no layer writes a KV cache or a state."""
+        writers = (number for number, layer in enumerate(self.layers) if not layer.shares_kv)
+        return 1 + max(writers, default=-1)
+
+
+def _positions(first: int, count: int, limit: int | None) -> int:
+    """Return the sum of min(p, limit) over the `count` integers p from `first`."""
+    below = count if limit is None else min(count, max(0, limit - first))
+    return below * first + below * (below - 1) // 2 + (count - below) * (limit or 0)
+
+
+def floor_s(demand: GenerationDemand, limits: Limits) -> float:
+    """Return the least time of one decode step."""
+    return max(demand.step_bytes / limits.bytes_per_s, demand.decode_flops / limits.matmul_flops_per_s)
+
+
+def mbu(demand: GenerationDemand, limits: Limits, *, tpot_s: float) -> float:
+    """Return the memory-bandwidth utilization of decoding: the share of the bandwidth for the required reads."""
+    return demand.step_bytes / (tpot_s * limits.bytes_per_s)
+
+
+def prefill_mfu(demand: GenerationDemand, limits: Limits, *, ttft_s: float) -> float:
+    """Return the share of the matmul rate that the prefill used for its required arithmetic."""
+    return demand.prefill_flops / (ttft_s * limits.matmul_flops_per_s)

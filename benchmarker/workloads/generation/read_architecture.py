@@ -1,0 +1,248 @@
+"""Reading of an architecture from a model's modules and its config. The model may be on the meta device.
+
+A layer's kind follows from the attributes of its mixer, because class names and config keys differ by library version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.quantization.load import (
+    flat,
+    is_linear,
+    module_tensors,
+    parameter_count,
+    shares_storage,
+    storage_bytes,
+    weights_of,
+)
+from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture, Experts, Layer, MixerKind
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+LAYER_TYPES = {
+    "full_attention": "full attention",
+    "attention": "full attention",
+    "sliding_attention": "sliding window",
+    "linear_attention": "state",
+    "mamba": "state",
+    "conv": "state",
+    "hybrid": "state",
+    "moe": "none",
+    "mlp": "none",
+}
+"""Kinds in `layer_types` of transformers' configs, under their present and earlier names."""
+STATE_VALUE_BYTES = 4
+"""Recurrent states are stored in float32."""
+
+
+class Mixer(NamedTuple):
+    kind: MixerKind
+    module: Any
+
+
+def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float | None = None) -> Architecture:
+    """Describe a model before an engine alters it.
+
+    Args:
+        shares: Number of GPUs among which every weight is divided; the description is that of one GPU.
+        kv_value_bytes: See TokenSource.
+
+    Raises:
+        UnsupportedError: The architecture is not described, with the reason.
+    """
+    config: Any = model.config.get_text_config(decoder=True)
+    if type(model).__module__.startswith("transformers_modules"):
+        raise UnsupportedError(f"the code of {type(model).__name__} comes from the model's own repository")
+    if config.model_type not in DESCRIBED:
+        raise UnsupportedError(f"the architecture '{config.model_type}' is not described (docs/models.md lists those)")
+    kinds = _layer_kinds(config)
+    layers = tuple(
+        _layer(module, kind, config, shares=shares, value_bytes=_activation_bytes(model))
+        for module, kind in zip(_decoder_layers(model, len(kinds)), kinds, strict=True)
+    )
+    found = {kind for layer in layers for kind in (*layer.mixers, layer.feed_forward)}
+    unknown = sorted(found - {*DESCRIBED[config.model_type], "none"})
+    if unknown:
+        raise UnsupportedError(f"'{config.model_type}' is described without layers of kind {' and '.join(unknown)}")
+    return _with_weights(model, config, layers, shares, kv_value_bytes or _activation_bytes(model))
+
+
+def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
+    """Return the model of a parsed config.json without weights; None if transformers cannot build it."""
+    import_libraries()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            made: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError):
+        return None
+    model: PreTrainedModel = made
+    return model
+
+
+def _with_weights(
+    model: PreTrainedModel, config: Any, layers: tuple[Layer, ...], shares: int, value_bytes: float
+) -> Architecture:
+    head: Any = model.get_output_embeddings()
+    tables: list[Any] = [module for module in model.modules() if hasattr(module, "num_embeddings")]
+    # A tied embedding is read as the output layer; of one by itself only a row a sequence is looked up.
+    looked_up = [table for table in tables if head is None or not shares_storage(head.weight, table.weight)]
+    containers = expert_containers(model)
+    experts = _experts(containers, config, shares)
+    skipped = {id(tensor) for module in looked_up for tensor in module_tensors(module)}
+    skipped |= {id(tensor) for container in containers for tensor in _all_tensors(container)}
+    parameters = parameter_count(model)
+    named: dict[str, Any] = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
+    per_layer = named["embed_tokens_per_layer"].weight.numel() if "embed_tokens_per_layer" in named else 0
+    idle = (experts.count - experts.per_token) * experts.weights_each if experts else 0
+    return Architecture(
+        model_type=config.model_type,
+        layers=layers,
+        read_bytes=storage_bytes(
+            tensor for module in model.modules() for tensor in module_tensors(module) if id(tensor) not in skipped
+        ),
+        row_bytes=sum(
+            part[0].numel() * part.element_size() for table in tables for part in flat(table.weight) if part.ndim
+        ),
+        other_weights=_multiplied_outside(model, [*tables, head]) // shares - sum(layer.weights for layer in layers),
+        head=weights_of(head) // shares if head is not None else 0,
+        parameters=parameters,
+        active_parameters=parameters - idle * shares - per_layer,
+        value_bytes=value_bytes,
+        experts=experts,
+        has_per_layer_embeddings=per_layer > 0,
+    )
+
+
+def expert_containers(model: nn.Module) -> list[Any]:
+    """Return the modules that hold the routed experts of a layer: fused tensors, or a list of modules."""
+    return [module for name, module in model.named_modules() if name.rpartition(".")[2] == "experts"]
+
+
+def _experts(containers: list[Any], config: Any, shares: int) -> Experts | None:
+    if not containers:
+        return None
+    names = ("num_experts_per_tok", "top_k_experts", "moe_topk")
+    per_token = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    count = getattr(containers[0], "num_experts", None) or len(list(containers[0].children()))
+    if per_token is None:
+        raise UnsupportedError("its config does not state the experts per token")
+    weights = sum(multiplied(module) for container in containers for module in container.modules())
+    size_bytes = storage_bytes(tensor for container in containers for tensor in _all_tensors(container))
+    return Experts(count, per_token, size_bytes // count, weights // count // shares)
+
+
+def _all_tensors(module: nn.Module) -> Iterator[Tensor]:
+    for inner in module.modules():
+        yield from module_tensors(inner)
+
+
+def multiplied(module: nn.Module) -> int:
+    """Return the weights that a module's own tensors multiply with: matrices, fused experts, convolutions."""
+    if is_linear(module):
+        return weights_of(module)
+    # Of fused experts a matrix is the bias of all experts.
+    least = 3 if any(tensor.ndim == 3 for tensor in module.parameters(recurse=False)) else 2
+    return sum(tensor.numel() for tensor in module.parameters(recurse=False) if tensor.ndim >= least)
+
+
+def _multiplied_outside(model: nn.Module, skipped: list[Any]) -> int:
+    """Return the weights that a token multiplies with, without routed experts and the skipped modules."""
+    within = {
+        id(module) for container in (*expert_containers(model), *skipped) if container for module in container.modules()
+    }
+    return sum(multiplied(module) for module in model.modules() if id(module) not in within)
+
+
+def _decoder_layers(model: nn.Module, count: int) -> list[Any]:
+    from torch import nn
+
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    return list(next(lists, ()))
+
+
+def _layer_kinds(config: Any) -> list[str]:
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        has_window = getattr(config, "sliding_window", None) is not None
+        kinds = ["sliding_attention" if has_window else "full_attention"] * config.num_hidden_layers
+    for number, kind in enumerate(kinds):
+        if kind not in LAYER_TYPES:
+            raise UnsupportedError(f"layer {number} is of kind '{kind}', which is not described")
+    return [LAYER_TYPES[kind] for kind in kinds]
+
+
+def _layer(module: nn.Module, kind: str, config: Any, *, shares: int, value_bytes: int) -> Layer:
+    mixers = [mixer for inner in module.modules() if (mixer := _mixer(inner, kind))]
+    if not mixers and kind != "none":
+        raise UnsupportedError(f"a layer of kind '{kind}' has no module that is described")
+    sizes: dict[str, Any] = {}
+    for mixer in mixers:
+        sizes |= _sizes(mixer, config, shares, value_bytes)
+    has_others = _multiplied_outside(module, [mixer.module for mixer in mixers]) > 0
+    return Layer(
+        mixers=tuple(mixer.kind for mixer in mixers) or ("none",),
+        feed_forward="MoE" if expert_containers(module) else "dense" if has_others else "none",
+        weights=_multiplied_outside(module, []) // shares,
+        window=config.sliding_window if kind == "sliding window" else None,
+        **sizes,
+    )
+
+
+def _mixer(module: Any, kind: str) -> Mixer | None:
+    if hasattr(module, "ssm_state_size"):
+        return Mixer("state space", module)
+    if hasattr(module, "head_k_dim"):
+        return Mixer("linear attention", module)
+    if type(module).__name__.endswith("ShortConv"):
+        return Mixer("short convolution", module)
+    if hasattr(module, "kv_lora_rank"):
+        return Mixer("MLA", module)
+    if type(module).__name__.endswith("Attention"):
+        return Mixer("sliding window" if kind == "sliding window" else "full attention", module)
+    return None
+
+
+def _sizes(mixer: Mixer, config: Any, shares: int, value_bytes: int) -> dict[str, int | bool]:
+    module, heads = mixer.module, config.num_attention_heads
+    if mixer.kind == "MLA":
+        # Later versions of transformers cache the latent and expand it in each step.
+        is_latent = hasattr(module, "expand_kv")
+        expanded = heads * (module.qk_head_dim + module.v_head_dim)
+        return {
+            "kv_values": module.kv_lora_rank + module.qk_rope_head_dim if is_latent else expanded // shares,
+            "score_flops": 2 * expanded // shares,
+            "position_flops": 2 * weights_of(module.kv_b_proj) // shares if is_latent else 0,
+        }
+    if mixer.kind in ("full attention", "sliding window"):
+        dim = getattr(module, "head_dim", None) or head_dim(config)
+        groups = getattr(module, "num_key_value_groups", None)
+        shared = bool(getattr(module, "is_kv_shared_layer", False))
+        cached_heads = heads // groups if groups else key_heads(config)
+        return {
+            "kv_values": 0 if shared else 2 * cached_heads * dim // shares,
+            "score_flops": 4 * heads * dim // shares,
+            "shares_kv": shared,
+        }
+    convolution = getattr(module, "conv1d", None) or module.conv
+    state, products = 0, 0
+    if mixer.kind == "linear attention":
+        # Read by the key, corrected by an outer product, read by the query.
+        state, products = module.num_v_heads * module.head_k_dim * module.head_v_dim, 3
+    if mixer.kind == "state space":
+        # Increased by an outer product, read by C.
+        state, products = module.num_heads * module.head_dim * module.ssm_state_size, 2
+    state_bytes = STATE_VALUE_BYTES * state + value_bytes * convolution.weight.numel()
+    return {"state_bytes": state_bytes // shares, "state_flops": 2 * products * state // shares}
+
+
+def _activation_bytes(model: nn.Module) -> int:
+    return next(tensor.element_size() for tensor in model.parameters() if tensor.is_floating_point())

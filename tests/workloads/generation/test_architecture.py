@@ -1,0 +1,134 @@
+"""Bytes and FLOPs of described architectures against a step that is counted operator by operator, and by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
+
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture
+from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.read_architecture import describe
+from tests.architectures import ARCHITECTURES, small_model
+from tests.counted import cache_tensors, counted_step
+
+CONTEXT = 33
+
+
+def ids(batch_size: int = 1, tokens: int = CONTEXT + 1) -> torch.Tensor:
+    return torch.randint(3, 2000, (batch_size, tokens), generator=torch.Generator().manual_seed(1))
+
+
+def step(architecture: Architecture, **fields: Any) -> Any:
+    shape = {"prompt_tokens": CONTEXT, "new_tokens": 2, "batch_size": 1, "depth": 0}
+    return architecture.demand(**shape | fields)
+
+
+def test_every_described_architecture_has_a_small_model() -> None:
+    assert {name.split()[0] for name in ARCHITECTURES} == set(DESCRIBED)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_described_bytes_and_flops_are_those_of_a_counted_step(name: str) -> None:
+    model = small_model(name)
+    architecture = describe(model)
+    found, counted = step(architecture), counted_step(model, ids())
+    # Buffers that are kept and never read, and the row of a tied embedding, which the output layer reads too.
+    assert counted.weight_bytes <= found.weight_bytes <= counted.weight_bytes + 1024
+    assert found.kv_bytes == counted.kv_bytes + counted.state_bytes
+    assert (found.state_bytes or 0) == counted.state_bytes
+    # Not in the description: the step's own position, and rotary angles. Torch counts arithmetic on states in part.
+    states = sum(layer.state_flops for layer in architecture.layers)
+    own = sum(layer.score_flops for layer in architecture.layers)
+    least, most = found.decode_flops + own - states, found.decode_flops + own
+    assert 0.997 * least <= counted.flops <= 1.003 * most
+    assert architecture.parameters == sum(tensor.numel() for tensor in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "granitemoehybrid", "deepseek_v2", "gemma4_text"])
+def test_the_cache_grows_by_the_described_bytes_a_token(name: str) -> None:
+    model, sizes = small_model(name), []
+    for tokens in (10, 11):
+        with torch.no_grad():
+            cache = model(ids(tokens=tokens), use_cache=True).past_key_values
+        sizes.append(sum(tensor.nbytes for kind, tensor in cache_tensors(cache) if kind.startswith("kv")))
+    assert sizes[1] - sizes[0] == describe(model).kv_bytes_per_token
+
+
+def test_known_bytes_of_small_models() -> None:
+    moe = describe(small_model("qwen3_moe", num_experts=8))
+    assert (step(moe).weight_bytes, step(moe).decode_flops) == (3_157_760, 3_289_088)
+    assert describe(small_model("qwen3_next")).kv_bytes_per_token == 512
+    latent = describe(small_model("deepseek_v2"))
+    assert latent.kv_bytes_per_token == 480
+    assert [layer.feed_forward for layer in latent.layers] == ["dense", "MoE", "MoE"]
+
+
+def test_qwen3_30b_reads_a_tenth_of_its_weights() -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=151936, hidden_size=2048, num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4,
+        head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, tie_word_embeddings=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        architecture = describe(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16))
+    assert architecture.parameters == 30_532_122_624
+    assert architecture.active_parameters == 3_353_032_704
+    assert step(architecture).weight_bytes == pytest.approx(6.08e9, rel=2e-3)
+    assert architecture.kv_bytes_per_token == 2 * 48 * 4 * 128 * 2
+
+
+def test_a_batch_reads_the_experts_that_its_tokens_choose() -> None:
+    model, texts = small_model("qwen3_moe", num_experts=8), ids(8, tokens=12)
+    one = experts_per_step(model, texts[:1].tolist(), steps=4)
+    many = experts_per_step(model, texts.tolist(), steps=4)
+    assert one == 2
+    assert 2 < many <= 8
+    # The same prompt eight times chooses the same experts.
+    assert experts_per_step(model, texts[:1].tolist() * 8, steps=4) == 2
+    counted = counted_step(model, texts)
+    found = step(
+        describe(model), batch_size=8, prompt_tokens=11, used_experts=experts_per_step(model, texts.tolist(), steps=1)
+    )
+    assert counted.weight_bytes <= found.weight_bytes <= counted.weight_bytes + 1024
+
+
+def test_the_last_layers_that_only_read_a_cache_compute_one_position_of_the_prompt() -> None:
+    architecture = describe(small_model("gemma4_text"))
+    one, two = (step(architecture, prompt_tokens=tokens).prefill_flops for tokens in (1, 2))
+    readers = sum(2 * layer.weights for layer in architecture.layers if layer.shares_kv)
+    scores = sum(layer.score_flops * (1 if layer.shares_kv else 2) for layer in architecture.layers)
+    assert two - one == 2 * architecture.body - readers + scores
+
+
+def test_the_library_copies_experts_where_generate_exchanges_the_product() -> None:
+    model = small_model("qwen3_moe")
+    assert not copies_experts(model, "eager")
+    model.set_experts_implementation("batched_mm")
+    assert copies_experts(model, "compile")
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ("llama4_text", "the architecture 'llama4_text' is not described (docs/models.md lists those)"),
+        ("chunked", "layer 1 is of kind 'chunked_attention', which is not described"),
+        ("remote", "the code of LlamaForCausalLM comes from the model's own repository"),
+        ("window", "'llama' is described without layers of kind sliding window"),
+    ],
+)
+def test_other_architectures_are_refused_in_one_line(model: str, reason: str) -> None:
+    config: Any = LlamaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    made: Any = AutoModelForCausalLM.from_config(config)
+    if model == "llama4_text":
+        made.config.model_type = model
+    elif model == "chunked":
+        made.config.layer_types = ["full_attention", "chunked_attention"]
+    elif model == "window":
+        made.config.layer_types, made.config.sliding_window = ["sliding_attention"] * 2, 16
+    else:
+        remote = type("LlamaForCausalLM", (type(made),), {"__module__": "transformers_modules.abc.modeling"})
+        made.__class__ = remote
+    with pytest.raises(UnsupportedError) as refused:
+        describe(made)
+    assert str(refused.value) == reason
