@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from benchmarker import __version__
-from benchmarker.cli.machine_commands import checkpoints, doctor, engines, generate
+from benchmarker.cli.machine_commands import checkpoints, doctor, engines, generate, models
 from benchmarker.cli.record_commands import compare, explain, history, import_logs, report, verify
 from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep
@@ -77,6 +77,7 @@ for verb in (generate, compare, explain, report, verify, history):
     app.command()(verb)
 app.command("import")(import_logs)
 app.command()(doctor)
+app.command()(models)
 app.add_typer(checkpoints, name="checkpoint", cls=VerbGroup)
 app.add_typer(engines, name="engine", cls=VerbGroup)
 

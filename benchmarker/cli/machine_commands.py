@@ -1,4 +1,4 @@
-"""Commands on this machine that save no record: `generate`, `doctor`, `checkpoint` and `engine`."""
+"""Commands on this machine that save no record: `generate`, `doctor`, `models`, `checkpoint` and `engine`."""
 
 from __future__ import annotations
 
@@ -146,6 +146,17 @@ def doctor(
         is_well = examine(device, Terminal(streams=streams), quick=quick, workload=workload or DEFAULT_WORKLOAD)
     if not is_well:
         raise typer.Exit(1)
+
+
+def models() -> None:
+    """List the model shapes that ship, with their layers and the quantizations and engines that take them.
+
+    Example: benchmarker models
+    """
+    from benchmarker.workloads.generation.model_list import model_table
+
+    with quiet_libraries(verbose=False) as streams:
+        Terminal(streams=streams).show(model_table())
 
 
 @checkpoints.command("list")

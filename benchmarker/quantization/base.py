@@ -66,6 +66,7 @@ class Loader:
     of_gguf: bool = False  # True for the loader of GGUF files.
     aliases: tuple[str, ...] = ()  # Unambiguous other names: `nf4`.
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
+    quantizes_experts: bool = False  # True if it quantizes experts that are fused in 3-D parameters.
     splits: tuple[Split, ...] = ()  # Ways in which several GPUs can share the model.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
@@ -158,10 +159,13 @@ def fused_experts(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(
         f"{path}.{name}"
         for path, module in model.named_modules()
-        if path.endswith("experts") and not getattr(module, "is_transposed", False)
         for name, parameter in module.named_parameters(recurse=False)
-        if parameter.ndim == 3
+        if is_fused_expert(path, module, parameter)
     )
+
+
+def is_fused_expert(path: str, module: nn.Module, parameter: torch.Tensor) -> bool:
+    return path.endswith("experts") and parameter.ndim == 3 and not getattr(module, "is_transposed", False)
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:

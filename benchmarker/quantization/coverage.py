@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.quantization.base import Loader
+from benchmarker.quantization.base import Loader, is_fused_expert
 from benchmarker.quantization.load import flat, has_low_bits, is_linear, is_narrow, module_tensors, weights_of
 from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
 
@@ -104,6 +104,26 @@ def _kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKi
             if any(map(pattern.fullmatch, both)):
                 return kind, 1
     return "other", 1
+
+
+def quantizable_share(loader: Loader, model: PreTrainedModel) -> float:
+    """Return the share of a 16-bit model's weights that a quantization covers; the model may be on the meta device."""
+    from torch import nn
+
+    head: Any = model.get_output_embeddings()
+    total = quantized = 0
+    seen = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and (head is None or module.weight is not head.weight):
+            continue
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                total += parameter.numel()
+                is_linear_weight = type(module) is nn.Linear and module is not head
+                if is_linear_weight or (loader.quantizes_experts and is_fused_expert(path, module, parameter)):
+                    quantized += parameter.numel()
+    return quantized / total
 
 
 def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:

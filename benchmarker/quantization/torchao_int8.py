@@ -33,7 +33,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how, quantizes_experts=True)
+    return load_torchao(checkpoint, options, target, how, quantizes_experts=LOADER.quantizes_experts)
 
 
 LOADER: Loader = Loader(
@@ -45,5 +45,6 @@ LOADER: Loader = Loader(
     aliases=("torchao-int8", "int8wo", "int8-weight-only"),
     splits=("layers",),
     bits=(8,),
+    quantizes_experts=True,
     kernels={"aten::_weight_int8pack_mm": "quantized matmul"},
 )

@@ -17,7 +17,7 @@ def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress:
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how, quantizes_experts=True)
+    return load_torchao(checkpoint, options, target, how, quantizes_experts=LOADER.quantizes_experts)
 
 
 LOADER: Loader = Loader(
@@ -28,5 +28,6 @@ LOADER: Loader = Loader(
     load=load,
     aliases=("w8a8", "int8da", "torchao-int8-dynamic"),
     bits=(8,),
+    quantizes_experts=True,
     kernels={"aten::_int_mm": "quantized matmul"},
 )

@@ -62,34 +62,40 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         attempt = Attempt(sweep, equipment, task, pending)
         attempts.append(attempt)
         fault = attempt.measure()
-        measured = len(attempt.finished)
+        is_measured = len(attempt.finished) == len(pending)
         decision = attempt.settle(fault, tries)
-        cells = dict(zip(pending, attempt.finished[:measured], strict=False))
-        again = [position for position, cell in cells.items() if is_repeated(cell, reruns[position], progress)]
-        reruns.update(again)
-        for position, cell in cells.items():
-            if position in again and cell.error_kind == "disturbed":
-                equipment.print_line(f"  {cell.reason}; measured again")
-            elif position not in again and cell.status == "invalid":
-                cells[position] = _least_disturbed(attempts, position) or cell
-            progress.live_table.add(task.variant, position, cells[position])
-        lost = {
-            position: Fault(cell.error_kind or "other", cell.reason or "no reason is recorded")
-            for position, cell in cells.items()
-            if cell.status != "ok" and position not in again
-        }
-        if decision.is_final:
-            lost |= decision.failed
+        again, lost = _judge_cells(attempts, reruns)
+        lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
             if reason.status != "invalid" or reason.kind in LASTING:
                 progress.given_up[task.variant, position] = reason
-        progress.failures += attempt.failures(lost, after_cells=fault if measured == len(pending) else None)
+        progress.failures += attempt.failures(lost, after_cells=fault if is_measured else None)
         pending = tuple(sorted({*decision.pending, *again}))
         if again and equipment.monitor:
             equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
     for attempt in attempts:
-        attempt.discard_disturbed_profile()
+        if (record := attempt.record) and record.profile and record.is_disturbed:
+            attempt.save(record.model_copy(update=_no_profile(record.cells[-1].reason)))
+
+
+def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
+    """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
+    attempt, lost = attempts[-1], {}
+    again = [
+        position for position, cell in attempt.measured.items() if is_repeated(cell, reruns[position], attempt.progress)
+    ]
+    reruns.update(again)
+    for position, cell in attempt.measured.items():
+        if position in again:
+            if cell.error_kind == "disturbed":
+                attempt.equipment.print_line(f"  {cell.reason}; measured again")
+            continue
+        value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
+        attempt.progress.live_table.add(attempt.variant, position, value)
+        if value.status != "ok":
+            lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
+    return again, lost
 
 
 def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | None:
@@ -98,7 +104,8 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
     It becomes the round's value if it is within the limit; otherwise the round is left out. None if no try was
     disturbed.
     """
-    tries = [(attempt, cell) for attempt in attempts if (cell := attempt.disturbed_cell(position))]
+    measured = [(attempt, attempt.measured[position]) for attempt in attempts if position in attempt.measured]
+    tries = [(attempt, cell) for attempt, cell in measured if cell.error_kind == "disturbed"]
     if not tries:
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
@@ -125,6 +132,8 @@ class Attempt(Child):
         self._pid = self._shown = 0
         self._started, self._since = datetime.now(UTC), time.monotonic()
         self._place: dict[str, Any] = {"round": task.round, "sweep": sweep.started_at, "place": equipment.name}
+        self.measured: dict[int, CellBase] = {}
+        """Cells that the child measured, by position, as they were judged."""
         self._has_claim = self.progress.claim_profile(self.variant)
 
     @property
@@ -142,7 +151,7 @@ class Attempt(Child):
                 # The child had no time to mark it.
                 status = "interrupted" if self.record.status == "running" else self.record.status
                 cells = tuple(map(self._judged, self.record.cells))
-                self._save(self.record.model_copy(update={"cells": cells, "status": status}))
+                self.save(self.record.model_copy(update={"cells": cells, "status": status}))
             raise
         line = OrderLine(
             round=self.round,
@@ -163,7 +172,7 @@ class Attempt(Child):
             except ResultsError as error:
                 self.path.rename(self.path.with_name(self.path.name + BROKEN))
                 problem = str(error)
-        return fault_of(end, self.record, problem=problem, last_line=next(iter(self.log.last_lines[-1:]), None))
+        return fault_of(end, self.record, problem=problem, tail=self.log.last_lines)
 
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""
@@ -209,10 +218,6 @@ class Attempt(Child):
             failures.append(Failure(name, fault, log=self.log.path, tail=self.log.last_lines, alone=alone))
         return failures
 
-    def disturbed_cell(self, position: int) -> CellBase | None:
-        cell = dict(zip(self.cells, self.finished, strict=False)).get(position)
-        return cell if cell and cell.error_kind == "disturbed" else None
-
     def accept(self, position: int) -> CellBase:
         """Make a disturbed cell the value of its round, with a flag; return it."""
         assert self.record is not None
@@ -221,15 +226,10 @@ class Attempt(Child):
         cells[number] = cells[number].model_copy(
             update={"status": "ok", "error_kind": None, "reason": None, "flags": flags}
         )
-        self._save(self.record.model_copy(update={"cells": tuple(cells)}))
+        self.save(self.record.model_copy(update={"cells": tuple(cells)}))
         if self.record.profile:
             self.progress.profiled.add(self.variant)
         return cells[number]
-
-    def discard_disturbed_profile(self) -> None:
-        """Remove the profile from the record if none of its cells has a value."""
-        if self.record and self.record.profile and self.record.is_disturbed:
-            self._save(self.record.model_copy(update=_no_profile(self.record.cells[-1].reason)))
 
     def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
@@ -237,6 +237,7 @@ class Attempt(Child):
             update=self._place
         )
         cells = tuple(map(self._judged, before.cells))
+        self.measured = dict(zip(self.cells, cells, strict=False))
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]
         for position, reason in decision.failed.items():
@@ -254,11 +255,11 @@ class Attempt(Child):
             if load and disturbance(load) > LARGEST_DISTURBANCE:
                 changes |= _no_profile(why_disturbed(load))
         after = before.model_copy(update=changes)
-        self._save(after)
+        self.save(after)
         self.progress.records.append(after)
         return after
 
-    def _save(self, record: RunRecord) -> None:
+    def save(self, record: RunRecord) -> None:
         if record != self.record:
             write_record(record, self.path)
         self.record = record

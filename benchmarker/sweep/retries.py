@@ -51,7 +51,7 @@ class Decision:
     """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
+def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Fault | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
     `problem` is the reason for which the record cannot be read; None if it can, or if there is none.
@@ -62,14 +62,15 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
     if end.late:
         return Fault("timeout", end.late)
     if end.code < 0:
-        crash = Fault("crash", f"the process died of {signal_name(-end.code)}")
+        name = {number.value: number.name for number in signal.Signals}.get(-end.code, f"signal {-end.code}")
+        crash = Fault("crash", f"the process died of {name}")
         out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
         return out_of_memory if end.killed_for_memory else crash
     if problem:
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
-    return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
+    return Fault("other", f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
 
 
 def disturbance(load: HostLoad | None) -> float:
@@ -127,10 +128,3 @@ def _without_larger(
         tuple(position for position in rest if position not in larger),
         is_final=True,
     )
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

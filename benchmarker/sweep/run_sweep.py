@@ -157,7 +157,10 @@ class Loop:
             is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
             count = max(1, len(self._pool.workers()))
             limit = file.max_rounds or rounds
-            if rounds < min(limit, file.rounds + most_left_out(sweep.progress)) and not is_late:
+            # On a busy host, an added round would be lost as well.
+            lost = Counter(variant for variant, _ in sweep.progress.left_out)
+            wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
+            if rounds < min(limit, wanted):
                 more = rounds + 1
                 terminal.line(f"rounds are left out because of other programs: adding round {more} of up to {limit}")
             else:
@@ -336,9 +339,3 @@ class Loop:
 
     def _workers(self) -> list[Worker]:
         return [worker for worker in self._pool.workers() if worker not in self._unfit]
-
-
-def most_left_out(progress: Progress) -> int:
-    """Return the largest number of rounds that a variant lost; 0 on a busy host, on which more would be lost."""
-    counts = Counter(variant for variant, _ in progress.left_out).values()
-    return 0 if progress.is_host_busy else max(counts, default=0)

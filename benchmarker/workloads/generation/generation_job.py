@@ -19,7 +19,7 @@ from benchmarker.engines.base import Form
 from benchmarker.engines.decoders.eager import static_cache_refusal, value_bytes
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
@@ -79,13 +79,13 @@ def form_of(variant: VariantSpec, dtype: DType) -> Form:
 
 
 def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, Any]) -> None:
-    """Refuse a job on a CPU of which no cell fits into the free memory, before its weights are made or loaded.
+    """Refuse a job of which no cell fits into the free memory of its device, before its weights are made or loaded.
 
     Raises:
         MemoryNeededError: With the needed bytes, which are a lower bound, and the free ones.
     """
     variant = job.variant
-    if device.kind != "cpu" or variant.engine not in MODEL_ENGINES:
+    if variant.engine not in MODEL_ENGINES:
         return
     model = on_meta(config, job.model.dtype)
     if model is None:
@@ -101,12 +101,29 @@ def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, An
         architecture = describe(model, kv_value_bytes=kv_bytes)
         needed = {point: architecture.cache_bytes(point.positions, point.batch_size) for point in needed}
     least = min(needed, key=lambda point: needed[point])
-    refuse_cell(least, needed[least], weight_bytes=least_weight_bytes(model, bits=bits, value_bytes=element_bytes))
+    weight_bytes = least_weight_bytes(model, bits=bits, value_bytes=element_bytes)
+    if device.kind == "cpu":
+        refuse_cell(least, needed[least], weight_bytes=weight_bytes)
+    else:
+        import torch
+
+        gpu = torch.cuda.get_device_properties(torch_device(device))
+        refuse_on_gpu(job, weight_bytes + needed[least], gpu.total_memory)
+
+
+def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None:
+    """Raise MemoryNeededError if weights and KV cache exceed the whole memory of the GPUs."""
+    if needed_bytes > job.gpus * gpu_bytes:
+        have = "this GPU has" if job.gpus == 1 else f"{job.gpus} GPUs have"
+        raise MemoryNeededError(
+            f"{job.model.id} as {job.variant.quant} needs at least {gib(needed_bytes)}, {have} "
+            f"{gib(job.gpus * gpu_bytes)}; use another quantization, a smaller model or batch, or more GPUs"
+        )
 
 
 def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
     """Return the bytes of the weights: `bits` each in the blocks, without scales."""
-    ends = {id(model.get_input_embeddings().weight), *map(id, getattr(model.get_output_embeddings(), "weight", ()))}
+    ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
     sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
     return round(sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes))
 

@@ -1,0 +1,106 @@
+"""Table of the shipped model shapes: parameters, layers, and the quantizations and engines that take them.
+
+All follows from the code: each shape is built on torch's meta device, without memory for its weights.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarker.checkpoints.dummy import empty_model
+from benchmarker.checkpoints.files import shape_names, shipped_shape
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.formatting import gib, percent
+from benchmarker.core.tables import Block, Column, Sheet
+from benchmarker.engines.decoders.torch_engine import TorchEngine
+from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.coverage import LARGEST_UNQUANTIZED, quantizable_share
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.workloads.generation.architecture import Architecture
+from benchmarker.workloads.generation.read_architecture import describe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NOTES = (
+    "GiB: weights in 16 bits. Forms: share of the weights that each quantizes; below 50 % a variant is invalid.",
+    "Engines: those whose KV cache holds every layer; a run gives the reason if a kernel does not fit.",
+)
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    name: str
+    parameters: int
+    active: str
+    layers: str
+    forms: str
+    engines: str
+
+
+def model_table() -> list[Block]:
+    columns = [
+        Column[ListedModel]("model", lambda model: model.name, "left"),
+        Column[ListedModel]("parameters", lambda model: billions(model.parameters)),
+        Column[ListedModel]("active", lambda model: model.active),
+        Column[ListedModel]("GiB", lambda model: gib(2 * model.parameters).removesuffix(" GiB")),
+        Column[ListedModel]("layers", lambda model: model.layers, "left"),
+        Column[ListedModel]("forms", lambda model: model.forms, "left"),
+        Column[ListedModel]("engines", lambda model: model.engines, "left"),
+    ]
+    return [Sheet("", columns, [list_model(name) for name in shape_names()], notes=NOTES)]
+
+
+def billions(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} B" if parameters >= 1e8 else f"{parameters / 1e6:.1f} M"
+
+
+def list_model(name: str) -> ListedModel:
+    folder = shipped_shape(name)
+    assert folder is not None
+    model = empty_model(folder)
+    architecture = describe(model)
+    return ListedModel(
+        name=name,
+        parameters=architecture.parameters,
+        active=billions(architecture.active_parameters) if architecture.experts else "all",
+        layers=layer_words(architecture),
+        forms=form_words(model),
+        engines=", ".join(engine_names(model)),
+    )
+
+
+def layer_words(architecture: Architecture) -> str:
+    """Return `24 linear attention, 8 full attention; dense`."""
+    mixers = Counter(" and ".join(layer.mixers) for layer in architecture.layers)
+    parts = dict.fromkeys(layer.feed_forward for layer in architecture.layers)
+    experts = architecture.experts
+    words = {"MoE": f"{experts.per_token} of {experts.count} experts" if experts else "MoE"}
+    counts = ", ".join(f"{count} {kind}" for kind, count in mixers.items())
+    return f"{counts}; {' and '.join(words.get(part, part) for part in parts)}"
+
+
+def form_words(model: PreTrainedModel) -> str:
+    """Return the quantizations with the share that they cover, `fp16; int8 98 %; invalid: bnb4 3 %`."""
+    shares: dict[str, list[str]] = {}
+    for loader in LOADERS.values():
+        if loader.has_low_bits:
+            share = quantizable_share(loader, model)
+            prefix = "" if 1 - share <= LARGEST_UNQUANTIZED else "invalid: "
+            shares.setdefault(f"{prefix}{{}} {percent(share, places=0)}", []).append(loader.name)
+    return "; ".join(["fp16", *(words.format(", ".join(names)) for words, names in shares.items())])
+
+
+def engine_names(model: PreTrainedModel) -> list[str]:
+    """Return the engines of this process whose KV cache holds every layer of the model."""
+    from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
+
+    try:
+        StaticKVCache(model, batch=1, length=16)
+        has_static_cache = True
+    except UnsupportedError:
+        has_static_cache = False
+    engines = [engine for engine in ENGINES.values() if isinstance(engine, TorchEngine)]
+    return [engine.name for engine in engines if has_static_cache or not engine.has_static_cache]

@@ -1,0 +1,54 @@
+"""The shipped shapes, their list, and the refusal of a model that exceeds the memory of the GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.checkpoints.files import HUB_IDS, read_config, shipped_shape
+from benchmarker.core.errors import MemoryNeededError
+from benchmarker.execution.jobs import make_job
+from benchmarker.workloads.generation.generation_job import least_weight_bytes, refuse_on_gpu
+from benchmarker.workloads.generation.model_list import list_model
+from benchmarker.workloads.generation.read_architecture import on_meta
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "active", "layers", "engines"),
+    [
+        ("qwen3-8b", 8_190_735_360, "all", "36 full attention; dense", "eager, cuda_graph, compile, native"),
+        ("llama-3.1-8b", 8_030_261_248, "all", "32 full attention; dense", "eager, cuda_graph, compile, native"),
+        ("qwen3.5-4b", 4_205_751_296, "all", "24 linear attention, 8 full attention; dense", None),
+        ("gemma-3-4b", 3_880_263_168, "all", "29 sliding window, 5 full attention; dense", None),
+        ("qwen3-30b-a3b", 30_532_122_624, "3.35 B", "48 full attention; 8 of 128 experts", None),
+        ("gpt-oss-20b", 20_914_757_184, "4.19 B", "12 sliding window, 12 full attention; 4 of 32 experts", None),
+    ],
+)
+def test_a_shipped_shape_has_the_parameters_and_layers_of_the_published_model(
+    name, parameters, active, layers, engines
+):
+    assert name in HUB_IDS.values()
+    listed = list_model(name)
+    assert (listed.parameters, listed.active, listed.layers) == (parameters, active, layers)
+    assert engines is None or listed.engines == engines
+
+
+def test_the_list_states_the_share_that_each_quantization_covers():
+    assert list_model("qwen3-30b-a3b").forms == (
+        "fp16; int8, int8-dynamic 99 %; invalid: fp8, int4, gptq, bnb4, bnb8 3 %"
+    )
+
+
+def test_a_model_that_exceeds_the_gpu_is_refused_with_both_sizes():
+    folder = shipped_shape("qwen3-30b-a3b")
+    assert folder is not None
+    needed = least_weight_bytes(on_meta(read_config(folder), "bfloat16"), bits=16, value_bytes=2)
+    assert needed == 2 * 30_532_122_624
+    typed = {"subject.model.id": "qwen3-30b-a3b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
+    job = make_job(typed)
+    refuse_on_gpu(job, needed, 80 * 2**30)
+    with pytest.raises(MemoryNeededError) as error:
+        refuse_on_gpu(job, needed, 40 * 2**30)
+    assert str(error.value) == (
+        "qwen3-30b-a3b as fp16 needs at least 56.87 GiB, this GPU has 40.00 GiB; use another quantization, a smaller "
+        "model or batch, or more GPUs"
+    )
