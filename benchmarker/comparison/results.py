@@ -186,7 +186,7 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
-    # From the median time: a mean of rates would overstate work that is half fast and half slow.
+    # The median time gives the rate: a mean of rates would overstate work that is half fast and half slow.
     times = by_round(good, metric.time).items()
     return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
 

@@ -149,7 +149,7 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """Whether other rows are compared with rows of this kind."""
+        """True for a row with which other rows are compared."""
         return self.is_baseline
 
     @property
@@ -225,7 +225,7 @@ class Row:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether tables, charts and sentences give no number, because the interval is too wide."""
+        """True if tables, charts and sentences give no number, because the interval is too wide."""
         return is_wide(self.pace)
 
     def spread_text(self, measured: Estimate | None, *, scale: float = 1.0) -> str:
@@ -350,7 +350,7 @@ class Limitable:
     form: Callable[[float], str]
     how: str
     decides: str = "more rounds"
-    """What narrows the interval of a value that is close to a limit."""
+    """Measurement that narrows the interval of a value close to a limit."""
     meaning: str = ""
     """Sentence that limits the interpretation; empty if there is none."""
 

@@ -27,7 +27,7 @@ Circumstances = Mapping[str, object]
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast a row is as another row of its cell."""
+    """Ratio of a row's rate to that of another row of its cell."""
 
     reference: str
     ratio: Ratio

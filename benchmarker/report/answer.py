@@ -1,7 +1,7 @@
 """The answer in at most three lines: the variant, its gain with the interval, its costs, and the command that runs it.
 
 A variant is called the fastest only if the statistics separate it from the next, and a number appears only if the table
-has it. Otherwise the answer states the known differences and the command that would decide.
+has it. Otherwise the answer states the decided differences and the command that would decide.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
-    """Return the variants that may be the fastest with the reason, the known differences, and the deciding command."""
+    """Return the variants that may be the fastest with the reason, the decided differences, and the deciding command."""
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
