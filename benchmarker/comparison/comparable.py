@@ -114,8 +114,7 @@ def refusal(differences: Sequence[Difference]) -> str:
     return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
 
 
-Circumstances = tuple[str | None, ...]
-"""Values of the circumstances that differ between the compared records."""
+Circumstances = tuple[str | None, ...]  # Values of the circumstances that differ between the compared records.
 Identity = tuple[str, Circumstances, tuple[str, ...]]
 """Name, circumstances and form, which all records of one variant share."""
 

@@ -42,17 +42,14 @@ class Change:
     cell: CellKey | None
     before: Row
     after: Row | None
-    ratio: Ratio | None
-    """Rate after divided by rate before: below 1 is slower."""
-    verdict: str | None
-    """Verdict of the test with a band of 2 %; None without two numbers."""
+    ratio: Ratio | None  # Rate after divided by rate before: below 1 is slower.
+    verdict: str | None  # Verdict of the test with a band of 2 %; None without two numbers.
     is_failed: bool
 
 
 @dataclass(frozen=True)
 class Gate:
-    limit: str
-    """Slow-down above which the gate fails, such as `slower:5%`."""
+    limit: str  # Slow-down above which the gate fails, such as `slower:5%`.
     fraction: float
     """The limit as a part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
     changes: tuple[Change, ...]

@@ -16,8 +16,7 @@ from benchmarker.schema.registry import workload_of
 TOLERANCE = 1e-7
 """Relative tolerance. It is above float rounding and the accuracy of scipy's inverses, and far below a printed digit.
 """
-FLOOR_LIMIT = 1.02
-"""Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong."""
+FLOOR_LIMIT = 1.02  # Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong.
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -30,8 +29,7 @@ class Check:
     stated: Any
     recomputed: Any
     holds: bool
-    file: str = ""
-    """The record, or the variant of a table's row."""
+    file: str = ""  # The record, or the variant of a table's row.
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.field} is {self.stated}, but the samples give {self.recomputed}"

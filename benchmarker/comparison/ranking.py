@@ -15,10 +15,8 @@ UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 @dataclass(frozen=True)
 class Rival:
     row: Row
-    ratio: Ratio
-    """Rate of the fastest row divided by the rival's rate."""
-    verdict: Verdict
-    """After Holm's correction over all rivals."""
+    ratio: Ratio  # Rate of the fastest row divided by the rival's rate.
+    verdict: Verdict  # After Holm's correction over all rivals.
     outlier: int | None
 
 
@@ -26,13 +24,11 @@ class Rival:
 class Ranking:
     cell: CellKey | None
     rows: tuple[Row, ...]
-    named: Row | None
-    """The row of `Results.named`, with which the answer compares the leader."""
+    named: Row | None  # The row of `Results.named`, with which the answer compares the leader.
     leader: Row | None = None
     """The fastest row; of several that are the same within the band, the one with the smallest peak memory. None if a
     rival may be faster, or if the fastest row's interval is too wide for a number."""
-    fastest: Row | None = None
-    """The row with the highest rate, whether or not that is decided."""
+    fastest: Row | None = None  # The row with the highest rate, whether or not that is decided.
     rivals: tuple[Rival, ...] = ()
 
     @property

@@ -113,10 +113,8 @@ class Candidate:
 class Recommendation:
     budget: str
     candidates: tuple[Candidate, ...]
-    unmeasured: tuple[Limit, ...]
-    """Limits that were measured for no variant. With any, the budget has no answer."""
-    ranking: Ranking
-    """Ranking of all rows, led by a candidate within the budget if there is one."""
+    unmeasured: tuple[Limit, ...]  # Limits that were measured for no variant. With any, the budget has no answer.
+    ranking: Ranking  # Ranking of all rows, led by a candidate within the budget if there is one.
 
     @property
     def chosen(self) -> Candidate | None:

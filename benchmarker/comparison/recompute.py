@@ -16,8 +16,7 @@ from scipy import stats
 from benchmarker.schema.registry import Metric
 
 Numbers = dict[str, float | None]
-Round = tuple[str, int]
-"""Sweep, and number of the round in it."""
+Round = tuple[str, int]  # Sweep, and number of the round in it.
 
 
 class Raw(dict[str, Any]):

@@ -31,10 +31,8 @@ class SpeedUp:
 
     reference: str
     ratio: Ratio
-    verdict: Verdict
-    """After Holm's correction over all speed-ups of this kind in the comparison."""
-    outlier: int | None = None
-    """Outlier round of a ratio with a wide interval, counted from 1."""
+    verdict: Verdict  # After Holm's correction over all speed-ups of this kind in the comparison.
+    outlier: int | None = None  # Outlier round of a ratio with a wide interval, counted from 1.
 
     @property
     def text(self) -> str:

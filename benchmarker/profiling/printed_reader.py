@@ -29,11 +29,9 @@ _BOX = str.maketrans(
     {**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"), **dict.fromkeys("┡╇┩┏┳┓└┴┘├┼┤╞╪╡", "|")}
 )
 _LONGEST_LINE = 20_000
-_MOST_ROWS = 300
-"""Maximum distance of the first row of a table without headings from its total."""
+_MOST_ROWS = 300  # Maximum distance of the first row of a table without headings from its total.
 _HEADLESS_PIECES = 6
-_MISSES = 12
-"""Number of consecutive lines without a row that end a table without a closing rule."""
+_MISSES = 12  # Number of consecutive lines without a row that end a table without a closing rule.
 _LONGEST_TITLE = 60
 
 
@@ -42,8 +40,7 @@ class _PrintedTable:
     line: int
     columns: tuple[layout.Column, ...]
     is_markdown: bool = False
-    is_cut: bool = False
-    """True if the columns on the right are missing."""
+    is_cut: bool = False  # True if the columns on the right are missing.
     rows: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     foreign: list[int] = field(default_factory=list)

@@ -81,7 +81,7 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
-    """Return the variants that may be the fastest with the reason, the decided differences, and the deciding command."""
+    """Return the variants that may be the fastest with the reason, the decided differences and the deciding command."""
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"

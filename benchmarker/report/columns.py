@@ -26,8 +26,7 @@ Columns = list[Column[Row]]
 LIMITS_TITLE = "Against the limits of the device"
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
 WIDE_NOTE = "Wide: the ends of the interval differ by more than a factor of two, too much for a number."
-MOST_CELLS = 12
-"""Largest number of other cells in the table. `--all` prints more."""
+MOST_CELLS = 12  # Largest number of other cells in the table. `--all` prints more.
 MOST_NAMES = 3
 
 

@@ -47,22 +47,17 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
 
-NAMED = 20
-"""Number of folders that an error lists."""
-SEVERAL = 3
-"""Number of folders from which one of them was probably meant, and a list of differences is useless."""
-MOST_CAVEATS = 4
-"""Number of caveats in the short form, the most important ones. The others are counted."""
+NAMED = 20  # Number of folders that an error lists.
+SEVERAL = 3  # Number of folders from which one of them was probably meant, and a list of differences is useless.
+MOST_CAVEATS = 4  # Number of caveats in the short form, the most important ones. The others are counted.
 
 
 @dataclass(frozen=True)
 class Comparison(Results):
     """Rows of all variants, with the explanation of each."""
 
-    explained: tuple[Explanation | NotExplained, ...] = ()
-    """Explanations in the order of the rows."""
-    contrasts: tuple[Contrast, ...] = ()
-    """Each explained variant compared with the baseline, part by part."""
+    explained: tuple[Explanation | NotExplained, ...] = ()  # Explanations in the order of the rows.
+    contrasts: tuple[Contrast, ...] = ()  # Each explained variant compared with the baseline, part by part.
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)

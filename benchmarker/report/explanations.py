@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
-ACROSS = 4
-"""Number of variants side by side in a terminal of 80 columns."""
+ACROSS = 4  # Number of variants side by side in a terminal of 80 columns.
 
 
 def explained_blocks(comparison: Comparison) -> list[Block]:

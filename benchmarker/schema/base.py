@@ -24,10 +24,8 @@ Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
 Count = Annotated[int, Field(ge=0, le=10**18)]
 Positive = Annotated[int, Field(ge=1, le=10**18)]
-Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
-"""Measured time, more than 0 and less than thirty years."""
-Spent = Annotated[float, Field(ge=0, le=1e9)]
-"""Sum of times in seconds, 0 or more."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]  # Measured time, more than 0 and less than thirty years.
+Spent = Annotated[float, Field(ge=0, le=1e9)]  # Sum of times in seconds, 0 or more.
 Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
 Rate = Annotated[float, Field(ge=1, le=1e30)]
 

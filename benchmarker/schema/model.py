@@ -125,8 +125,7 @@ class LoadFacts(Plain):
     notes: tuple[str, ...] = ()
 
 
-DISAGREEMENT = 0.02
-"""Largest relative difference between an engine's own times and our clock's without a flag."""
+DISAGREEMENT = 0.02  # Largest relative difference between an engine's own times and our clock's without a flag.
 
 
 class ExternalFacts(Plain):

@@ -25,17 +25,13 @@ Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "p
 @dataclass(frozen=True)
 class Option:
     flag: str
-    place: str
-    """Field of the job that it sets."""
+    place: str  # Field of the job that it sets.
     kind: Kind
     help: str
     panel: str
-    default: str | None = None
-    """Default value for --help."""
-    value: Any = None
-    """Value that it sets if it takes none."""
-    key: str | None = None
-    """Key of a mapping if it sets one value of the mapping."""
+    default: str | None = None  # Default value for --help.
+    value: Any = None  # Value that it sets if it takes none.
+    key: str | None = None  # Key of a mapping if it sets one value of the mapping.
 
     @property
     def takes_value(self) -> bool:

@@ -74,12 +74,9 @@ class StepDivergence(Plain):
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
-STEP_ROUNDING = 0.001
-"""Nats. Rounding gave 0.0002 for four quantizations on a CPU."""
-STEP_FACTOR = 5
-"""Largest ratio of a step's divergence to that of the library's own step."""
-STEP_WRONG = 0.01
-"""Nats, about the whole cost of 4 bits."""
+STEP_ROUNDING = 0.001  # Nats. Rounding gave 0.0002 for four quantizations on a CPU.
+STEP_FACTOR = 5  # Largest ratio of a step's divergence to that of the library's own step.
+STEP_WRONG = 0.01  # Nats, about the whole cost of 4 bits.
 ENGINE_STEP_WRONG = 0.1
 """Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
 

@@ -21,8 +21,7 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 
-UNFINISHED = ".benchmarker.tmp"
-"""Ending of a file that is being written. A resumed sweep removes such files only."""
+UNFINISHED = ".benchmarker.tmp"  # Ending of a file that is being written. A resumed sweep removes such files only.
 
 
 def write_record(record: RunRecord, path: Path) -> None:
@@ -146,10 +145,8 @@ SWEEP_FILE = "sweep.json"
 class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
     problems: tuple[str, ...]
-    baseline: str | None = None
-    """Variant with which all sweeps among them compared."""
-    resume: str = ""
-    """Command that resumes the one sweep that made all records; empty if they are not of one sweep."""
+    baseline: str | None = None  # Variant with which all sweeps among them compared.
+    resume: str = ""  # Command that resumes the one sweep that made all records; empty if they are not of one sweep.
 
     @property
     def records(self) -> tuple[RunRecord, ...]:

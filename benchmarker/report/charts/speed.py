@@ -19,10 +19,8 @@ from benchmarker.schema.registry import workload_of
 
 WIDEST_SPREAD = 1.5
 """Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
-LETTER_PT = 5.0
-"""Width of an average letter in points."""
-AXES_SHARE = 0.87
-"""Share of the figure for the axes in each direction."""
+LETTER_PT = 5.0  # Width of an average letter in points.
+AXES_SHARE = 0.87  # Share of the figure for the axes in each direction.
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:

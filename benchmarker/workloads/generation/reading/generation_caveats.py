@@ -36,8 +36,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     )
 
 
-MOST_UNQUANTIZED = 0.1
-"""Share of unquantized weights above which a variant has a caveat."""
+MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has a caveat.
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:

@@ -16,8 +16,7 @@ from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
-DRAIN_S, DRAIN_SHARE = 0.05, 0.10
-"""Longest time between the last token and the end that can be draining, s."""
+DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest time between the last token and the end that can be draining, s.
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:

@@ -222,11 +222,9 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     return [row for row in rows if row.cell and row.cell.without(*free) == cell.without(*free)]
 
 
-DTYPE = "float16"
-"""Default type of `benchmarker generate`."""
+DTYPE = "float16"  # Default type of `benchmarker generate`.
 QUESTION = "Why is the sky blue?"
-TEXTS = {"qwen3-small": "The function returns"}
-"""Prompts for models that only continue text."""
+TEXTS = {"qwen3-small": "The function returns"}  # Prompts for models that only continue text.
 
 
 def generate_command(records: Sequence[GenerationRecord]) -> str:

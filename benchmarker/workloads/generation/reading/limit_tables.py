@@ -21,10 +21,8 @@ from benchmarker.workloads.generation.record import GenerationRecord
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
 
-QUANTIZED_AHEAD = ("gptq",)
-"""Quantizations done before loading; the others are done while loading."""
-COMPILED = ("compile", "native")
-"""Engines whose set-up is compilation, which a cache on disk shortens."""
+QUANTIZED_AHEAD = ("gptq",)  # Quantizations done before loading; the others are done while loading.
+COMPILED = ("compile", "native")  # Engines whose set-up is compilation, which a cache on disk shortens.
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:

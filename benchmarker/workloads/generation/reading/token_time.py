@@ -43,10 +43,8 @@ FEWEST_BITS = 5.5
 """Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at four billion parameters.
 """
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
-SLOWED_FROM = 1.05
-"""Ratio to the time without the profiler from which kernels were slowed."""
-INTEGER_SAVES = 0.5
-"""Share saved by 8-bit products, which run at twice the rate of 16-bit ones."""
+SLOWED_FROM = 1.05  # Ratio to the time without the profiler from which kernels were slowed.
+INTEGER_SAVES = 0.5  # Share saved by 8-bit products, which run at twice the rate of 16-bit ones.
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
