@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, Limitable, Results, Row, headline_rows
@@ -76,16 +76,12 @@ class LimitCheck:
     value: float | None
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """A required or excluded value of a variant's form."""
 
     name: str
     word: str
     is_equal: bool
-
-    def allows(self, form: Mapping[str, str]) -> bool:
-        return (form.get(self.name) == self.word) == self.is_equal
 
 
 @dataclass(frozen=True)
@@ -104,9 +100,8 @@ class Candidate:
     @property
     def excess(self) -> float | None:
         """Largest share by which a limit is broken; None if a value is missing."""
-        if any(check.value is None for check in self.checks):
-            return None
-        return max((check.limit.excess(check.value) for check in self.checks if check.value is not None), default=None)
+        shares = [check.limit.excess(check.value) for check in self.checks if check.value is not None]
+        return max(shares, default=None) if len(shares) == len(self.checks) else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,8 @@ def recommend(results: Results, budget: str) -> Recommendation:
     candidates = tuple(
         Candidate(row, tuple(limit.check(row) for limit in limits))
         for row in headline_rows(results.rows)
-        if row.cell and row.status == "ok" and row.pace and all(condition.allows(row.form) for condition in conditions)
+        if row.cell and row.status == "ok" and row.pace
+        if all((row.form.get(name) == word) == is_equal for name, word, is_equal in conditions)
     )
     if not candidates:
         raise ResultsError("--budget: no variant was measured that it allows, so that there is none to recommend")
@@ -153,8 +149,8 @@ def recommend(results: Results, budget: str) -> Recommendation:
         for index, limit in enumerate(limits)
         if all(candidate.checks[index].fit == "unknown" for candidate in candidates)
     )
-    fitting = [candidate.row for candidate in candidates if candidate.fits and not unmeasured]
-    ranking = ranking_of(results, among=lambda row: any(row is candidate for candidate in fitting))
+    fitting = [id(candidate.row) for candidate in candidates if candidate.fits and not unmeasured]
+    ranking = ranking_of(results, among=lambda row: id(row) in fitting)
     return Recommendation(budget, candidates, unmeasured, ranking)
 
 

@@ -342,30 +342,28 @@ class Limitable:
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:
-    ratio, call = row.ratio, row.call.ratio if row.call else None
+    """Return the row's speed-up and its ratio of whole calls, each with its interval; 1 for the reference itself."""
+    own_call = Ratio(1.0, rounds=row.rounds) if row.is_baseline and row.latency else None
     return {
-        "ratio": ratio.value if ratio else None,
-        "ratio_low": ratio.low if ratio else None,
-        "ratio_high": ratio.high if ratio else None,
+        **with_ends("ratio", row.ratio),
         "verdict": row.verdict,
         "reference": row.variant if row.is_reference else row.speed_up.reference if row.speed_up else None,
-        "call_ratio": call.value if call else 1.0 if row.is_baseline and row.latency else None,
-        "call_ratio_low": call.low if call else None,
-        "call_ratio_high": call.high if call else None,
+        **with_ends("call_ratio", row.call.ratio if row.call else own_call),
     }
+
+
+def with_ends(key: str, measured: Estimate | Ratio | None) -> dict[str, float | None]:
+    """Return a value and the ends of its interval for JSON."""
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{key}{ending}": getattr(measured, name, None) for ending, name in ends.items()}
 
 
 def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
     numbers: dict[str, float | None] = {}
     for metric in metrics:
         key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
-        if metric.of_cell:
-            numbers[key] = row.facts.get(metric.name)
-            continue
-        measured = row.metrics.get(metric.name)
-        numbers[key] = measured.value if measured else None
-        numbers[f"{key}_low"] = measured.low if measured else None
-        numbers[f"{key}_high"] = measured.high if measured else None
+        is_fact = metric.of_cell is not None
+        numbers |= {key: row.facts.get(metric.name)} if is_fact else with_ends(key, row.metrics.get(metric.name))
     return numbers
 
 
