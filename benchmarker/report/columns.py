@@ -6,10 +6,12 @@ A column appears only if a row has a value for it, or if its values vary.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide
@@ -19,7 +21,7 @@ from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
-from benchmarker.schema.registry import Axis, Metric, workload_of
+from benchmarker.schema.registry import Metric, workload_of
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
@@ -52,15 +54,16 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     """Return a column for each axis that varies; with `always`, for all axes."""
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
-    return [_axis_column(axis) for axis in axes if always or len({key[axis.name] for key in keys}) > 1]
+    varying = [axis for axis in axes if always or len({key[axis.name] for key in keys}) > 1]
+    return [axis_column(axis.heading, operator.itemgetter(axis.name)) for axis in varying]
 
 
-def _axis_column(axis: Axis) -> Column[InCell]:
+def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCell]:
     def number(row: InCell) -> float | None:
-        value = row.cell[axis.name] if row.cell else None
+        value = value_of(row.cell) if row.cell else None
         return float(value) if isinstance(value, int | float) else None
 
-    return Column(axis.heading, lambda row: str(row.cell[axis.name]) if row.cell else MISSING, sort=number)
+    return Column(heading, lambda row: str(value_of(row.cell)) if row.cell else MISSING, sort=number)
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
@@ -128,12 +131,17 @@ def changes(rows: Sequence[Row]) -> Columns:
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     """Return the column `whole call`, the ratio of whole latencies; no column if all its values equal the speed-up."""
-    if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
-        return []
+
+    def is_equal(call: SpeedUp | None, speed_up: SpeedUp | None) -> bool:
+        if call is None or speed_up is None or speed_up.reference != call.reference:
+            return call is None
+        return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
     def text(row: Row) -> str:
         return "1" if row.is_baseline and row.latency else row.call.text if row.call else MISSING
 
+    if all(is_equal(row.call, row.speed_up) for row in rows):
+        return []
     help = f"latency of a whole call of {baseline} divided by the row's"
     return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
 
@@ -142,12 +150,6 @@ def _ratio_column(
     heading: str, text: Callable[[Row], str], number: Callable[[Row], float | None], help: str
 ) -> Column[Row]:
     return Column(heading, text, sort=number, is_more_better=True, help=help)
-
-
-def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
-    if speed_up is None or speed_up.reference != call.reference:
-        return False
-    return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
 
 def _with_verdict(speed_up: SpeedUp | None) -> str:
@@ -200,9 +202,20 @@ def number_columns(
     rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
     """Return one column, or none if no row has its number, of which `form` returns the text."""
-    if all(value_of(row) is None for row in rows):
-        return []
-    return [Column(heading, lambda row: MISSING if (number := value_of(row)) is None else form(number), sort=value_of)]
+    return [] if all(value_of(row) is None for row in rows) else [number_column(heading, value_of, form)]
+
+
+def number_column(
+    heading: str,
+    value_of: Callable[[AnyRow], float | None],
+    form: Callable[[float], str],
+    *,
+    is_more_better: bool = False,
+) -> Column[AnyRow]:
+    def text(row: AnyRow) -> str:
+        return MISSING if (number := value_of(row)) is None else form(number)
+
+    return Column(heading, text, sort=value_of, is_more_better=is_more_better)
 
 
 def byte_columns(
@@ -241,9 +254,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         return None
 
     def share(row: Row) -> float | None:
-        if row.floor_s is None or row.latency is None or is_wide(row.latency):
-            return None
-        return row.floor_s / row.latency.value
+        return None if not row.floor_s or not row.latency or is_wide(row.latency) else row.floor_s / row.latency.value
 
     columns: list[Column[Row]] = [
         *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
@@ -254,12 +265,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
             sort=lambda row: row.latency.value if row.latency else None,
         ),
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
-        Column(
-            "floor / latency",
-            lambda row: MISSING if (value := share(row)) is None else percent(value, places=0),
-            sort=share,
-            is_more_better=True,
-        ),
+        number_column("floor / latency", share, partial(percent, places=0), is_more_better=True),
     ]
     source = "from its arithmetic and the matmul rate measured in the same process"
     if any(row.demand and row.demand.bytes is not None for row in measured):
@@ -322,11 +328,9 @@ def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
 
 def withheld_notes(rows: Sequence[Row]) -> list[str]:
     """Return the meaning of the texts that replace numbers in these rows."""
-    wide = [(row.outlier, row.pace) for row in rows if row.pace]
-    wide += [
-        (ratio.outlier, ratio.ratio) for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio
-    ]
-    outliers = [outlier for outlier, measured in wide if is_wide(measured)]
+    outliers = [row.outlier for row in rows if row.is_withheld]
+    ratios = [ratio for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio]
+    outliers += [ratio.outlier for ratio in ratios if is_wide(ratio.ratio)]
     return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers)
 
 

@@ -210,11 +210,6 @@ class GenerationRow(Row):
     def step_demand(self) -> GenerationDemand | None:
         return cast("GenerationDemand | None", self.demand)
 
-    @property
-    def tokens_compared(self) -> int:
-        """Number of tokens that `tokens_in_common` compares."""
-        return len(self.first_tokens)
-
 
 def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     """Return the rows, those of one sequence a second time as the smallest batch of distinct prompts if there are such
