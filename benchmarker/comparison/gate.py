@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.comparable import (
-    between_inputs,
-    between_records,
-    check_workload,
-    circumstances,
-    refusal,
-)
+from benchmarker.comparison.comparable import between_inputs, between_records, check_workload, circumstances, refusal
 from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text, with_ends
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError

@@ -71,11 +71,9 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
     # For an engine in its own process the driver reports one growth for all repeats, and no reserved memory.
     if peaks or cell.memory.peak_reserved_bytes is not None:
         yield equal(place, "memory.peak_allocated_bytes", stated, max(peaks, default=None))
-    if stated is not None and cell.memory.peak_reserved_bytes is not None:
-        reserved = cell.memory.peak_reserved_bytes
-        yield Check(
-            place, "memory.peak_reserved_bytes", reserved, f"at least {stated} allocated", holds=reserved >= stated
-        )
+    if stated is not None and (reserved := cell.memory.peak_reserved_bytes) is not None:
+        expected = f"at least {stated} allocated"
+        yield Check(place, "memory.peak_reserved_bytes", reserved, expected, holds=reserved >= stated)
     if cell.checked:
         error, most = cell.checked.error, cell.checked.tolerance
         yield Check(place, "checked.error", error, f"at most {most} for a cell that is ok", holds=error <= most)
@@ -101,13 +99,8 @@ def _profile_checks(profile: Profile) -> Iterator[Check]:
         percent = math.fsum(100 * total_s / profile.kernel_s for total_s in totals) if profile.kernel_s else 0.0
         yield equal("profile", "sum of percentages", percent, 100.0)
     most_s = min(kernel_s, profile.span_s) if profile.by == "device" else kernel_s
-    yield Check(
-        "profile",
-        "busy_s",
-        profile.busy_s,
-        f"at most {most_s}, the sum of the kernels and their span",
-        holds=profile.busy_s <= most_s * (1 + TOLERANCE),
-    )
+    expected, fits = f"at most {most_s}, the sum of the kernels and their span", most_s * (1 + TOLERANCE)
+    yield Check("profile", "busy_s", profile.busy_s, expected, holds=profile.busy_s <= fits)
     for name, section in profile.sections.items():
         times = (kernel.sections[name] for kernel in profile.kernels if name in kernel.sections)
         alone = [time.alone_s for time in times if time.alone_s is not None]

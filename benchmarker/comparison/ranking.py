@@ -82,11 +82,8 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
 
 
 def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
-    """Return the table's verdict on these two rows if it is an open one.
-
-    The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
-    answer claims no more than the table.
-    """
+    # The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
+    # answer claims no more than the table.
     verdicts_of_table = (
         speed_up.verdict
         for row, reference in ((fastest, rival), (rival, fastest))

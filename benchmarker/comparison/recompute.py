@@ -125,11 +125,9 @@ def ratio(
         stats.ttest_1samp(samples[0], 0.0) if common else stats.ttest_ind(samples[0], samples[1], equal_var=False)
     )
     bounds = test.confidence_interval(0.95)
-    return {
-        "ratio": value,
-        "ratio_low": float(np.exp(bounds.low)),
-        "ratio_high": float(np.exp(bounds.high)),
-    }, float(test.pvalue)
+    return {"ratio": value, "ratio_low": float(np.exp(bounds.low)), "ratio_high": float(np.exp(bounds.high))}, float(
+        test.pvalue
+    )
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:

@@ -263,12 +263,6 @@ def number_text(measured: Estimate | Ratio, shown: str, outlier: int | None) -> 
     return f"outlier round {outlier}" if outlier else f"wide {shown.partition(' ')[2]}"
 
 
-def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
-    if row.cell is None or row.status != "ok":
-        return row
-    return replace(row, bound_by=bounds.get((row.variant, row.cell.context)))
-
-
 @dataclass(frozen=True)
 class Results:
     rows: tuple[Row, ...]

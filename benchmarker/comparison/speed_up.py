@@ -98,7 +98,6 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
 
 
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
-    """Return the unquantized variant in each variant's engine, the baseline if possible; None if there is none."""
     first: dict[object, str] = {}
     for row in unquantized(rows):
         if row.variant == baseline:

@@ -167,7 +167,6 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
 
 
 def _headless(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
-    """Return a table without headings: at least two rows with cells of the types that torch prints."""
     printed = _PrintedTable(
         lines[position].number, layout.typed_columns(lines[position : position + _HEADLESS_PIECES], "")
     )
@@ -312,7 +311,6 @@ def _title(above: Sequence[layout.Line], number: int) -> str | None:
 
 
 def _dashes(text: str) -> int:
-    """Count the runs of dashes in a rule; 0 for any other line."""
     return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
 
 

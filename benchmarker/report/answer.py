@@ -51,7 +51,6 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 
 def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return the first sentence on each sweep, and the change of each variant from the first sweep to the others."""
     firsts = ((name, answer(side, ranking_of(side))) for name, side in results.sides.items())
     sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts if lines]
     first, *others = results.sides
@@ -81,7 +80,6 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
-    """Return the variants that may be the fastest with the reason, the decided differences and the deciding command."""
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"

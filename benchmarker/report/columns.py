@@ -153,7 +153,6 @@ def _ratio_column(
 
 
 def _with_verdict(speed_up: SpeedUp | None) -> str:
-    """Return `1.41x [1.30, 1.53] faster`, the ratio alone if it was not tested, or the outlier round."""
     if speed_up is None:
         return MISSING
     has_verdict = speed_up.ratio.low is not None and not speed_up.outlier

@@ -81,9 +81,7 @@ class _Expected:
     def ratios(self, pairs: Mapping[Place, tuple[Place, Place]], times: Mapping[Place, Rounds]) -> dict[Place, Ratios]:
         tested = {
             name: ratio(
-                times[reference],
-                times[row],
-                is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]],
+                times[reference], times[row], is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]]
             )
             for name, (reference, row) in pairs.items()
         }

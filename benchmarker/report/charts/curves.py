@@ -119,10 +119,6 @@ def curve_chart(
 def _series(
     rows: Sequence[RowT], cell: CellKey | None, axis: str, value_of: Callable[[RowT], float | None]
 ) -> tuple[CellKey | None, dict[str, Points]]:
-    """Return the cell without the drawn axis, and the points of each variant.
-
-    Of several such cells, the one with most points is chosen; of equals, that of the first table.
-    """
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
         value = value_of(row)

@@ -62,8 +62,6 @@ def _column(
     is_timed: bool = True,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """Return a column of numbers; one that follows from the time per token has a dash for a row without a number."""
-
     def number(row: GenerationRow) -> float | None:
         return None if is_timed and row.is_withheld else value_of(row)
 

@@ -64,8 +64,6 @@ def _of(
     *,
     sort: Callable[[GenerationRow], float | None] | None = None,
 ) -> Column[GenerationRow]:
-    """Return a column of the texts of one field; a row without the field has a dash."""
-
     def shown(row: GenerationRow) -> str:
         value = getattr(row, field)
         return MISSING if value is None else text(value)
@@ -163,7 +161,6 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _difference(field: str) -> Callable[[GenerationRow], float | None]:
-    """Return a function that gives a field of a row's difference from the baseline; None for the baseline."""
     return lambda row: getattr(row.quality.against, field) if row.quality and not row.quality.is_reference else None
 
 

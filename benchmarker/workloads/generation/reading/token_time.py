@@ -72,13 +72,10 @@ def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: 
     Args:
         bits: Average bits per weight.
     """
-    if demand is None or limits is None:
-        return None
-    reading_s = demand.weight_bytes / limits.bytes_per_s
-    computing_s = demand.decode_flops / limits.matmul_flops_per_s
-    if computing_s > reading_s:
-        return Floor(computing_s, "flops", INTEGER_SAVES)
-    return Floor(reading_s, "bytes", max(0.0, 1 - FEWEST_BITS / bits) if bits else 0.0)
+    floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.decode_flops), limits) if demand else None
+    if floor is None or floor.by == "flops":
+        return replace(floor, fewer=INTEGER_SAVES) if floor else None
+    return replace(floor, fewer=max(0.0, 1 - FEWEST_BITS / bits) if bits else 0.0)
 
 
 def _from_profile(
@@ -141,7 +138,6 @@ def decode_phase(profile: GenerationProfile) -> Phase:
 
 
 def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile | GenerationCell) -> Row | None:
-    """Return the row with most new tokens of this shape; of any depth if that is unknown."""
     shape = like.prompt_tokens, like.batch_size, like.distinct_prompts > 1
     keys: list[CellKey] = [
         key
