@@ -14,8 +14,7 @@ from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
-"""Relative tolerance. It is above float rounding and the accuracy of scipy's inverses, and far below a printed digit.
-"""
+"""Relative tolerance, above float rounding and the accuracy of scipy's inverses, and far below a printed digit."""
 FLOOR_LIMIT = 1.02  # Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong.
 SHA256 = re.compile("[0-9a-f]{64}")
 

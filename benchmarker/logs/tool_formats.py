@@ -282,7 +282,7 @@ def _ms(value_ms: Any) -> float | None:
 
 
 def _get(value: Any, path: str, default: Any = None) -> Any:
-    """Return the value at `outer.inner.key`, if an object is first in a list also from the list."""
+    """Return the value at `outer.inner.key`; a list stands for its first object."""
     for name in path.split("."):
         value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, dict) or name not in value:

@@ -292,12 +292,9 @@ def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):
-        inner = [
-            time_s
-            for inner_row, time_s in zip(rows[index:], totals[index:], strict=True)
-            if inner_row.calls == row.calls
-        ]
-        own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
+        below = zip(rows[index:], totals[index:], strict=True)
+        inner = [inner_s for inner_row, inner_s in below if inner_row.calls == row.calls and inner_s]
+        own_s = 0.0 if any(0.9 * total_s <= inner_s <= total_s for inner_s in inner) else total_s
         with_times.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
     return with_times
 

@@ -31,8 +31,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if ranking.fastest is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
-    leader = ranking.leader
-    if leader is None:
+    if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
     if not ranking.rivals:

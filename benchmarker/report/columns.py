@@ -170,8 +170,8 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 def plain_costs(rows: Sequence[Row]) -> Columns:
     """Return the columns of memory and of every measured metric of a process, with one unit of bytes."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
-    shown = [metric for metric in facts if any(metric.name in row.facts for row in rows)]
-    unit = next((metric.shown_unit for metric in shown if metric.shown_unit in ("MiB", "GiB")), None)
+    units = [metric.shown_unit for metric in facts if any(metric.name in row.facts for row in rows)]
+    unit = next((unit for unit in units if unit in ("MiB", "GiB")), None)
     return [*memory(rows, unit), *(column for metric in facts for column in fact_columns(rows, metric))]
 
 
@@ -187,12 +187,10 @@ def estimate_columns(
     """Return one column of values without their intervals, or none if no row has one."""
 
     def number(row: AnyRow) -> float | None:
-        measured = estimate_of(row)
-        return scale * measured.value if measured and not is_wide(measured) else None
+        return scale * measured.value if (measured := estimate_of(row)) and not is_wide(measured) else None
 
     def text(row: AnyRow) -> str:
-        measured = estimate_of(row)
-        return measured_text(row, measured, scale=scale) if measured else MISSING
+        return measured_text(row, measured, scale=scale) if (measured := estimate_of(row)) else MISSING
 
     return [Column(heading, text, sort=number)] if any(map(estimate_of, rows)) else []
 

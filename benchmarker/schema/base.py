@@ -51,11 +51,8 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
     elif problem["type"] not in ("value_error", "missing"):
         typed_value = problem["input"]
-        ending = (
-            f", not {typed_value!r}"
-            if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
-            else ""
-        )
+        is_short = isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
+        ending = f", not {typed_value!r}" if is_short else ""
         text = _IN_YAML.get(problem["type"], f"{text[0].lower()}{text[1:]}")
         text = f"{text}{ending}{_instead(problem['type'], place, typed_value)}"
     path = ""

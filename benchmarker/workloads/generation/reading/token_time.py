@@ -40,8 +40,7 @@ from benchmarker.workloads.generation.record import (
 )
 
 FEWEST_BITS = 5.5
-"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at four billion parameters.
-"""
+"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
 SLOWED_FROM = 1.05  # Ratio to the time without the profiler from which kernels were slowed.
 INTEGER_SAVES = 0.5  # Share saved by 8-bit products, which run at twice the rate of 16-bit ones.
