@@ -161,7 +161,7 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     return [
         *workload_of(changes[0].before.workload).cell_columns(changes),
         Column("variant", lambda change: change.variant, "left"),
-        Column(f"before {heading}", lambda change: _rate(change.before)),
+        Column(f"before {heading}", lambda change: change.before.pace_spread),
         Column(f"after {heading}", _after),
         Column(
             "after / before",
@@ -173,14 +173,10 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     ]
 
 
-def _rate(row: Row) -> str:
-    return row.spread_text(row.pace, scale=row.ranking.scale)
-
-
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    rate = _rate(change.after) if change.after.pace else status_words(change.after.status)
+    rate = change.after.pace_spread if change.after.pace else status_words(change.after.status)
     lost = [failure for failure in change.after.failures if not failure.is_repeated]
     statuses = dict.fromkeys(status_words(failure.status) for failure in lost)
     return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate

@@ -36,11 +36,7 @@ def _raw(value: Any) -> Any:
 
 
 Cells = Sequence[tuple[Raw, Raw]]
-COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {
-    "median": np.median,
-    "max": np.max,
-    "geometric_mean": stats.gmean,
-}
+COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {"median": np.median, "max": np.max}
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:

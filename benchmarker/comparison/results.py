@@ -22,11 +22,7 @@ from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
-COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
-    "median": statistics.median,
-    "max": max,
-    "geometric_mean": geometric_mean,
-}
+COMBINE: dict[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "max": max}
 
 
 def results_of_records(

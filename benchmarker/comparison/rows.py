@@ -226,6 +226,11 @@ class Row:
         return number_text(measured, shown, self.outlier) if measured else shown
 
     @property
+    def pace_spread(self) -> str:
+        """Ranking metric with its interval in the unit of its heading, or the text in place of a number."""
+        return self.spread_text(self.pace, scale=self.ranking.scale)
+
+    @property
     def outlier(self) -> int | None:
         """Outlier round of a withheld row, counted from 1; None if the whole interval is wide."""
         return outlier_round(self.pace_by_round) if self.is_withheld else None

@@ -92,7 +92,7 @@ def _doubt(ranking: Ranking, fastest: Row) -> str:
     nearest = ranking.undecided[0] if ranking.undecided else None
     for row in (fastest, nearest.row) if nearest else (fastest,):
         if row.is_withheld:
-            return f"{plain_line(row.label)}: {row.spread_text(row.pace, scale=row.ranking.scale)}"
+            return f"{plain_line(row.label)}: {row.pace_spread}"
     if nearest is None or nearest.ratio.rounds < MIN_ROUNDS:
         return f"fewer than {MIN_ROUNDS} rounds cannot rule out chance"
     compared = f"{plain_line(fastest.label)} relative to {plain_line(nearest.row.label)}"

@@ -64,7 +64,7 @@ class Metric:
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
     of_cell: Callable[[Any, Any], float | None] | None = None
     """Returns a fact of the process from a record and one of its cells."""
-    combine: Literal["median", "max", "geometric_mean"] = "median"
+    combine: Literal["median", "max"] = "median"
     is_quality: bool = False  # True if it measures exactness, so that the first table has it.
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:

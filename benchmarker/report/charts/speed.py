@@ -43,7 +43,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
     marked = dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
     notes = ["The number beside a bar is the bar's length.", spread_note(able), *(f"* {mark}." for mark in marked)]
-    withheld = [f"{label(row.label)}: {row.spread_text(row.pace)}" for row in rows if row.is_withheld]
+    withheld = [f"{label(row.label)}: {row.pace_spread}" for row in rows if row.is_withheld]
     notes += [f"Without a number: {'; '.join(withheld)}."] if withheld else []
     return Chart("speed", f"Speed at {cell_words(able[0].cell)}", " ".join(notes), draw)
 

@@ -169,8 +169,7 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
     sources = {explanation.phase.by for explanation in explained}
     gaps = " or ".join(meaning for source, meaning in GAPS_ARE.items() if source in sources)
-    variants = {explanation.variant for explanation in explained}
-    unexplained = [label(each.variant) for each in explanations if each.variant not in variants]
+    unexplained = [label(each.variant) for each in explanations if each.variant not in totals]
     note = (
         f"A bar, and the number beside it, is the token as measured without the profiler. Its gaps are {gaps}; its "
         "other parts are those of the profiled generation."

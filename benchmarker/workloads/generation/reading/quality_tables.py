@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
@@ -60,7 +60,7 @@ def _of(
     field: str,
     heading: str,
     text: Callable[[Any], str],
-    align: Literal["left", "right"] = "right",
+    align: str = "right",
     *,
     sort: Callable[[GenerationRow], float | None] | None = None,
 ) -> Column[GenerationRow]:
@@ -140,12 +140,7 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
             lambda quality: decimal(quality.perplexity),
             sort=lambda row: row.quality.perplexity if row.quality else None,
         ),
-        _of(
-            "quality",
-            "change",
-            lambda quality: "baseline" if quality.is_reference else change_text(quality),
-            sort=change,
-        ),
+        _of("quality", "change", lambda each: "baseline" if each.is_reference else change_text(each), sort=change),
         _of(
             "quality",
             "KL divergence",
