@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, sentence_of
@@ -51,7 +51,7 @@ def _checked(job: Job, records: Sequence[RunRecord]) -> Iterator[Finding]:
     run = Run(job.model_copy(update={"procedure": quiet, "part": None, "output": None}), Terminal(quiet=True))
     point = job.points()[0]
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
-        subject = Subject(bench, point, run.device)
+        subject = Subject(cast("GenerationBench", bench), point, run.device)
         subject.warm_up()
         name = job.variant.name
         yield check_timed_output(subject, records, name)

@@ -111,8 +111,8 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
             force=force,
             problems=collected.problems,
         )
-        folders = sorted({path.parent for path, _ in collected.files})
-        return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
+        complied = comply_lines(sorted({path.parent for path, _ in collected.files}))
+        return replace(comparison, resume=collected.resume, complied=complied)
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
