@@ -18,6 +18,12 @@ find_python() {
     return 1
 }
 
+# Every tenth package that pip downloads, and the installation of them all, which takes longest.
+show_packages() {
+    awk '/^Collecting/ && ++count % 10 == 0 { print "  " count " packages, now " $2; fflush() }
+        /^Installing/ { print "  installing " NF - 3 " packages"; fflush() }'
+}
+
 if [ -n "${PYTHON:-}" ]; then
     "$PYTHON" -c 'import torch, transformers, pydantic, typer' 2>/dev/null ||
         { echo "PYTHON=$PYTHON lacks torch, transformers, pydantic or typer; unset PYTHON to set up .venv" >&2; exit 1; }
@@ -34,10 +40,10 @@ else
         "$base" -m venv .venv
         # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
         # minute.
-        install=("$PYTHON" -m pip install --quiet --disable-pip-version-check --no-compile -c script/constraints.txt)
-        "${install[@]}" torch
+        install=("$PYTHON" -m pip install --disable-pip-version-check --no-compile -c script/constraints.txt)
+        "${install[@]}" torch | show_packages
         echo "step 2 of 2: transformers, the quantization libraries and the test tools ($((SECONDS - started)) s so far)"
-        "${install[@]}" -e '.[all,dev,ray]'
+        "${install[@]}" -e '.[all,dev,ray]' | show_packages
         echo "$wanted" >.venv/.installed
         echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi

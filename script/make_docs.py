@@ -27,6 +27,7 @@ from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.base import Plain
 from benchmarker.schema.registry import WORKLOADS, workload_of
+from benchmarker.workloads.generation.architecture import DESCRIBED, FeedForwardKind
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -71,6 +72,7 @@ def pages() -> dict[str, str]:
         "docs/config.md": config_page(),
         "docs/record.md": record_page(),
         "docs/record.schema.json": f"{schema}\n",
+        "docs/models.md": models_page(),
         **run_help_files(),
         **{f"results/reference/{name}/README.md": with_tables(name) for name in reference_folders()},
         **{f"results/reference/{name}/explained.md": explained(name) for name in EXPLAINED},
@@ -110,13 +112,18 @@ def with_tables_of(page: str, sheets: dict[str, Sheet]) -> str:
     """Return a page with each folder's table after the comment that names the folder."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for folder, sheet in sheets.items():
-        comment = f"<!-- results/reference/{folder}, by script/make_docs.py -->\n"
-        assert comment in text, f"{page} has no table of {folder}"
-        before, _, rest = text.partition(comment)
-        lines = rest.splitlines(keepends=True)
-        after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
-        text = f"{before}{comment}{table(sheet.columns, sheet.rows).strip()}\n{''.join(lines[after:])}"
+        text = with_lines(text, f"results/reference/{folder}", table(sheet.columns, sheet.rows).strip())
     return text
+
+
+def with_lines(text: str, source: str, lines_of_table: str) -> str:
+    """Return a page's text with the table after the comment that names its source."""
+    comment = f"<!-- {source}, by script/make_docs.py -->\n"
+    assert comment in text, f"a page has no table of {source}"
+    before, _, rest = text.partition(comment)
+    lines = rest.splitlines(keepends=True)
+    after = next((index for index, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return f"{before}{comment}{lines_of_table}\n{''.join(lines[after:])}"
 
 
 def _first_table(folder: str) -> Sheet:
@@ -278,6 +285,18 @@ def _default_text(field: FieldInfo) -> str:
     if isinstance(default, tuple | dict):
         return f"`{json.dumps(default)}`" if default else "empty"
     return f"`{json.dumps(default)}`"
+
+
+def models_page() -> str:
+    """Return the page of architectures with the table of those that are described."""
+    types: dict[tuple[str, str], list[str]] = {}
+    for model_type, kinds in DESCRIBED.items():
+        mixers = ", ".join(kind for kind in kinds if kind not in get_args(FeedForwardKind))
+        feed_forward = ", ".join(kind for kind in kinds if kind in ("dense", "MoE"))
+        types.setdefault((mixers, feed_forward), []).append(f"`{model_type}`")
+    rows = [(*kinds, " ".join(names)) for kinds, names in sorted(types.items())]
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    return with_lines(text, "architecture.py", markdown_table(("layers", "feed-forward", "model_type"), rows))
 
 
 def markdown_table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

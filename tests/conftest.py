@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ SHAPE: dict[str, Any] = {
     "torch_dtype": "float16",
 }
 """Two layers of Qwen3, with weights large enough that its tokens differ from one another."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the reasons of skipped tests, each once with a count."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[-1]).removeprefix("Skipped: ") for report in skipped if report.longrepr)
+    if reasons:
+        terminalreporter.section("skipped tests by reason")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} {reason}")
 
 
 @pytest.fixture(autouse=True, scope="session")

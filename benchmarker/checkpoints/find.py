@@ -230,7 +230,10 @@ def transport_error() -> type[Exception]:
 
 
 def _out_of_reach(model: ModelSpec) -> ModelError:
-    way_on = "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+    way_on = (
+        "take --model qwen3-small, which ships with benchmarker, give a folder with --model PATH, or measure random "
+        "weights of its shape with --load-format dummy"
+    )
     if model.load_format == "dummy":
         shapes = ", ".join(shape_names())
         way_on = f"give a folder with its config.json, or a shape that ships with benchmarker ({shapes})"

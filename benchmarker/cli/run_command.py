@@ -10,7 +10,7 @@ import gc
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,9 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
         from benchmarker.hardware.monitor import Surroundings
 
         surroundings = None if job.part else Surroundings()
-        with quiet_libraries(verbose=values["verbose"]) as streams, _stopped_by_sweep_or_user(job):
+        if job.part:
+            end_with_parent()
+        with quiet_libraries(verbose=values["verbose"]) as streams, nullcontext() if job.part else sigterm_interrupts():
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
             from benchmarker.core.errors import report_library_conflicts
@@ -120,14 +122,6 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
     is_unjudged = any(getattr(record, name, None) for name in ("no_quality", "no_tasks"))
     if is_unjudged or any(cell.status != "ok" for cell in record.cells):
         raise typer.Exit(1)
-
-
-def _stopped_by_sweep_or_user(job: Job) -> AbstractContextManager[None]:
-    """In a sweep, let the process end with its parent; otherwise let SIGTERM end it as Ctrl-C does."""
-    if not job.part:
-        return sigterm_interrupts()
-    end_with_parent()
-    return nullcontext()
 
 
 def job_of(workload: Workload, values: Mapping[str, Any]) -> Job:

@@ -170,12 +170,14 @@ def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
     half = _critical(freedom) * standard_error
+    # Rounds with equal times come from a clock too coarse for the work, or from a test.
+    p = 2 * float(stdtr(freedom, -abs(centre) / standard_error)) if standard_error else float(centre == 0)
     return Ratio(
         value=math.exp(centre),
         rounds=rounds,
         low=math.exp(centre - half),
         high=math.exp(centre + half),
-        p=_two_sided_p(centre, standard_error, freedom),
+        p=p,
         standard_error=standard_error,
         freedom=freedom,
     )
@@ -183,13 +185,6 @@ def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int)
 
 def _standard_error(values: Sequence[float]) -> float:
     return (deviation(values) or 0.0) / math.sqrt(len(values))
-
-
-def _two_sided_p(centre: float, standard_error: float, freedom: float) -> float:
-    # Rounds with equal times come from a clock too coarse for the work, or from a test.
-    if standard_error == 0:
-        return 1.0 if centre == 0 else 0.0
-    return 2 * float(stdtr(freedom, -abs(centre) / standard_error))
 
 
 @cache

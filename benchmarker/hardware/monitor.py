@@ -97,14 +97,12 @@ class Monitor:
 
     def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the GPU is at most 5 degrees warmer than at its first reading, or `stopped` is true."""
-        end_s = time.monotonic() + limit_s
-        while time.monotonic() < end_s and not stopped() and self._is_hot():
+        end_s, first_c = time.monotonic() + limit_s, self._first_c
+        while first_c is not None and time.monotonic() < end_s and not stopped():
+            state = self._state()
+            if state is None or state.temperature_c is None or state.temperature_c <= first_c + COOL_WITHIN_C:
+                return
             time.sleep(COOL_STEP_S)
-
-    def _is_hot(self) -> bool:
-        if self._first_c is None or (state := self._state()) is None or state.temperature_c is None:
-            return False
-        return state.temperature_c > self._first_c + COOL_WITHIN_C
 
 
 def find_monitor(environment: Environment) -> Monitor | None:

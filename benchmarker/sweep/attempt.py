@@ -172,7 +172,7 @@ class Attempt(Child):
             except ResultsError as error:
                 self.path.rename(self.path.with_name(self.path.name + BROKEN))
                 problem = str(error)
-        return fault_of(end, self.record, problem=problem, last_line=next(iter(self.log.last_lines[-1:]), None))
+        return fault_of(end, self.record, problem=problem, tail=self.log.last_lines)
 
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""

@@ -77,7 +77,7 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
         path.unlink(missing_ok=True)
     sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
-    fault = fault_of(end, judged, problem=None, last_line=tail[-1] if tail else None)
+    fault = fault_of(end, judged, problem=None, tail=tail)
     missing = judging.missing(judged) if judged else None
     if missing:
         fault = Fault(missing.error_kind, missing.reason)

@@ -51,7 +51,7 @@ class Decision:
     """True if the failed cells are given up: they are not tried again, in this round or another."""
 
 
-def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, last_line: str | None) -> Fault | None:
+def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, tail: Sequence[str]) -> Fault | None:
     """Return the reason for which the child ended before its work was complete; None if it was complete.
 
     `problem` is the reason for which the record cannot be read; None if it can, or if there is none.
@@ -70,7 +70,7 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, la
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
         return Fault(record.error_kind or "other", record.reason)
-    return Fault("other", f"exit {end.code}: {last_line or 'it printed nothing'}")
+    return Fault("other", f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
 
 
 def disturbance(load: HostLoad | None) -> float:

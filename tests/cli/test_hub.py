@@ -7,10 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.files import shape_names
 from tests.hub_server import COMMIT, Hub, hub_of, serving
 
 FIND = """
@@ -41,19 +44,65 @@ except BenchmarkerError as error:
 """
 
 
-def ask(home: Path, model: dict[str, object], *, script: str = FIND, **variables: str) -> str:
-    """What a fresh process prints: the hub library reads its variables once, when it is imported."""
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret"} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", script, json.dumps({"id": "some/model"} | model)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert "hf_secret" not in done.stdout + done.stderr
-    return done.stdout.strip()
+SERVER = """
+import json, os, sys, traceback
+import torch
+import benchmarker.quantization.load
+assert "huggingface_hub" not in sys.modules
+for line in sys.stdin:
+    asked = json.loads(line)
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.environ.clear()
+            os.environ.update(asked["environment"])
+            for descriptor, path in ((1, asked["out"]), (2, asked["error"])):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+            sys.argv = ["-c", asked["model"]]
+            exec(asked["script"], {"__name__": "__main__"})
+            sys.stdout.flush()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported torch and not the hub library. Each request runs in a fork of it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        yield server
+        server.stdin.close()
+
+
+@pytest.fixture
+def ask(forks: subprocess.Popen[str], tmp_path: Path) -> Callable[..., str]:
+    def run(home: Path, model: dict[str, object], *, script: str = FIND, **variables: str) -> str:
+        """What a process prints that imports the hub library, which reads its variables once, at the import."""
+        environment = os.environ | {"HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_secret"}
+        out, error = (Path(tempfile.mkstemp(dir=tmp_path)[1]) for _ in range(2))
+        request = {
+            "environment": environment | variables,
+            "model": json.dumps({"id": "some/model"} | model),
+            "script": script,
+            "out": str(out),
+            "error": str(error),
+        }
+        assert forks.stdin is not None
+        assert forks.stdout is not None
+        forks.stdin.write(json.dumps(request) + "\n")
+        forks.stdin.flush()
+        assert forks.stdout.readline() == "0\n", error.read_text()
+        assert "hf_secret" not in out.read_text() + error.read_text()
+        return out.read_text().strip()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +112,12 @@ def home(tmp_path_factory) -> Path:
 
 UNREACHABLE = (
     "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
-    "give a folder with --model PATH, or measure random weights of its shape with --load-format dummy"
+    "take --model qwen3-small, which ships with benchmarker, give a folder with --model PATH, or measure random "
+    "weights of its shape with --load-format dummy"
 )
 
 
-def test_a_model_is_downloaded_once_and_found_again_without_the_hub(session_model, home):
+def test_a_model_is_downloaded_once_and_found_again_without_the_hub(ask, session_model, home):
     hub = hub_of(session_model)
     hub.files |= {"pytorch_model.bin": b"pickle", "modeling.py": b"code", "README.md": b"text"}
     with serving(hub):
@@ -80,7 +130,7 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(session_mode
     assert unplugged == first
 
 
-def test_a_dummy_of_a_hub_model_downloads_no_weights(session_model, tmp_path):
+def test_a_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         found = json.loads(ask(tmp_path, {"load_format": "dummy"}, HF_ENDPOINT=hub.url))
     assert found["files"] == [
@@ -91,7 +141,7 @@ def test_a_dummy_of_a_hub_model_downloads_no_weights(session_model, tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, script=LOOK, HF_HUB_OFFLINE="1") == ""
 
 
-def test_code_comes_only_where_it_is_trusted(session_model, tmp_path):
+def test_code_comes_only_where_it_is_trusted(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     hub.files["modeling.py"] = b"code"
     with serving(hub):
@@ -100,38 +150,38 @@ def test_code_comes_only_where_it_is_trusted(session_model, tmp_path):
     assert "modeling.py" in found["files"]
 
 
-def test_the_hub_cannot_be_reached(tmp_path):
+def test_the_hub_cannot_be_reached(ask, tmp_path):
     assert ask(tmp_path, {}, HF_ENDPOINT="http://127.0.0.1:9") == UNREACHABLE
 
 
-def test_the_name_of_a_shipped_model_with_a_slip_is_named(tmp_path):
+def test_the_name_of_a_shipped_model_with_a_slip_is_named(ask, tmp_path):
     said = ask(tmp_path, {"id": "qwen3-smal"}, HF_HUB_OFFLINE="1")
-    assert "not in the cache; benchmarker ships 'qwen3-small'; give a folder" in said
+    assert "not in the cache; benchmarker ships 'qwen3-small'; take --model qwen3-small" in said
 
 
-def test_a_dummy_needs_the_shape_from_somewhere(tmp_path):
+def test_a_dummy_needs_the_shape_from_somewhere(ask, tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
         "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
-        "give a folder with its config.json, or a shape that ships with benchmarker (qwen3-4b, qwen3-small, qwen3-tiny)"
+        f"give a folder with its config.json, or a shape that ships with benchmarker ({', '.join(shape_names())})"
     )
 
 
-def test_offline_and_not_in_the_cache(tmp_path):
+def test_offline_and_not_in_the_cache(ask, tmp_path):
     assert ask(tmp_path, {}, HF_HUB_OFFLINE="1") == UNREACHABLE
 
 
 @pytest.mark.slow
-def test_a_hub_that_never_answers_is_given_up_within_seconds(tmp_path):
+def test_a_hub_that_never_answers_is_given_up_within_seconds(ask, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert ask(tmp_path, {}, HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}") == UNREACHABLE
 
 
-def test_the_hub_is_down(tmp_path):
+def test_the_hub_is_down(ask, tmp_path):
     with serving(Hub({}, refuse=(503, ""))) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == UNREACHABLE
 
 
-def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would(session_model, tmp_path):
+def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         assert ask(tmp_path, {}, script=LOOK, HF_ENDPOINT=hub.url) == ""
         assert not any("/resolve/" in path for path in hub.asked)
@@ -140,21 +190,21 @@ def test_looking_for_a_model_downloads_nothing_and_refuses_what_finding_it_would
 
 
 @pytest.mark.parametrize("refusal", [(404, "RepoNotFound"), (401, "")])
-def test_no_such_model(refusal, tmp_path):
+def test_no_such_model(ask, refusal, tmp_path):
     with serving(Hub({}, refuse=refusal)) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: no such model on the hub (a private one needs HF_TOKEN), and no folder of that name here"
         )
 
 
-def test_no_such_revision(session_model, tmp_path):
+def test_no_such_revision(ask, session_model, tmp_path):
     with serving(hub_of(session_model)) as hub:
         assert ask(tmp_path, {"revision": "v9"}, HF_ENDPOINT=hub.url) == (
             "some/model: no revision 'v9' on the hub; check --revision"
         )
 
 
-def test_a_gated_model(session_model, tmp_path):
+def test_a_gated_model(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     hub.gated = True
     with serving(hub):
@@ -163,7 +213,7 @@ def test_a_gated_model(session_model, tmp_path):
         )
 
 
-def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(tmp_path):
+def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(ask, tmp_path):
     with serving(Hub({"config.json": b"{}", "pytorch_model.bin": b"pickle"})) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url).startswith(
             "some/model: its weights are pickle files (pytorch_model.bin), which can run code when opened; "
@@ -171,14 +221,14 @@ def test_a_model_on_the_hub_with_pickles_alone_is_not_downloaded(tmp_path):
     assert not any("resolve" in path for path in hub.asked)
 
 
-def test_a_model_on_the_hub_without_weights(tmp_path):
+def test_a_model_on_the_hub_without_weights(ask, tmp_path):
     with serving(Hub({"config.json": b"{}", "model.gguf": b""})) as hub:
         assert ask(tmp_path, {}, HF_ENDPOINT=hub.url) == (
             "some/model: has no safetensors weights on the hub; only safetensors are read"
         )
 
 
-def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(session_model, tmp_path):
+def test_the_weights_of_a_model_in_another_quantization_are_not_downloaded(ask, session_model, tmp_path):
     hub = hub_of(session_model)
     config = json.loads(hub.files["config.json"]) | {"quantization_config": {"quant_method": "eetq"}}
     hub.files["config.json"] = json.dumps(config).encode()

@@ -39,8 +39,22 @@ def measured(*asked):
     return run.record
 
 
-def test_two_processes_make_the_tokens_of_one_and_share_its_weights(tmp_path):
-    alone, divided = measured(TINY, 1, tmp_path), measured(TINY, 2, tmp_path)
+@pytest.fixture(scope="module")
+def divided_bench(tmp_path_factory):
+    """A run of two processes, and its open bench. The last test that takes it kills one of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BENCHMARKER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        job = job_on(TINY, 2, tmp_path_factory.mktemp("divided"))
+        run = Run(job, Terminal(quiet=True))
+        with open_bench(job, run.device, run) as bench:
+            yield run, bench
+    assert not psutil.Process().children()
+
+
+def test_two_processes_make_the_tokens_of_one_and_share_its_weights(divided_bench, tmp_path):
+    run, bench = divided_bench
+    run.keep(cells=(run._measured(bench, run.job.grid.points()[0]),), **bench.facts())
+    alone, divided = measured(TINY, 1, tmp_path), run.record
     (one_cell,), (cell,) = alone.cells, divided.cells
     assert cell.status == "ok", cell.reason
     assert cell.first_tokens == one_cell.first_tokens
@@ -55,7 +69,6 @@ def test_two_processes_make_the_tokens_of_one_and_share_its_weights(tmp_path):
     assert 0.49 < cell.demand.weight_bytes / one_cell.demand.weight_bytes < 0.52
     assert cell.demand.decode_flops / one_cell.demand.decode_flops == pytest.approx(0.5, abs=0.01)
     assert (divided.variant.gpus, divided.variant.split, divided.variant.name) == (2, "tensors", "fp16 2 GPUs")
-    assert not psutil.Process().children()
 
 
 @pytest.mark.by_hand
@@ -64,15 +77,11 @@ def test_the_divided_step_computes_what_the_divided_forward_does(tmp_path):
     assert record.step_divergence.verdict == "equal"
 
 
-def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(tmp_path):
-    job = job_on(TINY, 2, tmp_path)
-    run = Run(job, Terminal(quiet=True))
-    point = job.grid.points()[0]
-    with open_bench(job, run.device, run) as bench:
-        psutil.Process().children()[0].kill()
-        cells = [run._measured(bench, point) for _ in range(2)]
+def test_a_killed_rank_is_a_row_and_so_is_the_next_cell(divided_bench):
+    run, bench = divided_bench
+    psutil.Process().children()[0].kill()
+    cells = [run._measured(bench, run.job.grid.points()[0]) for _ in range(2)]
     assert [(cell.status, cell.reason) for cell in cells] == 2 * [("crash", "rank 1: killed by SIGKILL")]
-    assert not psutil.Process().children()
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,16 @@ def edited(path: Path, place: Place, value: Any) -> str:
 
 
 def fields(folder: str) -> list[Place]:
-    """Every field once: of a field that a list's members share, the first member's."""
-    record = json.loads((REFERENCES / folder / SOURCES[folder][0]).read_bytes())
-    return list(
-        {tuple(0 if isinstance(key, int) else key for key in place): place for place in places(record)}.values()
-    )
+    """Every field once: of a field that a list's members share, the first member's; of a field that the record of an
+    earlier folder has too, that record's."""
+    found: dict[Place, Place] = {}
+    for name in SOURCES:
+        record = json.loads((REFERENCES / name / SOURCES[name][0]).read_bytes())
+        own = {tuple(0 if isinstance(key, int) else key for key in place): place for place in places(record)}
+        if name == folder:
+            return [place for field, place in own.items() if field not in found]
+        found |= own
+    raise AssertionError(folder)
 
 
 def say(words: tuple[str, ...], *paths: Path) -> tuple[int, str]:

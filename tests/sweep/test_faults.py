@@ -31,7 +31,7 @@ ENDS = {
 
 @pytest.mark.parametrize("how", ENDS)
 def test_however_a_child_ends_nothing_is_wrong_if_its_record_is_complete(how: str) -> None:
-    assert fault_of(ENDS[how], record("fp16"), problem=None, last_line=None) is None
+    assert fault_of(ENDS[how], record("fp16"), problem=None, tail=()) is None
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_however_a_child_ends_nothing_is_wrong_if_its_record_is_complete(how: st
     ],
 )
 def test_a_child_that_ends_before_its_record_is_complete_has_a_fault(how: str, expected: Fault) -> None:
-    assert fault_of(ENDS[how], record("fp16", status="running"), problem=None, last_line="a last line") == expected
+    assert fault_of(ENDS[how], record("fp16", status="running"), problem=None, tail=("a last line",)) == expected
 
 
 def test_an_unreadable_record_is_a_fault_even_if_it_was_complete() -> None:
     problem = "a.json: not valid JSON"
-    assert fault_of(ended(), record("fp16"), problem=problem, last_line=None) == Fault("results", problem)
+    assert fault_of(ended(), record("fp16"), problem=problem, tail=()) == Fault("results", problem)
 
 
 @pytest.mark.parametrize(

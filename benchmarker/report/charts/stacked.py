@@ -102,7 +102,7 @@ def _panel(axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink
 
 
 def profile_of(records: Sequence[RunRecord]) -> Profile | None:
-    return next((record.profile for record in records if record.profile), None)
+    return next((record.profile for record in records if record.profile and not record.is_disturbed), None)
 
 
 def kernels_chart(

@@ -30,6 +30,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *failed(rows),
         *unfinished(records),
         *_unjudged(records),
+        *_routing(rows),
         *conditions(records, rows),
         *_notes(records),
     )
@@ -57,6 +58,20 @@ def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
         "weights (docs/values.md); text and quality mean nothing."
     )
     return [sentence] if dummies else []
+
+
+def _routing(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return the experts that a decode step reads, and the bytes of the library's copies of them."""
+    lines = []
+    for row in rows:
+        work = row.step_demand
+        if work is None or work.experts_per_step is None or row.status != "ok":
+            continue
+        line = f"{plain_line(row.variant)} at {cell_words(row.cell)}: a step reads {work.experts_per_step:.3g} of "
+        line += f"{work.experts} experts of a layer"
+        copied = "; the library copies the experts of each token first, {} a step that are not in the floor"
+        lines.append(line + (f"{copied.format(gib(work.copied_bytes))}." if work.copied_bytes else "."))
+    return lines
 
 
 def _types(records: Sequence[GenerationRecord]) -> list[str]:
@@ -111,7 +126,7 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
         (kind, record.variant.name, result, refusal)
         for record in records
         for kind, result, refusal in (
-            ("floor and memory-bandwidth utilization", record.no_demand is None, record.no_demand),
+            ("floor or memory-bandwidth utilization", record.no_demand is None, record.no_demand),
             ("quality", record.quality, record.no_quality),
             ("tasks", record.tasks, record.no_tasks),
             ("check of the timed step", record.step_divergence, record.no_step_divergence),

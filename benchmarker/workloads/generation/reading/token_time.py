@@ -51,7 +51,7 @@ INTEGER_SAVES = 0.5
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
     """Return a decode step of the profiled generation, or of the last run above a log's table."""
-    profiled = next((record for record in records if record.profile), None)
+    profiled = next((record for record in records if record.profile and not record.is_disturbed), None)
     if profiled is not None and profiled.profile is not None:
         return _from_profile(name, profiled, profiled.profile, records)
     listed = next((record for record in records if record.imported and record.imported.profiler_tables), None)
