@@ -119,16 +119,9 @@ class Recommendation:
     """Ranking of all rows, led by a candidate within the budget if there is one."""
 
     @property
-    def fastest(self) -> Candidate | None:
-        return self._candidate(self.ranking.fastest)
-
-    @property
     def chosen(self) -> Candidate | None:
         """Recommended candidate; None if a rival may be faster."""
-        return None if self.ranking.undecided else self._candidate(self.ranking.leader)
-
-    def _candidate(self, row: Row | None) -> Candidate | None:
-        return next((candidate for candidate in self.candidates if candidate.row is row), None)
+        return next((candidate for candidate in self.candidates if candidate.row is self.ranking.leader), None)
 
     @property
     def nearest(self) -> Candidate | None:

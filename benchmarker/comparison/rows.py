@@ -286,6 +286,8 @@ class Results:
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    complied: tuple[str, ...] = ()
+    """Lines on the results of `benchmarker comply`."""
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     named: str | None = None
     """Variant to which every row of a table with several engines is compared: the baseline that the user named, or the

@@ -102,7 +102,8 @@ def _procedure(records: Sequence[RunRecord]) -> str:
     forks = in_brackets(fork if any(record.forked for record in records) else "")
     runs = each(records, lambda record: str(record.procedure.get("runs", "")))
     warmup = each(records, lambda record: str(record.procedure.get("warmup", "")))
-    repeats = f", {runs} timed runs a cell after at least {warmup} warm-ups" if runs and warmup else ""
+    timed, warmed = ("run" if runs == "1" else "runs", "warm-up" if warmup == "1" else "warm-ups")
+    repeats = f", {runs} timed {timed} a cell after at least {warmup} {warmed}" if runs and warmup else ""
     days = sorted({record.started_at[:10] for record in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{many} a variant{forks}{repeats}, {plain_line(when)}"

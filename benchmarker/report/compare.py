@@ -11,7 +11,7 @@ import io
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,18 @@ from benchmarker.explain.explain import Contrast, Explanation, bounds_of, contra
 from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.caveats import caption
-from benchmarker.report.columns import against_named, bound, first_table, names, other_cells, speed_up, whole_call
+from benchmarker.report.columns import (
+    against_named,
+    bound,
+    changes,
+    first_table,
+    names,
+    other_cells,
+    speed_up,
+    whole_call,
+)
 from benchmarker.report.explanations import reasons
+from benchmarker.schema.comply_file import comply_lines
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
@@ -101,7 +111,8 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
             force=force,
             problems=collected.problems,
         )
-        return replace(comparison, resume=collected.resume)
+        complied = comply_lines(sorted({path.parent for path, _ in collected.files}))
+        return replace(comparison, resume=collected.resume, complied=complied)
     except ResultsError as error:
         folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
@@ -181,7 +192,7 @@ def whole(results: Results) -> list[Block]:
     first, *others = sheets(results)
     limits = workload.limit_sheet(rows, whole=True)
     blocks: list[Block] = [
-        bullets([*forced(results), *workload.header(results.records)]),
+        bullets([*forced(results), *header_of(results)]),
         first,
         *([limits] if limits else []),
         *others,
@@ -246,20 +257,31 @@ def forced(results: Results) -> list[str]:
 
 def caveats_of(results: Results, *, is_whole: bool = False) -> list[str]:
     """Return the workload's caveats; of sweeps that are kept apart, their differences and the caveats of each."""
-    if results.sides:
-        lines: dict[str, list[str]] = defaultdict(list)
-        for name, side in results.sides.items():
-            for line in caveats_of(side, is_whole=is_whole):
-                lines[line].append(name)
-        everywhere = len(results.sides)
-        own = (line if len(names) == everywhere else f"{listed(names)}: {line}" for line, names in lines.items())
-        return [*results.changed, *own]
-    baseline = results.baseline if is_whole else None
-    return list(workload_of(results.workload).caveats(results.records, results.rows, baseline=baseline))
+
+    def lines_of(side: Results) -> Sequence[str]:
+        baseline = side.baseline if is_whole else None
+        return workload_of(side.workload).caveats(side.records, side.rows, baseline=baseline)
+
+    return [*results.changed, *_by_sweep(results, lines_of)]
+
+
+def header_of(results: Results) -> list[str]:
+    return _by_sweep(results, lambda side: workload_of(side.workload).header(side.records))
+
+
+def _by_sweep(results: Results, lines_of: Callable[[Results], Sequence[str]]) -> list[str]:
+    """Return the lines on the results; for sweeps kept apart, with the sweep's name unless all share a line."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, side in (results.sides or {"": results}).items():
+        for line in lines_of(side):
+            names[line].append(name)
+    shared = max(len(results.sides), 1)
+    return [line if len(of) == shared else f"{listed(of)}: {line}" for line, of in names.items()]
 
 
 def left_out(results: Results) -> list[str]:
-    return [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
+    problems = [f"left out: {plain_line(problem, longest=300)}" for problem in results.problems]
+    return [*problems, *(plain_line(line, longest=300) for line in results.complied)]
 
 
 def sheets(results: Results) -> list[Sheet]:
@@ -272,6 +294,7 @@ def sheets(results: Results) -> list[Sheet]:
         return [
             *workload.timing_columns(shown),
             *speed_up(shown),
+            *changes(shown),
             *against_named(shown, results.named),
             *whole_call(shown, results.baseline),
         ]

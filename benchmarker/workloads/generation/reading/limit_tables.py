@@ -37,15 +37,17 @@ def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
     columns: Columns = [
         *(cell_columns(rows) if len({row.cell for row in rows}) > 1 else []),
         *names(rows),
-        _timed("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, decimal),
-        _timed("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
-        _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal),
-        _timed("MBU", lambda row: row.mbu, _share, is_more_better=True),
-        _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_more_better=True),
-        _timed("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
+        _column("TPOT ms", lambda row: row.tpot.value * 1e3 if row.tpot else None, decimal),
+        _column("decode tok/s", lambda row: row.decode_tokens_per_s, decimal, is_more_better=True),
+        _column("floor ms", lambda row: row.floor_s and row.floor_s * 1e3, decimal, is_timed=False),
+        _column("MBU", lambda row: row.mbu, _share, is_more_better=True),
+        _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_timed=False, is_more_better=True),
+        _column("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
     ]
     if any(row.kernels_per_token is not None for row in rows):
-        columns.append(_column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}"))
+        columns.append(
+            _column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}", is_timed=False)
+        )
     if any(row.same_tokens is not None for row in rows):
         agreement = Column[GenerationRow](
             "as eager",
@@ -62,20 +64,15 @@ def _column(
     value_of: Callable[[GenerationRow], float | None],
     text: Callable[[float], str],
     *,
+    is_timed: bool = True,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    return Column(heading, optional_text(value_of, text), sort=value_of, is_more_better=is_more_better)
+    """Return a column of numbers; one that follows from the time per token has a dash for a row without a number."""
 
+    def number(row: GenerationRow) -> float | None:
+        return None if is_timed and row.is_withheld else value_of(row)
 
-def _timed(
-    heading: str,
-    value_of: Callable[[GenerationRow], float | None],
-    text: Callable[[float], str],
-    *,
-    is_more_better: bool = False,
-) -> Column[GenerationRow]:
-    """Return a column of values that follow from the time per token: a dash for rows whose time is withheld."""
-    return _column(heading, lambda row: None if row.is_withheld else value_of(row), text, is_more_better=is_more_better)
+    return Column(heading, optional_text(number, text), sort=number, is_more_better=is_more_better)
 
 
 def _share(fraction: float) -> str:
