@@ -118,7 +118,6 @@ def _with_weights(
         active_parameters=parameters - idle * shares - per_layer,
         value_bytes=value_bytes,
         experts=experts,
-        has_per_layer_embeddings=per_layer > 0,
     )
 
 
