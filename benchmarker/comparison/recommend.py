@@ -29,7 +29,7 @@ QUANTITIES = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
 LIMIT = re.compile(r"\s*([\w/ -]+?)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 SYNONYMS = {
     **{"peak": "memory", "vram": "memory", "kl": "kld", "kl divergence": "kld", "ppl": "perplexity"},
-    **{"speed": "decode", "decode tok/s": "decode", "ttft ms": "ttft", "tpot ms": "tpot"},
+    "speed": "decode",
 }
 """Quantities by other names, such as the headings of the tables."""
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
@@ -202,6 +202,7 @@ def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
     if not match:
         raise SpecError(f"--budget '{part}': write it as memory<6GiB or engine!=native, with commas between several")
     name, sign, number, unit = match[1].lower(), match[2], float(match[3]), match[4].lower()
+    name = re.sub(r" (ms|tok/s)$", "", name)
     name = name if name in quantities else SYNONYMS.get(name, name)
     if name not in quantities:
         raise SpecError(f"--budget '{part}': '{name}' cannot be limited{did_you_mean(name, quantities)}")

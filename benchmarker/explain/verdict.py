@@ -19,7 +19,7 @@ from benchmarker.comparison.roofline import Floor
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase
-from benchmarker.explain.waterfall import LABELS, Advice, Bound, Share, ShareName, Timed
+from benchmarker.explain.waterfall import LABELS, Bound, Share, ShareName, Timed
 from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import kernel_code
 
@@ -59,7 +59,7 @@ class Verdict:
         return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
 
-ADVICE: Advice = {
+ADVICE: dict[Bound, str] = {
     "host": "Fewer launches help: larger inputs, a captured graph or a compiled step.",
     "bandwidth": "It is near what the memory allows: only fewer bytes make it faster.",
     "compute": "It is near what the arithmetic units allow: fewer or shorter operands make it faster.",

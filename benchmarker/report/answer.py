@@ -82,7 +82,10 @@ def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> 
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
-    if not ranking.undecided:
+    if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
+        rounds = max(rounds, 1)
+        claim = f"{plain_line(fastest.label)} was the fastest in {plural(rounds, 'round', 'rounds')}"
+    elif not ranking.undecided:
         claim = f"{plain_line(fastest.label)} has no number"
     first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
     return tuple(filter(None, (first, known, _to_decide(results, ranking))))
