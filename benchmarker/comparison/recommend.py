@@ -124,7 +124,12 @@ class Recommendation:
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Choose a variant in the first table's cell. Raises SpecError for an unreadable budget, else ResultsError."""
+    """Return the fastest variant of the first table's cell within a budget, or the reason why there is none.
+
+    Raises:
+        SpecError: The budget cannot be read.
+        ResultsError: The records differ, or no measured variant meets the conditions.
+    """
     conditions, limits = parse_budget(
         budget,
         results.workload,

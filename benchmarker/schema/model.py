@@ -202,7 +202,7 @@ class KernelUse(Plain):
 
 
 class ProductChoice(Plain):
-    """Kernel of one matrix shape in a step of several sequences, with the measurement that chose it."""
+    """Matmul kernel of one matrix shape in a batched decode step, with the times of all candidates."""
 
     form: str
     rows: Whole

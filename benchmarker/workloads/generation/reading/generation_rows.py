@@ -100,7 +100,7 @@ class FirstDifference:
 
 
 def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
-    """Return the first difference; None if either has no texts, or the prompts differ."""
+    """Return the first token that differs between two qualities' greedy texts; None without texts of equal prompts."""
     if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
         return None
     pairs = list(zip(quality.greedy, baseline.greedy, strict=False))

@@ -97,7 +97,7 @@ def impossible(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """Return a sentence for each variant on the rate that `cuda_graph` was predicted to reach and reached."""
+    """Return the predicted and the measured rate of each `cuda_graph` variant whose eager twin has a prediction."""
     rows = cast("Sequence[GenerationRow]", comparison.rows)
     members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
 
