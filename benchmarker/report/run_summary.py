@@ -44,9 +44,10 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
 
 
 def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
+    metrics = [metric for metric in workload.metrics if not metric.of_cell]
     columns = [
-        *(Column(axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
-        *(Column(metric.heading, partial(_median_text, metric)) for metric in workload.metrics if not metric.of_cell),
+        *(Column[CellBase](axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
+        *(Column[CellBase](metric.heading, partial(_median_text, metric)) for metric in metrics),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
     return Sheet("", columns, record.cells)

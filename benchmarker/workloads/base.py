@@ -38,8 +38,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
     """A kind of measurement, with everything that other packages need from it."""
 
     name: ClassVar[str]
-    unit: ClassVar[str]
-    """Unit of one repeat: `token`, `call`, `step`."""
+    unit: ClassVar[str]  # Unit of one repeat: `token`, `call`, `step`.
     experiment: ClassVar[type[ExperimentBase]]
     job: type[JobT]
     record: type[RecordT]
@@ -47,28 +46,21 @@ class Workload(Generic[JobT, RecordT, RowT]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[str]
     """Name of the metric that a sweep shows while it runs, and that ranks rows if `ranked_by` is empty."""
-    ranked_by: ClassVar[tuple[str, ...]] = ()
-    """Names of the metrics that rank rows: the first that a cell has."""
+    ranked_by: ClassVar[tuple[str, ...]] = ()  # Names of the metrics that rank rows: the first that a cell has.
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that every process of a sweep imports; with shared imports a sweep imports them once a round."""
-    example: ClassVar[str] = ""
-    """Arguments of `benchmarker run` that measure something."""
-    default_variant: ClassVar[Mapping[str, Any]] = {}
-    """Variant that is measured if none is named."""
+    example: ClassVar[str] = ""  # Arguments of `benchmarker run` that measure something.
+    default_variant: ClassVar[Mapping[str, Any]] = {}  # Variant that is measured if none is named.
     cell_opening: ClassVar[str] = "cell: "
     """First words of the line that is printed before a cell is measured; a sweep filters such lines."""
-    grid_heading: ClassVar[str] = "cells"
-    """Heading of the cells of a plan."""
+    grid_heading: ClassVar[str] = "cells"  # Heading of the cells of a plan.
     explains_runs: ClassVar[bool] = False
     """Whether a single run prints its explanation too, in place of a row for each cell."""
-    must_be_equal: ClassVar[tuple[str, ...]] = ()
-    """Circumstances that must be equal for the gate too."""
+    must_be_equal: ClassVar[tuple[str, ...]] = ()  # Circumstances that must be equal for the gate too.
     subject_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a record that describe the measured subject; they are part of a cell's key."""
-    baseline_noun: ClassVar[str] = "baseline"
-    """Kind of variant with which the others are compared: `unquantized form`."""
-    surroundings_noun: ClassVar[str] = "table"
-    """Value that a row shares with its reference: `engine`."""
+    baseline_noun: ClassVar[str] = "baseline"  # Kind of variant with which the others are compared: `unquantized form`.
+    surroundings_noun: ClassVar[str] = "table"  # Value that a row shares with its reference: `engine`.
     speed_axis: ClassVar[str] = ""
     """Label of the ranking metric on a chart's axis; by default the heading of its column."""
 

@@ -26,11 +26,9 @@ class Session(Protocol):
     """The run in which a bench is opened."""
 
     terminal: Terminal
-    device_memory: DeviceMemory
-    """Memory of the device before the run allocated any."""
+    device_memory: DeviceMemory  # Memory of the device before the run allocated any.
 
-    record: Any
-    """The record so far."""
+    record: Any  # The record so far.
 
     def keep(self, **changes: Any) -> None:
         """Change fields of the record, in a sweep also on disk."""
