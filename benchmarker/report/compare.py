@@ -294,11 +294,7 @@ def sheets(results: Results) -> list[Sheet]:
 
 
 def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
-    """Return the first table with these columns in this order.
-
-    Raises:
-        SpecError: No such column, or several with this beginning.
-    """
+    """Return the first table with these columns in this order. Raises SpecError for an unknown or ambiguous column."""
     first = first_table(ranking_of(results))
     choices = column_choices(results, first)
     picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]

@@ -84,11 +84,7 @@ class ShownRecord(RunRecord):
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. It has the class of its workload too.
-
-    Raises:
-        ResultsError: No such record, or an unreadable one.
-    """
+    """Read one record; it has the class of its workload too. Raises ResultsError for a missing or unreadable file."""
     record = record_io.read_record(Path(path))
     # The workload's fields come before those of any record.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})

@@ -108,11 +108,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the fingerprint of each file that a job reads, by its description.
-
-        Args:
-            judged: Whether to include the files that only the quality measurement reads.
-        """
+        """Return the fingerprint of each file that a job reads; with `judged`, also of the files for quality alone."""
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
@@ -155,12 +151,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {}
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
-        """Return the row of a variant and cell.
-
-        Args:
-            fields: Values of every workload's row.
-            good: Records and cells that measured the cell.
-        """
+        """Return the row with the values `fields` of every workload; `good` has the records that measured the cell."""
         from benchmarker.comparison.rows import Row
 
         return cast("RowT", Row(**fields))
@@ -220,11 +211,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return ()
 
     def limit_sheet(self, rows: Sequence[RowT], *, whole: bool = False) -> Sheet | None:
-        """Return the table of rows beside the limits of the device; None if these are unknown.
-
-        Args:
-            whole: Choose from the rows of all cells.
-        """
+        """Return the rows beside the device's limits, if these are known; `whole` chooses from all cells."""
         from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
 
@@ -249,11 +236,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        """Return the facts that a reader needs before believing a number, the most important first.
-
-        Args:
-            baseline: Variant with which the table compares; None for a short list.
-        """
+        """Return the facts needed before believing a number, the most important first; fewer without `baseline`."""
         from benchmarker.report.caveats import plain_caveats
 
         return plain_caveats(records, rows)

@@ -122,14 +122,7 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Refuse to measure another commit of the model than that with which the sweep began.
-
-    Args:
-        commit: Current commit on the hub; None if the model is a folder.
-
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
+    """Refuse another commit of the model on the hub than that with which the sweep began. Raises ChangedError."""
     planned = job.origin.commit if job.origin and job.part else None
     if planned and commit and commit != planned:
         raise ChangedError(
