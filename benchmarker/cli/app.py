@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from benchmarker import __version__
 from benchmarker.cli.machine_commands import checkpoints, doctor, engines, generate, models
-from benchmarker.cli.record_commands import compare, explain, history, import_logs, report, verify
+from benchmarker.cli.record_commands import compare, comply, explain, history, import_logs, report, verify
 from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep
 from benchmarker.core.console import one_line_errors, print_what_can_be_printed
@@ -73,7 +73,7 @@ app = typer.Typer(
 )
 app.command(cls=RunCommand)(run)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(sweep)
-for verb in (generate, compare, explain, report, verify, history):
+for verb in (generate, compare, explain, report, verify, comply, history):
     app.command()(verb)
 app.command("import")(import_logs)
 app.command()(doctor)

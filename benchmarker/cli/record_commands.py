@@ -237,6 +237,27 @@ def history(
     Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
 
 
+def comply(
+    folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
+    variant: Annotated[list[str] | None, typer.Option(help="Variant to open again; all by default.")] = None,
+) -> None:
+    """Check the measurements of a sweep on this machine, and write comply.json beside its records.
+
+    A planted delay and simulated sweeps check clock and statistics; each variant is opened again, and its tokens,
+    prompts and times are checked. `compare` then prints the result. The exit code is 1 if a check failed.
+
+    Example: benchmarker comply results/nvidia-h100-80gb-hbm3/qwen3-4b
+    """
+    from benchmarker.comply.comply import comply as check_folder
+    from benchmarker.comply.comply import comply_blocks
+
+    terminal = Terminal()
+    file = check_folder(folder, variant or [], terminal.line)
+    terminal.show(comply_blocks(file))
+    if any(finding.outcome == "failed" for finding in file.findings):
+        raise typer.Exit(1)
+
+
 def verify(
     paths: Records,
 ) -> None:

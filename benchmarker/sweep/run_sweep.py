@@ -20,7 +20,7 @@ from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.child import SweepTimeoutError
-from benchmarker.sweep.folder import ReusableCells, find_reusable, locked, open_folder, write_sweep_file
+from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
@@ -154,19 +154,7 @@ class Loop:
             sweep.schedule.add(tasks, rounds=rounds)
             numbers = dict.fromkeys(task.round for task in tasks)
             self.run([Round(number, tuple(task for task in tasks if task.round == number)) for number in numbers])
-            is_late = settings.max_time_s is not None and time.monotonic() > self._started + settings.max_time_s
-            count = max(1, len(self._pool.workers()))
-            limit = file.max_rounds or rounds
-            # On a busy host, an added round would be lost as well.
-            lost = Counter(variant for variant, _ in sweep.progress.left_out)
-            wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
-            if rounds < min(limit, wanted):
-                more = rounds + 1
-                terminal.line(f"rounds are left out because of other programs: adding round {more} of up to {limit}")
-            else:
-                more = enough_rounds(
-                    sweep, file.baseline, rounds, file.max_rounds, terminal, count=count, is_late=is_late
-                )
+            more = self._rounds_after(rounds, file)
             if more == rounds:
                 break
             write_sweep_file(sweep.folder, file.model_copy(update={"rounds": more}))
@@ -181,6 +169,20 @@ class Loop:
         judgements = missing_judgements(sweep)
         sweep.schedule.judgements = [judgement.variants for judgement in judgements]
         self.run(judgements)
+
+    def _rounds_after(self, rounds: int, file: SweepFile) -> int:
+        """Return the new number of rounds: larger if rounds are left out, or while an interval is wide."""
+        sweep, max_time_s, limit = self._sweep, self._sweep.settings.max_time_s, file.max_rounds
+        is_late = max_time_s is not None and time.monotonic() > self._started + max_time_s
+        # On a busy host, an added round would be left out as well.
+        lost = Counter(variant for variant, _ in sweep.progress.left_out)
+        wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
+        if rounds < min(limit or rounds, wanted):
+            text = f"rounds are left out because of other programs: adding round {rounds + 1} of up to {limit}"
+            self._terminal.line(text)
+            return rounds + 1
+        count = max(1, len(self._pool.workers()))
+        return enough_rounds(sweep, file.baseline, rounds, limit, self._terminal, count=count, is_late=is_late)
 
     def _report_left_out(self, rounds: int) -> None:
         progress = self._sweep.progress

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.checkpoints.files import shape_names
 from tests.hub_server import COMMIT, Hub, hub_of, serving
 
 FIND = """
@@ -161,7 +162,7 @@ def test_the_name_of_a_shipped_model_with_a_slip_is_named(ask, tmp_path):
 def test_a_dummy_needs_the_shape_from_somewhere(ask, tmp_path):
     assert ask(tmp_path, {"load_format": "dummy"}, HF_HUB_OFFLINE="1") == (
         "some/model: the Hugging Face hub cannot be reached (or HF_HUB_OFFLINE is set), and it is not in the cache; "
-        "give a folder with its config.json, or a shape that ships with benchmarker (qwen3-4b, qwen3-small, qwen3-tiny)"
+        f"give a folder with its config.json, or a shape that ships with benchmarker ({', '.join(shape_names())})"
     )
 
 

@@ -113,9 +113,7 @@ def test_a_sweep_of_it_goes_on_where_it_was_with_a_metric_more_and_is_compared_e
     path, out = config(home, "still", "restless", "insomniac"), io.StringIO()
 
     def sweep(**settings: object) -> list[str]:
-        # Children that are forks: each of the eight processes would import torch.
-        shared = {"output": home / "results", "seed": 1, "shared_imports": True}
-        asked = Settings(**{**shared, **settings})  # type: ignore[arg-type]
+        asked = Settings(**{"output": home / "results", "seed": 1, **settings})  # type: ignore[arg-type]
         tools = Tools(watch_host=None)
         return sweep_config(
             path, ["--device", "cpu"], Terminal(streams=Streams(out, out)), asked, tools=tools, report=("true",)

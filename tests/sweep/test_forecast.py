@@ -107,7 +107,13 @@ def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> Non
 
 @pytest.mark.parametrize(
     ("model", "billions"),
-    [("Qwen/Qwen3-4B", 4.0), ("meta-llama/Llama-3.1-8B-Instruct", 8.0), ("SmolLM2-135M", 0.135), ("qwen3-small", 0.0)],
+    [
+        ("Qwen/Qwen3-4B", 4.0),
+        ("meta-llama/Llama-3.1-8B-Instruct", 8.0),
+        ("SmolLM2-135M", 0.135),
+        ("qwen3-30b-a3b", 3.0),
+        ("qwen3-small", 0.0),
+    ],
 )
 def test_the_size_of_a_model_is_in_its_name(model: str, billions: float) -> None:
     assert guess_parameters(model) == billions * 1e9

@@ -27,7 +27,7 @@ from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import caveats_of, forced, left_out, sheets, where
+from benchmarker.report.compare import caveats_of, forced, header_of, left_out, sheets, where
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -38,8 +38,7 @@ RANDOM_WEIGHTS = (
     "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
 )
 """Badge of a page whose records have random weights."""
-MOST_VALUES = 4
-"""Number of values of one property of the environment that are shown. The others are counted."""
+MOST_VALUES = 4  # Number of values of one property of the environment that are shown. The others are counted.
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
@@ -59,7 +58,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         answer=answer(results, ranking),
         forced=forced(results),
         where=where(results),
-        facts=workload.header(results.records),
+        facts=header_of(results),
         first=first_table(ranking),
         sheets=[*sheets(results), *([limits] if limits else [])],
         caption=caption(results),

@@ -165,11 +165,11 @@ one Intel core, 0.74e9 with 4 billion on two AMD cores."""
 
 
 def guess_parameters(model_id: str) -> float:
-    """Return the number of parameters by the size of a folder's files or by a name like `Qwen3-4B`; 0 if unknown."""
+    """Return the parameters that a token uses, by a folder's files or a name (`30B-A3B`: 3e9); 0 if unknown."""
     if size_bytes := sum(path.stat().st_size for path in Path(model_id).expanduser().glob("*.safetensors")):
         return size_bytes / 2
-    match = re.search(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model_id.lower())
-    return float(match[1]) * (1e9 if match[2] == "b" else 1e6) if match else 0.0
+    sizes = re.findall(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", model_id.lower())
+    return float(sizes[-1][0]) * (1e9 if sizes[-1][1] == "b" else 1e6) if sizes else 0.0
 
 
 class GenerationJob(Job):

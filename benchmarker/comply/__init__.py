@@ -1,0 +1,1 @@
+"""Self-tests of the measurements on the user's own machine."""

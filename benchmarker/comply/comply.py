@@ -1,0 +1,90 @@
+"""`benchmarker comply`: check the measurements of a sweep on this machine, and keep the result beside its records."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from benchmarker import __version__
+from benchmarker.comply.folder_checks import check_false_verdicts, check_order
+from benchmarker.comply.machine_checks import check_planted_delay, check_power
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.tables import Block, Column, Sheet, bullets
+from benchmarker.execution.jobs import job_path, saved_jobs
+from benchmarker.hardware.device import find_device
+from benchmarker.hardware.read_environment import environment
+from benchmarker.report.compare import compare
+from benchmarker.schema.comply_file import ComplyFile, Finding, judged, write_findings
+from benchmarker.schema.record_io import collect
+
+LIMIT_S = 600
+
+
+def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None]) -> ComplyFile:
+    """Run all checks of a sweep's folder, and write comply.json.
+
+    Args:
+        variants: Names of the variants to open; all by default.
+        report: Gets a line before each step.
+    """
+    names = [job.variant.name for job in saved_jobs(folder)]
+    for name in variants:
+        if name not in names:
+            raise SpecError(f"comply: no saved job of '{name}' in {folder}{did_you_mean(name, names)}")
+    collected = collect([folder])
+    if not collected.files:
+        raise ResultsError(f"{folder}: no records; give the folder of a sweep")
+    device = find_device("auto")
+    report("this machine: a planted delay and simulated sweeps")
+    findings = [*check_planted_delay(device), check_power(), check_order(folder)]
+    findings += check_false_verdicts(compare([folder]))
+    by_variant: dict[str, list[Path]] = defaultdict(list)
+    for path, record in collected.files:
+        by_variant[record.variant.name].append(path)
+    for name in variants or names:
+        report(f"{name}: opening it again")
+        findings += _in_process(job_path(folder, name), by_variant[name], name)
+    file = ComplyFile(benchmarker=__version__, device=environment(device).device.name, findings=tuple(findings))
+    write_findings(folder, file)
+    return file
+
+
+def _in_process(job: Path, records: Iterable[Path], variant: str) -> list[Finding]:
+    """Return the findings of a process of its own, as every measurement has one."""
+    command = [sys.executable, "-m", "benchmarker.comply.run_checks", str(job), *map(str, records)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return [judged("opened", f"did not end within {LIMIT_S} s", holds=False, variant=variant)]
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return [judged("opened", f"its process ended with {done.returncode}: {last}", holds=False, variant=variant)]
+    return [Finding.model_validate(finding) for finding in json.loads(done.stdout.splitlines()[-1])]
+
+
+def answer_line(file: ComplyFile) -> str:
+    failed = [finding for finding in file.findings if finding.outcome == "failed"]
+    passed = sum(finding.outcome == "passed" for finding in file.findings)
+    apart = len(file.findings) - passed - len(failed)
+    skipped = f"; {apart} not applicable" if apart else ""
+    if not failed:
+        return f"All {passed} checks passed on {file.device}{skipped}."
+    names = ", ".join(dict.fromkeys(finding.title for finding in failed))
+    return f"{len(failed)} of {passed + len(failed)} checks failed on {file.device}: {names}{skipped}."
+
+
+def comply_blocks(file: ComplyFile) -> list[Block]:
+    columns: tuple[Column[Finding], ...] = (
+        Column("check", lambda finding: finding.check, "left"),
+        Column("variant", lambda finding: finding.variant or "–", "left"),
+        Column("result", lambda finding: finding.outcome, "left"),
+    )
+    return [
+        answer_line(file),
+        Sheet("", columns, file.findings),
+        bullets(f"{finding.title}: {finding.text}" for finding in file.findings),
+    ]

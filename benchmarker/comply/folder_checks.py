@@ -1,0 +1,106 @@
+"""Checks of a folder's records: the order in which its processes ran, and the verdicts under random signs."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmarker.comparison.rows import Results
+from benchmarker.core.formatting import plural
+from benchmarker.core.stats import paired_ratio, verdicts
+from benchmarker.schema.comply_file import Finding, judged, not_applicable
+from benchmarker.schema.record_io import RUN_ORDER, OrderLine
+from benchmarker.sweep.folder import read_sweep_file
+from benchmarker.sweep.sweep_plan import order
+
+FLIPS = 1_000
+LEAST_ROUNDS = 6
+MOST_FALSE = 0.05
+ORDER_CHECK, FLIP_CHECK = "order of execution", "false verdicts"
+
+
+def order_lines(folder: Path) -> list[OrderLine]:
+    path = folder / RUN_ORDER
+    if not path.is_file():
+        return []
+    return [OrderLine.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def check_order(folder: Path) -> Finding:
+    """Check that each card ran one process at a time, and finished a round before the next one began."""
+    try:
+        lines = sorted(order_lines(folder), key=lambda line: line.start)
+    except (ValidationError, UnicodeDecodeError) as error:
+        return judged(ORDER_CHECK, f"{RUN_ORDER} cannot be read: {str(error).splitlines()[0]}", holds=False)
+    if not lines:
+        return not_applicable(ORDER_CHECK, f"the folder has no {RUN_ORDER}, which a sweep writes")
+    by_card: dict[tuple[str, str | None], list[OrderLine]] = defaultdict(list)
+    for line in lines:
+        by_card[line.device, line.worker].append(line)
+    faults = [fault for card in by_card.values() for fault in (*_order_faults(card), *_plan_faults(folder, card))]
+    processes = plural(len(lines), "process", "processes")
+    rounds = plural(len({line.round for line in lines}), "round", "rounds")
+    in_order = f"{processes} of {rounds} in the planned order, one at a time on a device"
+    return judged(ORDER_CHECK, faults[0] if faults else in_order, holds=not faults)
+
+
+def _order_faults(lines: Sequence[OrderLine]) -> list[str]:
+    faults = []
+    for before, after in pairwise(lines):
+        names = f"{before.variant} of round {before.round + 1} and {after.variant} of round {after.round + 1}"
+        if after.start < before.end:
+            faults.append(f"{names} ran at the same time on {after.device}")
+        if after.round < before.round:
+            faults.append(f"{names} ran in the wrong order on {after.device}")
+    return faults
+
+
+def _plan_faults(folder: Path, lines: Sequence[OrderLine]) -> list[str]:
+    """Return the rounds whose variants began in another order than the sweep had planned."""
+    sweep = read_sweep_file(folder)
+    if sweep is None or not sweep.variants:
+        return []
+    faults = []
+    for number in sorted({line.round for line in lines}):
+        began = list(dict.fromkeys(line.variant for line in lines if line.round == number))
+        planned = [name for name in order(sweep.variants, number, sweep.seed) if name in began]
+        if began != planned:
+            faults.append(f"round {number + 1} ran {', '.join(began)}; planned was {', '.join(planned)}")
+    return faults
+
+
+def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
+    """Flip the signs of centred differences at random: true ratios are 1, so that any verdict is false."""
+    pace = {(row.variant, row.cell): row.pace_by_round for row in results.rows}
+    findings = []
+    for row in results.rows:
+        if row.speed_up is None:
+            continue
+        reference = pace[row.speed_up.reference, row.cell]
+        logs = [math.log(reference[key] / row.pace_by_round[key]) for key in reference if key in row.pace_by_round]
+        if len(logs) < LEAST_ROUNDS:
+            reason = f"not testable: {len(logs)} paired rounds, and random signs need {LEAST_ROUNDS}"
+            findings.append(not_applicable(FLIP_CHECK, reason, row.variant))
+            continue
+        share = false_share(logs, random.Random(seed))
+        text = f"{share:.1%} of {FLIPS} random sign patterns are faster or slower; limit {MOST_FALSE:.0%}"
+        findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))
+    return findings
+
+
+def false_share(logs: Sequence[float], random_signs: random.Random) -> float:
+    centre = statistics.fmean(logs)
+    centred = [value - centre for value in logs]
+    called = 0
+    for _ in range(FLIPS):
+        signed = {number: math.exp(random_signs.choice((-1, 1)) * value) for number, value in enumerate(centred)}
+        verdict = verdicts([paired_ratio(signed, dict.fromkeys(signed, 1.0))])[0]
+        called += verdict in ("faster", "slower")
+    return called / FLIPS

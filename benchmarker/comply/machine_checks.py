@@ -1,0 +1,112 @@
+"""Checks of this machine without a model: a planted delay on the real clock, and simulated sweeps of a given ratio."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarker.core.stats import Verdict, paired_ratio, verdicts
+from benchmarker.engines.base import TokenIds, TokenSource
+from benchmarker.hardware.device import Device
+from benchmarker.measure.clock import Generation
+from benchmarker.measure.repeat import measure
+from benchmarker.schema.comply_file import Finding, judged
+from benchmarker.workloads.generation.generation_step import GenerationStep
+
+DELAY_S, DELAY_NOISE = 0.005, 0.01
+"""Mean wait per token, and its standard deviation as a share of it."""
+TOKENS = 40
+WITHIN = 0.025
+ROUNDS = 5
+SWEEPS = 100
+TWIN_SLOWER = 1.03
+LEAST_FOUND = 95
+ROUND_NOISE, LARGE_NOISE = 0.003, 0.01
+
+
+class DelayedSource(TokenSource):
+    """Token source that waits a random time for each token and computes nothing."""
+
+    def __init__(self, mean_s: float, random_times: random.Random) -> None:
+        self._mean_s = mean_s
+        self._random = random_times
+
+    def generate(
+        self, prompt_ids: Sequence[TokenIds], new_tokens: int, *, context: Sequence[TokenIds] | None = None
+    ) -> Generation:
+        del context
+        start_ns = time.perf_counter_ns()
+        times_ns = [self._after_wait() for _ in range(new_tokens)]
+        tokens = tuple(tuple(range(new_tokens)) for _ in prompt_ids)
+        return Generation(tokens, start_ns, times_ns[0], times_ns[-1], times_ns[-1])
+
+    def _after_wait(self) -> int:
+        """Wait until the end of a planted time; a sleep alone ends late by the timer's slack."""
+        end_ns = time.perf_counter_ns() + round(self._random.gauss(self._mean_s, self._mean_s * DELAY_NOISE) * 1e9)
+        time.sleep(max(0.0, (end_ns - time.perf_counter_ns()) / 1e9 - 0.001))
+        while (now_ns := time.perf_counter_ns()) < end_ns:
+            pass
+        return now_ns
+
+
+def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) -> list[Finding]:
+    """Measure an engine with a planted delay, and a twin that is 3 % slower, in three rounds with the real clock.
+
+    Args:
+        scale: Factor of the planted times; a test plants a wrong clock with it.
+    """
+    random_times = random.Random(seed)
+
+    def decode_s(mean_s: float) -> float:
+        source = DelayedSource(mean_s * scale, random_times)
+        step = GenerationStep(lambda: source.generate([(0,)], TOKENS), new_tokens=TOKENS)
+        samples = measure(step, device, warmup=1, warmup_limit=1, runs=3).samples
+        return statistics.median(sample.tpot_s or 0.0 for sample in samples)
+
+    plain: dict[int, float] = {}
+    twin: dict[int, float] = {}
+    for number in range(3):
+        plain[number] = decode_s(DELAY_S)
+        twin[number] = decode_s(DELAY_S * TWIN_SLOWER)
+    reported_s = statistics.median(plain.values())
+    error = reported_s / DELAY_S - 1
+    found = paired_ratio(plain, twin)
+    return [
+        judged(
+            "planted delay",
+            f"{reported_s * 1e3:.4f} ms per token reported for {DELAY_S * 1e3:.4f} ms ({error:+.1%}); "
+            f"limit {WITHIN:.1%}",
+            holds=abs(error) <= WITHIN,
+        ),
+        judged(
+            "slower twin",
+            f"a twin {TWIN_SLOWER - 1:.0%} slower is reported {found.value:.4f} times as fast; "
+            f"limit {WITHIN:.1%} of the planted ratio",
+            holds=abs(found.value * TWIN_SLOWER - 1) <= WITHIN,
+        ),
+    ]
+
+
+def check_power(*, seed: int = 1) -> Finding:
+    """Count the simulated sweeps in which a twin that is 3 % slower is called slower."""
+    found = found_slower(ROUND_NOISE, seed=seed)
+    noisy = found_slower(LARGE_NOISE, seed=seed)
+    return judged(
+        "power of the test",
+        f"called slower in {found} of {SWEEPS} simulated sweeps of {ROUNDS} rounds with {ROUND_NOISE:.1%} noise "
+        f"({noisy} with {LARGE_NOISE:.0%}); at least {LEAST_FOUND}",
+        holds=found >= LEAST_FOUND,
+    )
+
+
+def found_slower(noise: float, *, seed: int, slower: float = TWIN_SLOWER) -> int:
+    random_times = random.Random(seed)
+    return sum(_simulated_verdict(random_times, noise, slower) == "slower" for _ in range(SWEEPS))
+
+
+def _simulated_verdict(random_times: random.Random, noise: float, slower: float) -> Verdict:
+    plain = {number: random_times.gauss(1, noise) for number in range(ROUNDS)}
+    twin = {number: random_times.gauss(slower, slower * noise) for number in range(ROUNDS)}
+    return verdicts([paired_ratio(plain, twin)])[0]

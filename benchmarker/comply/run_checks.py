@@ -1,0 +1,192 @@
+"""Checks of one variant in a process of its own: its tokens, its caching, its clock and its memory."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from benchmarker.core.console import Terminal, quiet_libraries
+from benchmarker.core.errors import BenchmarkerError, sentence_of
+from benchmarker.execution.jobs import read_job_file
+from benchmarker.execution.single_run import Run
+from benchmarker.schema.comply_file import Finding, judged, not_applicable
+from benchmarker.schema.registry import workload_of
+from benchmarker.workloads.generation.spec import GenerationJob
+
+if TYPE_CHECKING:
+    from benchmarker.hardware.device import Device
+    from benchmarker.measure.clock import Generation
+    from benchmarker.schema.record import RunRecord
+    from benchmarker.workloads.generation.generation_bench import GenerationBench
+    from benchmarker.workloads.generation.spec import Point
+
+WITHIN = 0.02
+TIE = 0.01
+"""Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie."""
+EARLIEST = 0.8
+"""Least ratio of TTFT to the time of a generation of one token."""
+REPEATS = 5
+CHECKS = ("timed output", "no caching", "length and end", "first token", "clock")
+
+
+def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]:
+    """Open a saved job and check its generations. An error of the job becomes one failed finding."""
+    job = read_job_file(job_path)
+    name = job.variant.name
+    if not isinstance(job, GenerationJob):
+        return [not_applicable(check, f"a check of generated tokens, not of {job.workload}", name) for check in CHECKS]
+    try:
+        return list(_checked(job, records))
+    except BenchmarkerError as error:
+        return [judged("opened", sentence_of(error), holds=False, variant=name)]
+
+
+def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Finding]:
+    quiet = job.procedure.model_copy(update={"limits": False, "profile": False, "energy": False})
+    run = Run(job.model_copy(update={"procedure": quiet, "part": None, "output": None}), Terminal(quiet=True))
+    point = job.points()[0]
+    with workload_of(job.workload).open(run.job, run.device, run) as bench:
+        subject = Subject(cast("GenerationBench", bench), point, run.device)
+        subject.warm_up()
+        name = job.variant.name
+        yield check_timed_output(subject, records, name)
+        yield check_no_caching(subject, name)
+        yield check_length(subject, name)
+        yield check_first_token(subject, name)
+        yield check_clock(subject, name)
+
+
+class Subject:
+    """Open bench at one point, with its prompts."""
+
+    def __init__(self, bench: GenerationBench, point: Point, device: Device) -> None:
+        self.source, self.point, self.device = bench.source, point, device
+        # Enough different prompts for every repeat; a sweep's own batch begins with the first.
+        wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
+        self.prompts = [prompt.ids for prompt in bench.prompts(wider)]
+        self.own = [prompt.ids for prompt in bench.prompts(point)]
+
+    def warm_up(self) -> None:
+        for _ in range(3):
+            self.generate(self.own)
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int | None = None) -> Generation:
+        return self.source.generate(prompts, new_tokens or self.point.new_tokens)
+
+    def shortest_s(self, batches: Sequence[Sequence[Sequence[int]]]) -> float:
+        return min(seconds_of(self.generate(batch)) for batch in batches)
+
+
+def seconds_of(generation: Generation) -> float:
+    return (generation.end_ns - generation.start_ns) / 1e9
+
+
+def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
+    """Compare the tokens of a timed generation with the likeliest ones of the scored step, and its time with the
+    record's runs."""
+    generation = subject.generate(subject.own)
+    tokens, prompt = generation.tokens[0], subject.own[0]
+    scores = subject.source.step_scores((*prompt, *tokens[:-1]), prompt_tokens=len(prompt))
+    if scores is None:
+        return not_applicable("timed output", "the engine gives no predictions of its step", variant)
+    rows = scores.log_probabilities[-len(tokens) :]
+    gaps = [float(row.max() - row[token]) for row, token in zip(rows, tokens, strict=True)]
+    ties = [number for number, gap in enumerate(gaps) if 0 < gap <= TIE]
+    wrong = [number for number, gap in enumerate(gaps) if gap > TIE]
+    text = f"{len(tokens) - len(wrong)} of {len(tokens)} tokens are the likeliest of the scored step"
+    if ties:
+        text += f", {len(ties)} of them ties within {TIE} nats (positions {', '.join(map(str, ties[:8]))})"
+    times = [sample.latency_s for record in records for cell in record.cells[:1] for sample in cell.samples]
+    if not times:
+        return judged("timed output", text, holds=not wrong, variant=variant)
+    low, high, taken = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN), seconds_of(generation)
+    text += f"; it took {taken:.4f} s, the timed runs {low:.4f} to {high:.4f} s (widened by {WITHIN:.0%})"
+    return judged("timed output", text, holds=not wrong and low <= taken <= high, variant=variant)
+
+
+def check_no_caching(subject: Subject, variant: str) -> Finding:
+    """Compare new prompts with a repeated one, and a batch of distinct prompts with copies of one."""
+    size = subject.point.batch_size
+    first, *distinct = (subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size))
+    subject.generate(first)
+    distinct_s, repeated_s = subject.shortest_s(distinct), subject.shortest_s([first] * REPEATS)
+    ratio = repeated_s / distinct_s
+    text = f"a repeated prompt takes {ratio:.3f} times as long as distinct ones; at least {1 - WITHIN}"
+    if size > 1:
+        # Copies may be faster without a cache: they use the same experts of a MoE layer.
+        copies_s = subject.shortest_s([[batch[0]] * size for batch in distinct])
+        text += f"; copies in a batch take {copies_s / distinct_s:.3f} times as long"
+    return judged("no caching", text, holds=ratio >= 1 - WITHIN, variant=variant)
+
+
+def check_length(subject: Subject, variant: str) -> Finding:
+    lengths = {len(row) for row in subject.generate(subject.own).tokens}
+    wanted = subject.point.new_tokens
+    text = f"sequences of {', '.join(map(str, sorted(lengths)))} tokens for {wanted}"
+    return judged("length and end", text, holds=lengths == {wanted}, variant=variant)
+
+
+def check_first_token(subject: Subject, variant: str) -> Finding:
+    """Compare the first token and its time with a generation of one token."""
+    many = [subject.generate(subject.own) for _ in range(REPEATS)]
+    one = [subject.generate(subject.own, 1) for _ in range(REPEATS)]
+    ttft_s = min((generation.first_ns - generation.start_ns) / 1e9 for generation in many)
+    alone_s = min(map(seconds_of, one))
+    same = [row[0] for row in many[0].tokens] == [row[0] for row in one[0].tokens]
+    text = (
+        f"TTFT {ttft_s * 1e3:.3f} ms; a generation of one token takes {alone_s * 1e3:.3f} ms and has "
+        f"{'the same' if same else 'another'} token; TTFT at least {EARLIEST} of that time"
+    )
+    return judged("first token", text, holds=same and ttft_s >= alone_s * EARLIEST, variant=variant)
+
+
+def check_clock(subject: Subject, variant: str) -> Finding:
+    """Compare the engine's times with a loop by hand and, on a GPU, with device events."""
+    ratios: dict[str, list[float]] = {"the loop by hand": []}
+    for _ in range(REPEATS):
+        generation, by_hand_s = timed_by_hand(subject.device, lambda: subject.generate(subject.own))
+        ratios["the loop by hand"].append(seconds_of(generation) / by_hand_s)
+        if subject.device.kind != "cpu" and not subject.source.is_elsewhere:
+            generation, events_s = timed_by_events(lambda: subject.generate(subject.own))
+            ratios.setdefault("device events", []).append(seconds_of(generation) / events_s)
+    medians = {name: statistics.median(values) for name, values in ratios.items()}
+    text = "; ".join(f"{value:.4f} of {name}" for name, value in medians.items())
+    holds = all(abs(value - 1) <= WITHIN for value in medians.values())
+    return judged("clock", f"the engine's latency is {text}; limit {WITHIN:.0%}", holds=holds, variant=variant)
+
+
+def timed_by_hand(device: Device, generate: Callable[[], Generation]) -> tuple[Generation, float]:
+    device.synchronize()
+    start = time.monotonic()
+    generation = generate()
+    device.synchronize()
+    return generation, time.monotonic() - start
+
+
+def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, float]:
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    generation = generate()
+    end.record()
+    torch.cuda.synchronize()
+    return generation, begin.elapsed_time(end) / 1e3
+
+
+def main() -> None:
+    """Print the findings of the job in the first argument as JSON; the others are its records."""
+    from benchmarker.schema.record_io import read_record
+
+    with quiet_libraries(verbose=False):
+        findings = check_variant(Path(sys.argv[1]), [read_record(Path(path)) for path in sys.argv[2:]])
+    print(json.dumps([finding.model_dump() for finding in findings]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Result of one compliance check, and the file that keeps the results of a folder beside its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from benchmarker.core.errors import ResultsError, read_problem
+from benchmarker.schema.base import Plain, first_problem
+from benchmarker.schema.record_io import write_atomically
+
+COMPLY_FILE = "comply.json"
+Outcome = Literal["passed", "failed", "not applicable"]
+
+
+class Finding(Plain):
+    check: str
+    outcome: Outcome
+    text: str
+    """Measured values and the limit, or why the check does not apply."""
+    variant: str | None = None
+    """None for a check of the whole folder, or of this machine."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.check} of {self.variant}" if self.variant else self.check
+
+
+class ComplyFile(Plain):
+    comply_version: Literal[1] = 1
+    benchmarker: str
+    device: str
+    findings: tuple[Finding, ...]
+
+
+def judged(check: str, text: str, *, holds: bool, variant: str | None = None) -> Finding:
+    return Finding(check=check, outcome="passed" if holds else "failed", text=text, variant=variant)
+
+
+def not_applicable(check: str, reason: str, variant: str | None = None) -> Finding:
+    return Finding(check=check, outcome="not applicable", text=reason, variant=variant)
+
+
+def write_findings(folder: Path, file: ComplyFile) -> None:
+    write_atomically(folder / COMPLY_FILE, file.model_dump_json(indent=1) + "\n")
+
+
+def read_findings(folder: Path) -> ComplyFile | None:
+    """Return the saved results of a folder, or None. Raises ResultsError if the file cannot be read."""
+    path = folder / COMPLY_FILE
+    try:
+        return ComplyFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ResultsError(read_problem(str(path), error)) from error
+    except ValidationError as error:
+        raise ResultsError(f"{path}: {first_problem(error, ComplyFile)}") from error
+
+
+def comply_lines(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return a line on the checks of each folder that has a comply.json."""
+    lines = []
+    for file in filter(None, map(read_findings, filter(Path.is_dir, paths))):
+        failed = [finding for finding in file.findings if finding.outcome == "failed"]
+        passed = sum(finding.outcome == "passed" for finding in file.findings)
+        lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
+        lines += [f"`benchmarker comply`: {passed} of {passed + len(failed)} checks passed on {file.device}"]
+    return tuple(lines)

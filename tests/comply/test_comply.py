@@ -1,0 +1,199 @@
+"""Each check of `benchmarker comply` fails on a planted fault of its kind, and passes without it."""
+
+import json
+import math
+import random
+import time
+from types import SimpleNamespace
+
+import numpy
+import pytest
+
+from benchmarker.comply import machine_checks, run_checks
+from benchmarker.comply.folder_checks import check_order, false_share
+from benchmarker.engines.base import Scores
+from benchmarker.hardware.device import find_device
+from benchmarker.measure.clock import Generation
+from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
+from benchmarker.schema.record_io import RUN_ORDER
+from benchmarker.sweep.folder import SweepFile, write_sweep_file
+from benchmarker.sweep.sweep_plan import order
+
+VOCABULARY = 7
+
+
+def following(ids):
+    return (sum(ids) + 1) % VOCABULARY
+
+
+class Source:
+    """Engine on a simulated clock: 10 ms for the prompt and 1 ms for each further token."""
+
+    is_elsewhere = False
+
+    def __init__(self, *, cached=False, skipped=False, missing=0, early=False, clock=1.0):
+        self.cached, self.skipped, self.missing, self.early, self.clock = cached, skipped, missing, early, clock
+        self.now_ns = 0
+        self.seen = set()
+
+    def generate(self, prompts, new_tokens):
+        rows = []
+        for prompt in prompts:
+            ids = list(prompt)
+            for _ in range(new_tokens - self.missing):
+                ids.append((following(ids) + self.skipped) % VOCABULARY)
+            rows.append(tuple(ids[len(prompt) :]))
+        known = self.cached and tuple(map(tuple, prompts)) in self.seen
+        self.seen.add(tuple(map(tuple, prompts)))
+        start = self.now_ns
+        prefill = 0 if known else 10_000_000
+        self.now_ns += prefill + 1_000_000 * (new_tokens - 1)
+        first = start + (0 if self.early else prefill)
+        end = start + round((self.now_ns - start) * self.clock)
+        return Generation(tuple(rows), start, first, end, end)
+
+    def step_scores(self, ids, *, prompt_tokens):
+        rows = numpy.full((len(ids) - prompt_tokens + 1, VOCABULARY), -9.0, dtype=numpy.float32)
+        for number in range(len(rows)):
+            rows[number, following(ids[: prompt_tokens + number])] = -0.1
+        return Scores(rows)
+
+
+def subject_of(source, batch_size=1):
+    subject = object.__new__(run_checks.Subject)
+    subject.source, subject.device = source, find_device("cpu")
+    subject.point = SimpleNamespace(new_tokens=5, batch_size=batch_size)
+    subject.prompts = [(number, number + 1) for number in range((run_checks.REPEATS + 1) * batch_size)]
+    subject.own = subject.prompts[:batch_size]
+    return subject
+
+
+def outcome(check, source, *arguments):
+    return check(subject_of(source), *arguments, "plain").outcome
+
+
+@pytest.mark.parametrize(
+    ("check", "fault", "arguments"),
+    [
+        (run_checks.check_timed_output, {"skipped": True}, ([],)),
+        (run_checks.check_no_caching, {"cached": True}, ()),
+        (run_checks.check_length, {"missing": 1}, ()),
+        (run_checks.check_first_token, {"early": True}, ()),
+    ],
+)
+def test_a_check_fails_on_its_fault_only(check, fault, arguments):
+    assert outcome(check, Source(), *arguments) == "passed"
+    assert outcome(check, Source(**fault), *arguments) == "failed"
+
+
+def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
+    def by_hand(device, generate):
+        before = source.now_ns
+        generation = generate()
+        return generation, (source.now_ns - before) / 1e9
+
+    monkeypatch.setattr(run_checks, "timed_by_hand", by_hand)
+    source = Source()
+    assert outcome(run_checks.check_clock, source) == "passed"
+    source = Source(clock=0.97)
+    assert outcome(run_checks.check_clock, source) == "failed"
+
+
+def test_a_time_outside_the_timed_runs_fails():
+    record = SimpleNamespace(cells=[SimpleNamespace(samples=[SimpleNamespace(latency_s=0.0139)])])
+    assert outcome(run_checks.check_timed_output, Source(), [record]) == "passed"
+    record.cells[0].samples[0].latency_s = 0.010
+    found = run_checks.check_timed_output(subject_of(Source()), [record], "plain")
+    assert found.outcome == "failed"
+    assert found.text == (
+        "5 of 5 tokens are the likeliest of the scored step; it took 0.0140 s, the timed runs 0.0098 to 0.0102 s "
+        "(widened by 2%)"
+    )
+
+
+def test_an_engine_without_scores_is_not_applicable():
+    source = Source()
+    source.step_scores = lambda ids, *, prompt_tokens: None
+    assert outcome(run_checks.check_timed_output, source, []) == "not applicable"
+
+
+def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
+    now_ns = 0
+
+    def sleep(seconds):
+        nonlocal now_ns
+        now_ns += round(seconds * 1e9)
+
+    def tick():
+        nonlocal now_ns
+        now_ns += 1_000
+        return now_ns
+
+    monkeypatch.setattr(machine_checks, "time", SimpleNamespace(perf_counter_ns=tick, sleep=sleep))
+    device = find_device("cpu")
+    assert [found.outcome for found in machine_checks.check_planted_delay(device)] == ["passed", "passed"]
+    assert machine_checks.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
+    assert time.sleep is not sleep
+
+
+def test_power_and_false_verdicts():
+    assert machine_checks.check_power().outcome == "passed"
+    assert machine_checks.found_slower(0.003, seed=2, slower=1.0) == 0
+    random_times = random.Random(3)
+    logs = [random_times.gauss(0.5, 0.01) for _ in range(8)]
+    assert false_share(logs, random.Random(1)) <= 0.05
+    assert math.isclose(
+        false_share([value + 3 for value in logs], random.Random(1)), false_share(logs, random.Random(1))
+    )
+
+
+def line(number, variant, start, end):
+    values = {
+        "round": number,
+        "variant": variant,
+        "pid": 1,
+        "start": start,
+        "end": end,
+        "worker": None,
+        "device": "GPU-1",
+    }
+    return json.dumps(values) + "\n"
+
+
+def sweep_folder(tmp_path, lines):
+    names = ("a", "b", "c")
+    file = SweepFile(config="c.yaml", arguments=(), variants=names, rounds=2, seed=1, started_at="2026-01-01")
+    write_sweep_file(tmp_path, file)
+    (tmp_path / RUN_ORDER).write_text("".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def planned():
+    names = [(number, name) for number in range(2) for name in order(("a", "b", "c"), number, 1)]
+    return [line(number, name, 10.0 * place, 10.0 * place + 9) for place, (number, name) in enumerate(names)]
+
+
+def test_the_planned_order_passes_and_faults_are_named(tmp_path):
+    assert check_order(tmp_path).outcome == "not applicable"
+    found = check_order(sweep_folder(tmp_path, planned()))
+    assert (found.outcome, found.text) == (
+        "passed",
+        "6 processes of 2 rounds in the planned order, one at a time on a device",
+    )
+    swapped = planned()
+    swapped[0], swapped[1] = (
+        text.replace(old, new) for text, old, new in ((swapped[0], '"a"', '"b"'), (swapped[1], '"b"', '"a"'))
+    )
+    found = check_order(sweep_folder(tmp_path, swapped))
+    assert found.text == "round 1 ran b, a, c; planned was a, b, c"
+    together = [*planned(), line(1, "a", 51.0, 60.0)]
+    assert "ran at the same time on GPU-1" in check_order(sweep_folder(tmp_path, together)).text
+
+
+def test_compare_gets_a_line_for_each_failed_check(tmp_path):
+    findings = (judged("clock", "1.03 of the loop", holds=False, variant="fp16"), judged("power", "fine", holds=True))
+    write_findings(tmp_path, ComplyFile(benchmarker="0.1.0", device="a CPU", findings=findings))
+    assert comply_lines([tmp_path]) == (
+        "clock of fp16 failed in `benchmarker comply`: 1.03 of the loop",
+        "`benchmarker comply`: 1 of 2 checks passed on a CPU",
+    )
