@@ -25,8 +25,7 @@ from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
 
 checkpoints = typer.Typer(
-    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
-    no_args_is_help=True,
+    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
 )
 engines = typer.Typer(
     help="Install, list and remove the engines that need an environment of their own.\n\n"

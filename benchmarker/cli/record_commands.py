@@ -190,8 +190,7 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
 def report(
     paths: Records,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]"),
+        Path | None, typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]")
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the charts as PNG files.")] = None,
     baseline: Annotated[
@@ -258,9 +257,7 @@ def comply(
         raise typer.Exit(1)
 
 
-def verify(
-    paths: Records,
-) -> None:
+def verify(paths: Records) -> None:
     """Recompute every number of the records and their tables from the raw samples, and print each difference.
 
     The exit code is 1 if a number differs.

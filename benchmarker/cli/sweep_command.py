@@ -43,8 +43,7 @@ def sweep(
     quick: Annotated[bool, typer.Option("--quick", help="One round: a first look, without verdicts.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Ten rounds, for numbers to be published.")] = False,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume the sweep in the named folder, or the last sweep of this config."),
+        bool, typer.Option("--resume", help="Resume the sweep in the named folder, or the last sweep of this config.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -53,19 +52,16 @@ def sweep(
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the entire sweep.")] = None,
     load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
     cell_timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times its longest time so far]"),
+        float | None, typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times its longest time so far]")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the variants' order.  \\[default: a random one]")] = None,
     allow_shared: Annotated[
-        bool,
-        typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device."),
+        bool, typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device.")
     ] = False,
     shared_imports: Annotated[
         bool,
         typer.Option(
-            "--shared-imports",
-            help="Import the libraries once per round; each process of the round is a fork.",
+            "--shared-imports", help="Import the libraries once per round; each process of the round is a fork."
         ),
     ] = False,
     max_rounds: Annotated[
@@ -87,8 +83,7 @@ def sweep(
         ),
     ] = None,
     runtime_env: Annotated[
-        Path | None,
-        typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: the installation of each host]"),
+        Path | None, typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: the installation of each host]")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
 ) -> None:

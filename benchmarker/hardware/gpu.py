@@ -35,13 +35,7 @@ class GpuState:
     processes: int | None = None
 
 
-REASONS = {
-    0x4: "power_cap",
-    0x8: "hardware_slowdown",
-    0x20: "thermal",
-    0x40: "hardware_thermal",
-    0x80: "power_brake",
-}
+REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
 """Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display do not lower the clocks."""
 VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
 """Numbers of nvml.h, nvmlPerfPolicyType_t: policies whose time is counted, also between two readings."""
