@@ -172,15 +172,8 @@ def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int)
     half = _critical(freedom) * standard_error
     # Rounds with equal times come from a clock too coarse for the work, or from a test.
     p = 2 * float(stdtr(freedom, -abs(centre) / standard_error)) if standard_error else float(centre == 0)
-    return Ratio(
-        value=math.exp(centre),
-        rounds=rounds,
-        low=math.exp(centre - half),
-        high=math.exp(centre + half),
-        p=p,
-        standard_error=standard_error,
-        freedom=freedom,
-    )
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    return Ratio(math.exp(centre), rounds, low, high, p, standard_error, freedom)
 
 
 def _standard_error(values: Sequence[float]) -> float:

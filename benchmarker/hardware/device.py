@@ -107,12 +107,10 @@ class CpuDevice:
             self._is_reset = True
 
     def peak_memory(self) -> PeakMemory:
-        if not self._is_reset:
-            return PeakMemory()
-        resident_bytes = _status_bytes("VmHWM")
-        if resident_bytes is None or self._before_bytes is None:
+        resident_bytes, before_bytes = _status_bytes("VmHWM") if self._is_reset else None, self._before_bytes
+        if resident_bytes is None or before_bytes is None:
             return PeakMemory(resident_bytes=resident_bytes)
-        return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
+        return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - before_bytes))
 
     def begin_growth(self) -> None:
         """Remember the resident memory before the model is loaded."""

@@ -177,15 +177,9 @@ class Attempt(Child):
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""
         has_ended = self.phase == "end" or (self.record is not None and self.record.profile is not None)
-        decision = decide(
-            self.cells,
-            [cell.status for cell in self.finished],
-            fault,
-            phase=self.phase,
-            tries=tries,
-            points=self.sweep.points(self.variant),
-            workload=self.sweep.workload,
-        )
+        points, statuses = self.sweep.points(self.variant), [cell.status for cell in self.finished]
+        workload, phase = self.sweep.workload, self.phase
+        decision = decide(self.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=workload)
         record = self._complete(decision, fault)
         is_disturbed = record.no_profile is not None and record.no_profile.error_kind == "disturbed"
         if self._has_claim and (not has_ended or is_disturbed or all(cell.status != "ok" for cell in record.cells)):
@@ -222,10 +216,8 @@ class Attempt(Child):
         """Make a disturbed cell the value of its round, with a flag; return it."""
         assert self.record is not None
         cells, number = list(self.record.cells), self.cells.index(position)
-        flags = (*cells[number].flags, "disturbed")
-        cells[number] = cells[number].model_copy(
-            update={"status": "ok", "error_kind": None, "reason": None, "flags": flags}
-        )
+        changes = {"status": "ok", "error_kind": None, "reason": None, "flags": (*cells[number].flags, "disturbed")}
+        cells[number] = cells[number].model_copy(update=changes)
         self.save(self.record.model_copy(update={"cells": tuple(cells)}))
         if self.record.profile:
             self.progress.profiled.add(self.variant)
@@ -233,20 +225,17 @@ class Attempt(Child):
 
     def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
-        before = self.record or blank_record(job, environment, run_id=self.path.stem, started=self._started).model_copy(
-            update=self._place
-        )
+        blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
+        before = self.record or blank.model_copy(update=self._place)
         cells = tuple(map(self._judged, before.cells))
         self.measured = dict(zip(self.cells, cells, strict=False))
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]
         for position, reason in decision.failed.items():
             # Some facts of a cell only a child can determine; without them the cell is left out.
-            fields = workload.cell_fields(job, points[position], records)
-            if fields is not None:
-                kind, text = reason.kind, reason.reason
-                cell = workload.cell_class(**fields, status=reason.status, error_kind=kind, reason=text)
-                cells = (*cells, cell)
+            if (fields := workload.cell_fields(job, points[position], records)) is not None:
+                fields |= {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
+                cells = (*cells, workload.cell_class(**fields))
         changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
@@ -271,14 +260,16 @@ class Attempt(Child):
             self._host.read()
 
     def _judged(self, cell: CellBase) -> CellBase:
-        """Return the cell with the load of other programs on its cores, and the state of the GPU.
+        """Return the cell with the state of the GPU and the load of other programs on its cores.
 
         Both may make it invalid. Its time plays no part in this.
         """
-        cell = self._with_conditions(cell)
-        if self._host is None or cell.timed_at is None or cell.host_load:
-            return cell
-        load = self._host.between(*cell.timed_at)
+        equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
+        if equipment.shares_host and "shared_host" not in cell.flags:
+            cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
+        own = self.sweep.jobs[self.variant].processes
+        cell = with_gpu_state(cell, equipment.monitor, own_processes=own, allow_shared=allow_shared)
+        load = self._host.between(*cell.timed_at) if self._host and cell.timed_at and not cell.host_load else None
         if load is None:
             return cell
         changes: dict[str, object] = {"host_load": load}
@@ -288,17 +279,6 @@ class Attempt(Child):
             if reason:
                 changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
         return cell.model_copy(update=changes)
-
-    def _with_conditions(self, cell: CellBase) -> CellBase:
-        """Return the cell with the state of the GPU during it, which may make it invalid."""
-        if self.equipment.shares_host and "shared_host" not in cell.flags:
-            cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
-        return with_gpu_state(
-            cell,
-            self.equipment.monitor,
-            own_processes=self.sweep.jobs[self.variant].processes,
-            allow_shared=self.sweep.settings.allow_shared,
-        )
 
     def limit_s(self, phase: Phase) -> float:
         if phase == "load":

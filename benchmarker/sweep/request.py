@@ -18,9 +18,6 @@ from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
-SEEDS = 2**16
-QUICK_ROUNDS = 1
-PUBLISH_ROUNDS = 10
 MAX_ROUNDS = 10
 """Limit on added rounds if neither the config nor an option gives a number of rounds."""
 
@@ -115,17 +112,7 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
     notes += _edited(config, saved, is_used=not earlier)
     if before and before.arguments != arguments:
         notes += (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
-    return SweepRequest(
-        config=config,
-        jobs=jobs,
-        display=options.display,
-        file=file,
-        folder=folder,
-        before=before,
-        saved=saved,
-        notes=notes,
-        settings=settings,
-    )
+    return SweepRequest(config, jobs, options.display, file, folder, before, saved, notes, settings)
 
 
 def _sweep_file(
@@ -150,7 +137,7 @@ def _sweep_file(
         variants=tuple(jobs),
         rounds=settings.rounds or (before.rounds if before else procedure.rounds),
         max_rounds=max_rounds,
-        seed=seed if seed is not None else random.randrange(SEEDS),
+        seed=seed if seed is not None else random.randrange(2**16),
         started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=baseline,
     )
@@ -170,7 +157,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    choices = list(filter(None, [rounds, QUICK_ROUNDS * quick, PUBLISH_ROUNDS * publish]))
+    choices = list(filter(None, [rounds, int(quick), 10 * publish]))
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
     return choices[0] if choices else None
@@ -212,9 +199,7 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
 def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
     if all(job.origin is None or job.origin.config_sha256 == config.sha256 for job in saved):
         return ()
-    effect = (
-        "its present content is measured, because variants or options are given"
-        if is_used
-        else "the jobs saved in the folder are measured; a new sweep measures its present content"
-    )
+    effect = "the jobs saved in the folder are measured; a new sweep measures its present content"
+    if is_used:
+        effect = "its present content is measured, because variants or options are given"
     return (f"--resume: {config.path} has changed since this sweep began; {effect}",)

@@ -35,7 +35,6 @@ from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.sweep_plan import LOCAL, Task
 from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
-CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable for NVIDIA and, in torch for ROCm, for AMD too."""
@@ -165,17 +164,11 @@ def equip(
     if worker.slots > 1 and hasattr(os, "sched_getaffinity"):
         cores = share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
     modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
-    return Equipment(
-        name=worker.name,
-        environment=environment,
-        monitor=tools.find_monitor(environment),
-        # Workers that share cores disturb each other, which the flag shared_host records.
-        watch_host=tools.watch_host if worker.slots == 1 or cores else None,
-        starter=Starter(modules, variables=variables, print_line=print_line),
-        print_line=print_line,
-        stop=stop or SweepInterruption(),
-        cores=cores,
-    )
+    starter = Starter(modules, variables=variables, print_line=print_line)
+    # Workers that share cores disturb each other, which the flag shared_host records.
+    watch_host = tools.watch_host if worker.slots == 1 or cores else None
+    monitor, stop = tools.find_monitor(environment), stop or SweepInterruption()
+    return Equipment(worker.name, environment, monitor, watch_host, starter, print_line, stop, cores)
 
 
 def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
@@ -192,12 +185,10 @@ def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
 
 
 def topology(core: int) -> tuple[int, ...]:
-    numbers = []
-    for name in ("physical_package_id", "core_id"):
-        try:
-            numbers.append(int((CPUS / f"cpu{core}" / "topology" / name).read_text()))
-        except (OSError, ValueError):
-            numbers.append(0)
+    numbers = [0, 0]
+    for place, name in enumerate(("physical_package_id", "core_id")):
+        with contextlib.suppress(OSError, ValueError):
+            numbers[place] = int(Path(f"/sys/devices/system/cpu/cpu{core}/topology/{name}").read_text())
     return *numbers, core
 
 
@@ -252,21 +243,20 @@ class LocalPool(Pool):
     def _prepare(
         self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
     ) -> Environment:
+        command, variables = self._tools.prepare_host, self._variables(worker)
         try:
             environment = prepare_host(
                 device,
                 jobs,
-                command=self._tools.prepare_host,
-                variables=self._variables(worker),
+                command=command,
+                variables=variables,
                 print_line=lambda text: print_line(worker.line(text)),
             )
+            if device == "auto" and environment.device.kind == "cpu":
+                reason = "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
+                raise DeviceError(reason)
         except DeviceError as error:
             raise DeviceError(f"{worker.name}: {error}") from error
-        if device == "auto" and environment.device.kind == "cpu":
-            raise DeviceError(
-                f"{worker.name}: this host has no such GPU (see 'benchmarker doctor'); "
-                "--device cpu measures on its processor"
-            )
         return environment
 
     def _variables(self, worker: Worker) -> dict[str, str]:
@@ -288,14 +278,13 @@ class LocalPool(Pool):
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
         if worker.name not in self._inboxes:
+            environment, variables = self._environments[worker.name], self._variables(worker)
+
+            def print_line(text: str) -> None:
+                self._events.put(Line(worker, text))
+
             equipment = equip(
-                self._sweep,
-                worker,
-                self._environments[worker.name],
-                self._tools,
-                lambda text: self._events.put(Line(worker, text)),
-                variables=self._variables(worker),
-                stop=self._stop,
+                self._sweep, worker, environment, self._tools, print_line, variables=variables, stop=self._stop
             )
             self._inboxes[worker.name] = queue.SimpleQueue()
             self._threads.append(threading.Thread(target=self._serve, args=(worker, equipment), daemon=True))
