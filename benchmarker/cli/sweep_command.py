@@ -14,6 +14,8 @@ import typer
 
 from benchmarker.cli.run_options import parse, typed_values
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.tables import plain_line
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import Options, Settings
@@ -29,7 +31,6 @@ NOT_PASSED_ON = {
     "--find-limit": "--find-limit: is an option of `benchmarker run`, for one variant; leave it out",
 }
 REPORT = (sys.executable, "-m", "benchmarker", "report")
-REPORT_NAME = "report.html"
 REPORT_LIMIT_S = 300.0
 LINE_LENGTH = 200
 
@@ -135,7 +136,6 @@ def sweep_config(
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM, after the finished cells were compared.
     """
-    from benchmarker.core.errors import ResultsError
     from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
@@ -173,7 +173,6 @@ def sweep_config(
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
     """Return the words without an option (variants, a folder), and the parsed options for every run."""
-    from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.request import Options
@@ -202,18 +201,11 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
 
 def _draw(folder: Path, report: Sequence[str]) -> str:
     """Write the report in a process of its own, whose failure does no harm; return a line about it."""
-    from benchmarker.core.tables import plain_line
-
-    page = folder / REPORT_NAME
+    page = folder / "report.html"
     arguments = [str(folder), "--output", str(page)]
     try:
         process = subprocess.run(
-            [*report, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=REPORT_LIMIT_S,
-            check=False,
+            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no report: {error}"

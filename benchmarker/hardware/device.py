@@ -159,15 +159,13 @@ def find_device(name: str = "auto") -> Device:
         raise DeviceError(f"--device {name}: write auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPUs only"
-        raise DeviceError(
-            f"--device {name}: torch sees no GPU here (torch {torch.__version__} is built for {built_for}); "
-            "use --device cpu, or install a torch built for the GPU's driver"
-        )
+        reason = f"torch sees no GPU here (torch {torch.__version__} is built for {built_for})"
+        remedy = "use --device cpu, or install a torch built for the GPU's driver"
+        raise DeviceError(f"--device {name}: {reason}; {remedy}")
     index = int(match.group(1)) if match.group(1) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"--device {name}: there is no GPU {index}; torch sees {torch.cuda.device_count()}, numbered from 0"
-        )
+        present = f"torch sees {torch.cuda.device_count()}, numbered from 0"
+        raise DeviceError(f"--device {name}: there is no GPU {index}; {present}")
     return CudaDevice(index)
 
 

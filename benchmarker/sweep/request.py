@@ -64,8 +64,6 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A checked request: the jobs of the variants, the rounds and the folder."""
-
     config: ConfigFile
     jobs: Mapping[str, Job]
     display: tuple[str, ...]
@@ -181,14 +179,10 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     for variant in variants:
-        arguments = ["--config", str(config.path), "--variant", variant, *options.text]
+        path, experiment, device = config.path, config.experiment, options.device
+        again = f"{PROGRAM} {shlex.join(['--config', str(path), '--variant', variant, *options.text])}"
         job = make_job(
-            options.typed,
-            config=config.path,
-            variant=variant,
-            device=options.device,
-            reproduce=f"{PROGRAM} {shlex.join(arguments)}",
-            experiment=config.experiment,
+            options.typed, config=path, variant=variant, device=device, reproduce=again, experiment=experiment
         )
         if job.variant.name in jobs:
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")

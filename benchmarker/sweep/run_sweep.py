@@ -105,20 +105,13 @@ def _sweep(
         # The commit that the sweep in the folder began with.
         commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
         commit = next(filter(None, commits), None)
-    device, title = slug(environment.device.name.lower()), slug(first.title.lower())
-    return Sweep(
-        jobs={
-            name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
-            for name, job in request.jobs.items()
-        },
-        folder=request.folder or RESULTS / device / title / now_id(),
-        started_at=request.file.started_at,
-        settings=request.settings,
-        progress=Progress(LiveTable(workload)),
-        schedule=schedule,
-        display=request.display,
-        run=tools.run,
-    )
+    jobs = {
+        name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
+        for name, job in request.jobs.items()
+    }
+    folder = request.folder or RESULTS / slug(environment.device.name.lower()) / slug(first.title.lower()) / now_id()
+    started_at, progress = request.file.started_at, Progress(LiveTable(workload))
+    return Sweep(jobs, folder, started_at, request.settings, progress, schedule, request.display, tools.run)
 
 
 class Loop:
@@ -317,12 +310,10 @@ class Loop:
         if not self._terminal.can_pin:
             return
         now = time.monotonic()
-        lines = [
-            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - since_s)}"
-            if worker.name
-            else self._last_lines[worker]
-            for worker, (_, since_s) in self._busy.items()
-        ]
+        lines = []
+        for worker, (_, since_s) in self._busy.items():
+            text = self._last_lines[worker]
+            lines.append(f"{worker.name}: {text}, for {approximate_duration(now - since_s)}" if worker.name else text)
         if len(self._workers()) > 1:
             rounds = [now - since_s for work, since_s in self._busy.values() if isinstance(work, Round)]
             text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"

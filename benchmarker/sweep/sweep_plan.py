@@ -196,9 +196,8 @@ def local_numbers(places: str) -> list[int] | None:
     if places == RAY:
         return None
     if not re.fullmatch(LOCAL + r"\d+(,\d+)*", places):
-        raise SpecError(
-            f"--places {places}: no such workers; give 'local:0,1' for GPUs of this host by number, or 'ray'"
-        )
+        remedy = "give 'local:0,1' for GPUs of this host by number, or 'ray'"
+        raise SpecError(f"--places {places}: no such workers; {remedy}")
     numbers = [int(number) for number in places.removeprefix(LOCAL).split(",")]
     if len(set(numbers)) < len(numbers):
         raise SpecError(f"--places {places}: contains a number twice")

@@ -129,9 +129,8 @@ def check_devices(jobs: Iterable[Job]) -> None:
     """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
     for job in jobs:
         if job.gpus > 1:
-            raise SpecError(
-                f"{job.variant.name}: runs on {job.gpus} GPUs at once, and a worker has one; leave --places out"
-            )
+            several = f"{job.variant.name}: runs on {job.gpus} GPUs at once"
+            raise SpecError(f"{several}, and a worker has one; leave --places out")
         if ":" in job.device:
             raise SpecError(f"--device {job.device}: --places selects the cards; leave --device out")
 
@@ -244,14 +243,12 @@ class LocalPool(Pool):
         self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
     ) -> Environment:
         command, variables = self._tools.prepare_host, self._variables(worker)
+
+        def print_named(text: str) -> None:
+            print_line(worker.line(text))
+
         try:
-            environment = prepare_host(
-                device,
-                jobs,
-                command=command,
-                variables=variables,
-                print_line=lambda text: print_line(worker.line(text)),
-            )
+            environment = prepare_host(device, jobs, command=command, variables=variables, print_line=print_named)
             if device == "auto" and environment.device.kind == "cpu":
                 reason = "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
                 raise DeviceError(reason)
