@@ -118,14 +118,13 @@ class Run(Session):
         before = bench.cell(point)
         self.terminal.line(self.workload.cell_text(before))
         self._read(now=True)
-        procedure, memory, after_each = self.job.procedure, self.device_memory, self._run_line(before)
         cell: CellBase = measure_cell(
             bench,
             point,
-            procedure,
+            self.job.procedure,
             self.device,
-            device_memory=memory,
-            after_each=after_each,
+            device_memory=self.device_memory,
+            after_each=self._run_line(before),
             after_warmup=self._slow_warmup,
         )
         self._read(now=True)
