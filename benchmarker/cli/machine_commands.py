@@ -10,16 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli.common_options import (
-    DeviceName,
-    EngineName,
-    KeyValues,
-    LoadFormat,
-    Revision,
-    Verbose,
-    model_engines,
-    quantizations,
-)
+from benchmarker.cli import common_options
 from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
@@ -38,15 +29,17 @@ engines = typer.Typer(
 def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
     model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
-    revision: Revision = None,
-    load_format: LoadFormat = "auto",
+    revision: common_options.Revision = None,
+    load_format: common_options.LoadFormat = "auto",
     dtype: Annotated[
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
-    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "fp16",
-    option: KeyValues = None,
+    quant: Annotated[
+        str, typer.Option(help=quantization_names(), autocompletion=common_options.quantizations)
+    ] = "fp16",
+    option: common_options.KeyValues = None,
     engine: Annotated[
-        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)
+        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=common_options.model_engines)
     ] = "eager",
     engine_option: Annotated[
         list[str] | None,
@@ -57,8 +50,8 @@ def generate(
         bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
     ] = False,
     stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
-    device: DeviceName = "auto",
-    verbose: Verbose = False,
+    device: common_options.DeviceName = "auto",
+    verbose: common_options.Verbose = False,
 ) -> None:
     """Generate text with the quantization and the decode step that a sweep measured.
 
@@ -119,7 +112,7 @@ def _typed(
 def doctor(
     workload: Annotated[str | None, typer.Argument(help="Workload of the variants.  \\[default: generation]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Inspect only; run and measure nothing.")] = False,
-    device: DeviceName = "auto",
+    device: common_options.DeviceName = "auto",
 ) -> None:
     """List the variants that run here in each engine, with a remedy for each one that does not.
 
@@ -187,13 +180,13 @@ def remove_checkpoint(
 @checkpoints.command("make")
 def make_checkpoint(
     model: Annotated[str, typer.Option(help="Hub id, folder, or shipped shape.")] = "Qwen/Qwen3-4B",
-    revision: Revision = None,
+    revision: common_options.Revision = None,
     quant: Annotated[str, typer.Option(help="Quantization of the checkpoint.")] = "fp16",
-    load_format: LoadFormat = "auto",
+    load_format: common_options.LoadFormat = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    option: KeyValues = None,
+    option: common_options.KeyValues = None,
     device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
-    verbose: Verbose = False,
+    verbose: common_options.Verbose = False,
 ) -> None:
     """Download, quantize or generate a checkpoint now, so that a later run only loads it.
 
@@ -213,7 +206,7 @@ def make_checkpoint(
 
 @engines.command("install")
 def install_engine(
-    name: EngineName,
+    name: common_options.EngineName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     python: Annotated[Path | None, typer.Option(help="Interpreter for the new environment.")] = None,
     index: Annotated[str | None, typer.Option(help="URL of an additional package index for pip.")] = None,
@@ -266,7 +259,7 @@ def list_engines() -> None:
 
 
 @engines.command("remove")
-def remove_engine(name: EngineName) -> None:
+def remove_engine(name: common_options.EngineName) -> None:
     """Delete an environment; a registered interpreter of your own is kept.
 
     Example: benchmarker engine remove vllm-cpu

@@ -145,16 +145,13 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
-MOST_ROUNDS = 40
-
-
 def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
     """Return how many additional rounds would decide at the present spread; None if 40 would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
     distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
     spread = ratio.standard_error * math.sqrt(ratio.rounds)
-    for count in range(ratio.rounds + 1, MOST_ROUNDS + 1):
+    for count in range(ratio.rounds + 1, 41):
         half = spread / math.sqrt(count)
         if distance > edge and _critical(count - 1, tests) * half < distance:
             return count - ratio.rounds

@@ -110,23 +110,19 @@ def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> 
     clocks = [state.clock_mhz for state in states if state.clock_mhz is not None]
     temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
     powers = [state.power_w for state in states if state.power_w is not None]
+    reasons = [state.throttled_by for state in states if state.throttled_by is not None]
+    # Single readings, 0.1 s apart, miss some reasons; the counters do not.
+    first, last = states[0].held_ns, states[-1].held_ns
+    held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
     return Conditions(
         samples=len(states),
         sm_clock_mhz=round(statistics.median(clocks)) if clocks else None,
         sm_clock_full_mhz=full_clock_mhz,
         temperature_c=float(max(temperatures)) if temperatures else None,
         power_w=statistics.fmean(powers) if powers else None,
-        throttled_by=_throttled_by(states),
+        throttled_by=tuple(sorted(held.union(*reasons))) if reasons or held else None,
         processes=max((state.processes for state in states if state.processes is not None), default=None),
     )
-
-
-def _throttled_by(states: Sequence[GpuState]) -> tuple[str, ...] | None:
-    reasons = [state.throttled_by for state in states if state.throttled_by is not None]
-    # Single readings, 0.1 s apart, miss some; the counters do not.
-    first, last = states[0].held_ns, states[-1].held_ns
-    held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
-    return tuple(sorted(held.union(*reasons))) if reasons or held else None
 
 
 def why_invalid(

@@ -15,18 +15,9 @@ from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_stat
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
+from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import (
-    LARGEST_DISTURBANCE,
-    LASTING,
-    RERUNS,
-    Decision,
-    Fault,
-    decide,
-    disturbance,
-    fault_of,
-    is_repeated,
-)
+from benchmarker.sweep.retries import Decision, Fault, decide, disturbance, fault_of, is_repeated
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
@@ -68,7 +59,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
-            if reason.status != "invalid" or reason.kind in LASTING:
+            if reason.status != "invalid" or reason.kind in retries.LASTING:
                 progress.given_up[task.variant, position] = reason
         progress.failures += attempt.failures(lost, after_cells=fault if is_measured else None)
         pending = tuple(sorted({*decision.pending, *again}))
@@ -82,17 +73,16 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
     """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
     attempt, lost = attempts[-1], {}
-    again = [
-        position for position, cell in attempt.measured.items() if is_repeated(cell, reruns[position], attempt.progress)
-    ]
+    measured, progress = attempt.measured.items(), attempt.progress
+    again = [position for position, cell in measured if is_repeated(cell, reruns[position], progress)]
     reruns.update(again)
-    for position, cell in attempt.measured.items():
+    for position, cell in measured:
         if position in again:
             if cell.error_kind == "disturbed":
                 attempt.equipment.print_line(f"  {cell.reason}; measured again")
             continue
         value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
-        attempt.progress.live_table.add(attempt.variant, position, value)
+        progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
             lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
     return again, lost
@@ -110,8 +100,9 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
     share = disturbance(cell.host_load)
-    why = "all tries were disturbed" if len(tries) > RERUNS else f"most of the last {LAST_CELLS} cells were disturbed"
-    if share <= LARGEST_DISTURBANCE:
+    is_last = len(tries) > retries.RERUNS
+    why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
+    if share <= retries.LARGEST_DISTURBANCE:
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
@@ -241,7 +232,7 @@ class Attempt(Child):
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
             load = self._host.between(timed_at[1], time.time())
-            if load and disturbance(load) > LARGEST_DISTURBANCE:
+            if load and disturbance(load) > retries.LARGEST_DISTURBANCE:
                 changes |= _no_profile(why_disturbed(load))
         after = before.model_copy(update=changes)
         self.save(after)

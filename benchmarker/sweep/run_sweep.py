@@ -19,21 +19,13 @@ from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
+from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
-from benchmarker.sweep.sweep_plan import (
-    RAY,
-    Schedule,
-    Task,
-    enough_rounds,
-    local_numbers,
-    missing_tasks,
-    plan_lines,
-    without_given_up,
-)
+from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
 from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
 from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
 
@@ -51,10 +43,10 @@ def run_sweep(
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
-    if settings.places != RAY:
+    if settings.places != sweep_plan.RAY:
         check_inputs(request.jobs.values())
     schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
-    for line in (*request.notes, *plan_lines(request, schedule)):
+    for line in (*request.notes, *sweep_plan.plan_lines(request, schedule)):
         terminal.note(line)
     if settings.dry_run:
         return None, None
