@@ -102,7 +102,6 @@ def compare(
 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
-    """Print the result of the gate; exit with code 1 if it failed."""
     from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
 
@@ -262,8 +261,7 @@ def verify(paths: Records) -> None:
     """
     from benchmarker.report.verify import verify as verify_records
 
-    verified = verify_records(paths)
-    terminal = Terminal()
+    verified, terminal = verify_records(paths), Terminal()
     for problem in verified.problems:
         terminal.line(f"cannot be read: {problem}")
     for mismatch in verified.mismatches:

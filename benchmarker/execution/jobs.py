@@ -38,7 +38,6 @@ WHERE = "command line"
 PREFIX = "job-"
 PROTOCOL_VERSION = 2
 """Increases when cells are measured in another way, so that numbers from before and after are not mixed."""
-WHICH_CARD = "_VISIBLE_DEVICES"
 
 
 def make_job(
@@ -154,7 +153,6 @@ def _variant(
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
-    """Return the record of a run that has not measured anything yet."""
     workload = workload_of(job.workload)
     return workload.record(
         benchmarker=__version__,
@@ -249,7 +247,9 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},
         "python": environment.python,
         "packages": environment.packages,
-        "variables": {name: value for name, value in environment.variables.items() if not name.endswith(WHICH_CARD)},
+        "variables": {
+            name: value for name, value in environment.variables.items() if not name.endswith("_VISIBLE_DEVICES")
+        },
     }
     text = json.dumps(determining, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -28,9 +28,6 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
 from benchmarker.workloads.session import Bench, Session
 
-SLOW_S = 10
-"""A longer warm-up prints a line, so that a slow cell does not seem to hang."""
-
 
 class Run(Session):
     """One job and its record so far: the session in which a bench is opened."""
@@ -154,7 +151,8 @@ class Run(Session):
 
     def _slow_warmup(self, number: int, sample: SampleBase) -> None:
         self._read()
-        if sample.latency_s > SLOW_S:
+        # A slow cell must not seem to hang.
+        if sample.latency_s > 10:
             procedure = self.job.procedure
             position = f"{number} of {procedure.warmup} to {max(procedure.warmup, procedure.warmup_limit)}"
             took = f"  warm-up {position} took {sample.latency_s:.0f} s"

@@ -38,7 +38,6 @@ GRACE_S = 5.0
 """Time between one signal and the next, stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
-TAIL_LINES = 8
 SHOWN_LINES = 60
 """Lines of one child that reach the terminal; the log has more."""
 LINE_BYTES = 4096
@@ -140,7 +139,7 @@ class Log:
     @property
     def last_lines(self) -> tuple[str, ...]:
         lines = self._tail.decode(errors="replace").splitlines()
-        return tuple(line.rstrip() for line in lines if line.strip())[-TAIL_LINES:]
+        return tuple(line.rstrip() for line in lines if line.strip())[-8:]
 
     def finish(self) -> None:
         """Wait for the end of the stream, but not long, as a grandchild may hold it open; then close the file."""

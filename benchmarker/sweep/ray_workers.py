@@ -342,7 +342,6 @@ def _enter(setting: Setting, worker: Worker) -> str:
 
 
 def engine_fingerprints() -> dict[str, str]:
-    """Return fingerprints of this host's working environments of external engines, by name."""
     fingerprints = {}
     for state in environment_states():
         if state.problem is None:

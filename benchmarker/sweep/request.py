@@ -102,12 +102,18 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         before_names = before.variants or tuple(jobs_by_name)
         earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
-    arguments = before.arguments if earlier and before else (*names, *options.text)
     first = experiment.baseline or experiment.variants[0].name
-    baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
-    kept = before.baseline if earlier and before else None
-    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=kept or baseline)
-    notes += _edited(config, saved, is_used=not earlier)
+    if before and earlier:
+        arguments, baseline = before.arguments, before.baseline or first
+    else:
+        arguments = (*names, *options.text)
+        baseline = next((title for name, title in zip(names, jobs, strict=False) if name == first), first)
+    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=baseline)
+    if any(job.origin and job.origin.config_sha256 != config.sha256 for job in saved):
+        effect = "its present content is measured, because variants or options are given"
+        if earlier:
+            effect = "the jobs saved in the folder are measured; a new sweep measures its present content"
+        notes += (f"--resume: {path} has changed since this sweep began; {effect}",)
     if before and before.arguments != arguments:
         notes += (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
     return SweepRequest(config, jobs, options.display, file, folder, before, saved, notes, settings)
@@ -188,12 +194,3 @@ def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> 
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
         jobs[job.variant.name] = job
     return jobs
-
-
-def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
-    if all(job.origin is None or job.origin.config_sha256 == config.sha256 for job in saved):
-        return ()
-    effect = "the jobs saved in the folder are measured; a new sweep measures its present content"
-    if is_used:
-        effect = "its present content is measured, because variants or options are given"
-    return (f"--resume: {config.path} has changed since this sweep began; {effect}",)
