@@ -80,11 +80,11 @@ def command_and_rest(arguments: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def _workload_of_config(arguments: Sequence[str]) -> str | None:
-    from benchmarker.schema.config_io import workload_in
-
     for position, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if flag == "--config":
+            from benchmarker.schema.config_io import workload_in
+
             return workload_in(Path(value if equals else next(iter(arguments[position + 1 :]), "")))
     return None
 

@@ -193,7 +193,7 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process with one line and an exit code.
+    """End the process with one line and an exit code if the block raises a BenchmarkerError or is interrupted.
 
     The code is 2 after a user's error, 1 if memory does not suffice, 130 after Ctrl-C, and 143 after SIGTERM.
     """

@@ -188,7 +188,7 @@ def exit_if_libraries_are_missing() -> Iterator[None]:
 
 @contextmanager
 def report_library_conflicts() -> Iterator[None]:
-    """Turn an ImportError between two installed libraries, which pip does not prevent, into MissingLibraryError."""
+    """Turn an ImportError inside a library, such as that of a missing dependency, into MissingLibraryError."""
     try:
         yield
     except ImportError as error:

@@ -83,7 +83,7 @@ class Monitor:
         return None
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """Summarize the readings between two Unix times; an interval between two readings uses both of them."""
+        """Summarize the readings between two Unix times, or those up to BESIDE_S before and after if none is inside."""
         states = list(self._states)
         inside = [state for state in states if start_s <= state.time_s <= end_s]
         near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]

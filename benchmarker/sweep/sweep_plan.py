@@ -182,7 +182,7 @@ def first_process_s(record: RunRecord, ended: float) -> float:
 
 
 def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
-    """Return the variants that share one measurement apart from time, such as one quantization's quality."""
+    """Return groups of variants whose untimed measurement, such as quality, is made once for the group."""
     groups: dict[str, list[str]] = {}
     for name, job in jobs.items():
         judging = workload_of(job.workload).judging()

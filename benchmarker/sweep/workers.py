@@ -91,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ended:
-    """Work that ended, in one of these ways."""
+    """Work that ended: normally, or with one of `lost`, `unfit` and `error`."""
 
     worker: Worker
     work: Work

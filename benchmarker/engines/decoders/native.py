@@ -117,7 +117,7 @@ class NativeStep(CompiledStep):
 def keep_kernels_beside_inductors(device: Device) -> None:
     """Make Triton cache our kernels in inductor's folder.
 
-    Inductor sets that folder only when it compiles a kernel. Otherwise our kernels would be compiled again.
+    Inductor sets the folder when it compiles its first kernel; kernels that ran before would be compiled again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
