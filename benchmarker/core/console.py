@@ -55,9 +55,8 @@ class Terminal:
         """Print a line of progress, wrapped between words; a child's lines are wrapped by its parent."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         width = sys.maxsize if PARENT in os.environ else self._width
-        self.line(
-            "\n".join(wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
-        )
+        lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        self.line("\n".join(lines))
 
     @property
     def _width(self) -> int:
