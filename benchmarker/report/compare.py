@@ -191,12 +191,7 @@ def whole(results: Results) -> list[Block]:
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
-    """Return the answer, the first table, and a hint at the rest.
-
-    Args:
-        recommendation: Answer to a budget, which replaces the general one.
-        sheet: Table that replaces the first one.
-    """
+    """Return the answer, the first table, and a hint at the rest; a recommendation and a sheet replace these."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None

@@ -104,12 +104,7 @@ class Judging(Generic[JobT, RecordT]):
         raise NotImplementedError
 
     def changes(self, job: JobT, judged: RecordT | None, reason: Missing | None) -> dict[str, Any]:
-        """Return fields for the records of all variants that share the measurement.
-
-        Args:
-            judged: Record of the process that measured; None if there is none.
-            reason: Why that process failed.
-        """
+        """Return fields for the records that share the measurement; `reason` is why its process failed."""
         raise NotImplementedError
 
     def missing(self, record: RecordT) -> Missing | None:
