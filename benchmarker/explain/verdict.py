@@ -112,8 +112,8 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
     times: list[tuple[Bound, float]] = [
-        ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
-        ("dequantizing", _seconds(phase, "dequantize")),
+        ("matrix products", phase.seconds("matmul", "quantized matmul")),
+        ("dequantizing", phase.seconds("dequantize")),
         *_between(phase),
     ]
     times.sort(key=lambda piece: -piece[1])
@@ -121,11 +121,7 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
 
 
 def _between(phase: Phase) -> list[tuple[Bound, float]]:
-    return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN.items()]
-
-
-def _seconds(phase: Phase, *categories: Category) -> float:
-    return sum(phase.categories.get(name, 0.0) for name in categories)
+    return [(bound, phase.seconds(*categories)) for bound, categories in _BETWEEN.items()]
 
 
 def share_words(share: Share) -> str:
