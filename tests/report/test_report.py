@@ -323,7 +323,7 @@ def test_the_answer_names_one_variant_only_where_rounds_tell_it_from_the_next(tm
     assert lines_of(plain)[0].startswith("**fp16** is fastest: 35.71 tok/s, the unquantized form itself; next is int8")
     alone = compared(tmp_path / "c", record("fp16"), record("int8", cell([2.8])))
     assert lines_of(alone) == (
-        "**Not decided:** fp16 or int8 may be the fastest; fewer than 3 rounds cannot rule out chance.",
+        "**Not decided:** fp16 was the fastest in 1 round; fewer than 3 rounds cannot rule out chance.",
         "At least 2 more rounds are needed: `benchmarker sweep CONFIG --rounds 3`",
     )
 
