@@ -31,7 +31,6 @@ NOT_PASSED_ON = {
     "--find-limit": "--find-limit: is an option of `benchmarker run`, for one variant; leave it out",
 }
 REPORT = (sys.executable, "-m", "benchmarker", "report")
-REPORT_LIMIT_S = 300.0
 LINE_LENGTH = 200
 
 
@@ -128,13 +127,8 @@ def sweep_config(
 ) -> list[str]:
     """Run a sweep and print its result; return the names of everything that failed.
 
-    Args:
-        arguments: Names of variants, the folder to resume, and options for every run.
-        tools: Replacements for tests.
-        report: Command that draws the report, before its arguments.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM, after the finished cells were compared.
+    `tools` and `report`, the command that draws the report, are replaced by tests. Raises KeyboardInterrupt after
+    Ctrl-C or SIGTERM, when the finished cells have been compared.
     """
     from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
@@ -205,7 +199,7 @@ def _draw(folder: Path, report: Sequence[str]) -> str:
     arguments = [str(folder), "--output", str(page)]
     try:
         process = subprocess.run(
-            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S
+            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no report: {error}"

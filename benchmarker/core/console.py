@@ -157,14 +157,10 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        name = Column(no_wrap=True, overflow="ellipsis", max_width=40)
-        columns = (
-            TextColumn("{task.description}", markup=False, table_column=name),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}", markup=False),
-            TimeRemainingColumn(),
-        )
-        return Progress(*columns, console=self._console, auto_refresh=False)
+        column = Column(no_wrap=True, overflow="ellipsis", max_width=40)
+        name = TextColumn("{task.description}", markup=False, table_column=column)
+        bar, count = BarColumn(bar_width=24), TextColumn("{task.fields[count]}", markup=False)
+        return Progress(name, bar, count, TimeRemainingColumn(), console=self._console, auto_refresh=False)
 
 
 class Tenths:

@@ -114,14 +114,12 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
 
 
-def sheet_to_markdown(sheet: Sheet) -> str:
-    title = f"**{markdown(sheet.title)}**" if sheet.title else ""
-    parts = (title, table(sheet.columns, sheet.rows), markdown(" ".join(sheet.notes)))
-    return "\n\n".join(filter(None, parts))
-
-
 def to_markdown(blocks: Iterable[Block]) -> str:
-    texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else markdown(block.strip("\n")) for block in blocks)
+    texts = []
+    for block in blocks:
+        if isinstance(block, Sheet):
+            texts += [f"**{markdown(block.title)}**" if block.title else "", table(block.columns, block.rows)]
+        texts.append(markdown(" ".join(block.notes) if isinstance(block, Sheet) else block.strip("\n")))
     return "\n\n".join(filter(None, texts)) + "\n"
 
 

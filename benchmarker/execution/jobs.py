@@ -53,10 +53,8 @@ def make_job(
 ) -> Job:
     """Make and check a job of its workload's class; raises SpecError.
 
-    Args:
-        typed: Values of the options. The value of a mapping, such as `variant.options`, is a list of key=value.
-        workload: Name of the workload; None for the config's, or the default.
-        experiment: Content of the config file if it was read already.
+    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. `workload` is None for the
+    config's, or the default. `experiment` is the content of the config file if it was read already.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
@@ -182,12 +180,11 @@ def read_job_file(path: Path) -> Job:
     """Read a job, of the class of its workload; raises SpecError."""
     kind: type[Job] = Job
     try:
-        text, data = path.read_bytes(), None
-        with contextlib.suppress(ValueError):
-            data = json.loads(text)
+        text, name = path.read_bytes(), DEFAULT_WORKLOAD
         # Text that is no mapping is refused by the validation.
-        data = data if isinstance(data, dict) else {}
-        kind = workload_of(str(data.get("workload", DEFAULT_WORKLOAD))).job
+        with contextlib.suppress(ValueError, AttributeError):
+            name = str(json.loads(text).get("workload", name))
+        kind = workload_of(name).job
         return kind.model_validate_json(text)
     except OSError as error:
         problem = read_problem(f"--job {path}", error)

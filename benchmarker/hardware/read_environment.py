@@ -24,7 +24,6 @@ from benchmarker.schema.record import DeviceFacts, Environment
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def cpu_name() -> str:
@@ -127,7 +126,7 @@ def environment(device: Device) -> Environment:
         # The version in torch itself names its build, as in 2.11.0+cu130; the wheel's does not.
         packages=versions | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
-        governor=_text(GOVERNOR) or None,
+        governor=_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")) or None,
         commit=commit_of(Path(__file__).parents[1]),
     )
 

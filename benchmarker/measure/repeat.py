@@ -101,13 +101,8 @@ def measure(
             samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
             after_each(number, samples[-1])
         ended_s = time.time()
-    return Measured(
-        warmed,
-        tuple(samples),
-        timed_at=(began_s, ended_s),
-        memory=memory_of(peaks),
-        flags=() if is_stable(warmed) else ("unstable_warmup",),
-    )
+    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
+    return Measured(warmed, tuple(samples), (began_s, ended_s), memory_of(peaks), flags)
 
 
 def memory_of(peaks: Sequence[PeakMemory]) -> Memory:
