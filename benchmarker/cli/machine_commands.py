@@ -89,9 +89,8 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     found_device = find_device(device)
     refuse_device(variant.engine, found_device)
     with quiet_libraries(verbose=verbose) as streams:
-        loaded, checkpoint = prepare_and_load(
-            job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams)
-        )
+        terminal = Terminal(quiet=not verbose, streams=streams)
+        loaded, checkpoint = prepare_and_load(job.model, variant, found_device, terminal)
         return Generator(
             loaded.model,
             engine=variant.engine,

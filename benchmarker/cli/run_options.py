@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 FOLDER = Path(__file__).parent / "run_help"
-HELP_WORDS = (["-h"], ["--help"])
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file with the values that no option gives.")],
     "job_file": Annotated[
@@ -91,7 +90,9 @@ def run_help(workload: Workload) -> RunHelp:
 
 def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
     """Return the saved help of a workload if the arguments request its help and there is a file."""
-    return _saved(workload) if list(arguments) in HELP_WORDS and (FOLDER / f"{workload}.json").exists() else None
+    return (
+        _saved(workload) if list(arguments) in (["-h"], ["--help"]) and (FOLDER / f"{workload}.json").exists() else None
+    )
 
 
 def quantization_names() -> str:

@@ -111,8 +111,7 @@ def sweep(
         places=places,
         runtime_env=runtime_env,
     )
-    failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
-    if failed:
+    if sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings):
         raise typer.Exit(1)
 
 
@@ -144,9 +143,9 @@ def sweep_config(
     from benchmarker.report.compare import brief, compare
 
     terminal.pin("")
+    is_compared = True
     try:
         terminal.show(brief(compare([sweep.folder])))
-        is_compared = True
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         is_compared = False

@@ -145,7 +145,6 @@ def _redirected(log: int) -> Iterator[None]:
 
 @contextmanager
 def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
-    """Let a crash inside a library print its stack to the user."""
     if _descriptor(stream) is None:
         yield
         return

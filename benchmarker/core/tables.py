@@ -41,7 +41,6 @@ def clean(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, unsafe), "\N{REPLACEMENT CHARACTER}"))
 
 
-NAME_LENGTH = 80
 RowT = TypeVar("RowT", contravariant=True)
 Style = Literal["", "bold", "code"]
 _MARKS: dict[Style, tuple[str, str]] = {"bold": ("\ue000", "\ue001"), "code": ("\ue002", "\ue003")}
@@ -148,7 +147,7 @@ def _aligned(texts: Sequence[str], align: str) -> list[str]:
     return [padded[0], rule, *padded[1:]]
 
 
-def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
+def plain_line(text: str, *, longest: int = 80) -> str:
     """Return the text without escape codes, controls and line breaks, cut to `longest` characters."""
     spaced = " ".join(without_escape_codes(text).split())
     printable = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")

@@ -71,17 +71,12 @@ def make_job(
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
     flags = flags_of(description.options())
-    job = description.job(
-        workload=description.name,
-        variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),
-        **{
-            part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
-            for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
-        },
-        device=device,
-        output=output,
-        reproduce=reproduce,
-    )
+    parts = {
+        part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
+        for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
+    }
+    parts["variant"] = _variant(description, base, _below("variant", typed), _below("variant", flags))
+    job = description.job(workload=description.name, **parts, device=device, output=output, reproduce=reproduce)
     if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
     description.check(job, typed)
@@ -258,10 +253,9 @@ def cell_keys(job: Job, environment: Environment) -> list[str]:
 
 def changed_files(job: Job) -> list[str]:
     """Return the names of the job's input files that changed since a sweep wrote the job."""
-    if job.origin is None:
-        return []
     is_judged = job.part is None or job.part.only == "quality"
-    return changed_inputs(job.origin.inputs, workload_of(job.workload).inputs(job, judged=is_judged))
+    inputs = workload_of(job.workload).inputs
+    return changed_inputs(job.origin.inputs, inputs(job, judged=is_judged)) if job.origin else []
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:

@@ -6,6 +6,7 @@ figure is quoted). Values are random, because a GEMM of zeros draws less power a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,14 +63,11 @@ def host_cache_bytes() -> int | None:
     """Return the bytes of the last-level caches of all sockets, from Linux; None if unknown."""
     sizes: dict[tuple[int, str], int] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
-        try:
-            level = int((index / "level").read_text())
+        with contextlib.suppress(OSError, ValueError):
+            level, size = int((index / "level").read_text()), (index / "size").read_text().strip()
             shared = (index / "shared_cpu_list").read_text().strip()
-            size = (index / "size").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if size.endswith("K"):
-            sizes[level, shared] = int(size[:-1]) * 1024
+            if size.endswith("K"):
+                sizes[level, shared] = int(size[:-1]) * 1024
     last = max((level for level, _ in sizes), default=0)
     return sum(size for (level, _), size in sizes.items() if level == last) or None
 

@@ -24,8 +24,6 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the sweep itself; their help describes them."""
-
     rounds: int | None = None
     output: Path | None = None
     resume: bool = False
