@@ -29,7 +29,6 @@ BESIDE_S = 2 * PERIOD_S
 """Distance to the readings used for a cell that is shorter than the time between two readings."""
 
 COOL_DOWN_S = 120.0
-COOL_WITHIN_C = 5.0
 
 INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """Throttle reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
@@ -93,7 +92,7 @@ class Monitor:
         end_s, first_c = time.monotonic() + limit_s, self._first_c
         while first_c is not None and time.monotonic() < end_s and not stopped():
             state = self._state()
-            if state is None or state.temperature_c is None or state.temperature_c <= first_c + COOL_WITHIN_C:
+            if state is None or state.temperature_c is None or state.temperature_c <= first_c + 5.0:
                 return
             time.sleep(1.0)
 

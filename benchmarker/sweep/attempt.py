@@ -27,7 +27,6 @@ MIN_CELL_LIMIT_S = 120.0
 CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
-HIDDEN = ("  run ", "error: ")
 
 
 def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> None:
@@ -280,7 +279,7 @@ class Attempt(Child):
             self._host.read()
         print_line, workload = self.equipment.print_line, self.sweep.workload
         for line in lines:
-            if not line.startswith((*HIDDEN, f"{self.variant}: ", workload.cell_opening)):
+            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", workload.cell_opening)):
                 print_line(f"  {line}")
         monitor = self.equipment.monitor
         if monitor and monitor.problem and not self.equipment.is_unwatched:
