@@ -114,7 +114,7 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
 
 
 def to_markdown(blocks: Iterable[Block]) -> str:
-    texts = []
+    texts: list[str] = []
     for block in blocks:
         if isinstance(block, Sheet):
             texts += [f"**{markdown(block.title)}**" if block.title else "", table(block.columns, block.rows)]

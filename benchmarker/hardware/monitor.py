@@ -190,8 +190,8 @@ class HostGauge:
             # Without the process's own ticks, all of them would count as those of other programs.
             (self._proc / str(self._process)).stat()
             own_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
-            times_s = [ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks)]
-            self._readings.append(Reading(time.time(), *times_s, switches=self._switches()))
+            busy_s, steal_s, own_s = (ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks))
+            self._readings.append(Reading(time.time(), busy_s, steal_s, own_s, self._switches()))
 
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""
