@@ -270,6 +270,9 @@ class EngineFacts(Plain):
     graph_kernels: Whole | None = None
     """Number of kernels, copies and fills in the last graph. A step that runs more of them makes the cell invalid."""
     attention: str | None = None
+    experts: str | None = None
+    """transformers' product of the experts in a decode step: `batched_mm` copies the experts of each token,
+    `grouped_mm` reads each once. None for a model without fused experts, and in older records."""
     prefill: Literal["captured", "plain"] | None = None
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()
