@@ -111,10 +111,7 @@ def workload_in(path: Path) -> str | None:
 def resolved(
     workload: Workload, variant: VariantBase, *, where: str, flags: Mapping[str, str] = NO_FLAGS
 ) -> VariantBase:
-    """Return the variant with the registries' names instead of aliases.
-
-    Messages begin with the option of the field, from `flags`, or with `where` and the field.
-    """
+    """Return the variant with the registries' names. Errors name the field's option in `flags`, or `where`."""
     try:
         variant = workload.resolve(variant)
     except FieldError as error:

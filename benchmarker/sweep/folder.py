@@ -94,8 +94,8 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         with contextlib.suppress(OSError):
             owner = owner_path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
-        other = f"another sweep{f' ({owner})' if owner else ''} is writing there; wait for it, or"
-        raise ResultsError(f"{folder}: {other} choose another folder with --output") from error
+        reason = f"another sweep{f' ({owner})' if owner else ''} is writing there; wait for it, or"
+        raise ResultsError(f"{folder}: {reason} choose another folder with --output") from error
     except OSError as error:
         reason = f"results cannot be written there ({error.strerror})"
         raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error
@@ -164,11 +164,10 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         name, keys = record.variant.name, _keys(sweep, record)
         is_foreign = (record.round, candidate.card) in foreign
         is_disturbed = all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells)
-        if record.profile and cells and not is_foreign:
-            profiled.add(name)
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
         elif cells:
+            profiled |= {name} if record.profile else set()
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
             if candidate.is_changed:
                 write_record(record, path)

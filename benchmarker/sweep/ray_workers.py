@@ -182,19 +182,16 @@ class RayPool(Pool):
         self._ray.shutdown()
 
     def _submit(self, function: Callable[..., Result], worker: Worker, name: str, *arguments: object) -> Any:
-        cores, here = cores_each(self._ray.nodes()), self._near(worker.host)
+        cores, affinity = cores_each(self._ray.nodes()), self._near(worker.host)
         task = self._ray.remote(function).options(
-            num_gpus=1, num_cpus=cores, max_retries=2, name=name, scheduling_strategy=here
+            num_gpus=1, num_cpus=cores, max_retries=2, name=name, scheduling_strategy=affinity
         )
         return task.remote(*arguments)
 
     def _profiles_of(self, work: Work) -> set[str]:
-        """Return the variants whose profile this work makes.
-
-        Profiles take as long as timing: rounds that begin together share them in turns.
-        """
         if isinstance(work, Judgement):
             return set()
+        # Profiles take as long as timing: rounds that begin together share them in turns.
         begun = sum(not isinstance(running.work, Judgement | None) for running in self._running.values())
         missing = [task.variant for task in work.tasks if task.variant not in self._sweep.progress.profiled]
         return set(missing[:: max(1, len(self.workers()) - begun)])
@@ -320,9 +317,9 @@ def measure(
         except BenchmarkerError as error:
             return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
-        made = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
+        contents = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
         # The records travel as files.
-        return Result(card, environment, files=made, progress=replace(sweep.progress, records=[]))
+        return Result(card, environment, files=contents, progress=replace(sweep.progress, records=[]))
 
 
 def _enter(setting: Setting, worker: Worker) -> str:
@@ -353,10 +350,7 @@ def engine_fingerprints() -> dict[str, str]:
 
 
 def _refused_engine(setting: Setting) -> str | None:
-    """Return the reason if an engine's environment differs from the sweep's own.
-
-    Otherwise whoever can write to a host's cache folder could decide which program runs.
-    """
+    # Otherwise whoever can write to a host's cache folder could decide which program runs.
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():

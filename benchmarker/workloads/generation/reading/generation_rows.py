@@ -109,18 +109,18 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
     places, gaps = [], []
     for text, standard in pairs:
         both = zip(text.tokens, standard.tokens, strict=False)
-        place = next((number for number, (one, other) in enumerate(both) if one != other), None)
+        place = next((number for number, (new, old) in enumerate(both) if new != old), None)
         if place is None:
             continue
         places.append(place)
         # Both engines read the same tokens before it, so that either gap is valid.
-        gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
-    known = [gap for gap in gaps if gap is not None]
+        gaps.append(next((measured.gaps[place] for measured in (standard, text) if measured.gaps), None))
+    measured = [gap for gap in gaps if gap is not None]
     return FirstDifference(
         prompts=len(pairs),
         same=len(pairs) - len(places),
         token=min(places) + 1 if places else None,
-        gap=max(known) if known and len(known) == len(gaps) else None,
+        gap=max(measured) if measured and len(measured) == len(gaps) else None,
     )
 
 
@@ -311,10 +311,7 @@ class EnergyUse:
 def energy_use(good: Good) -> EnergyUse | None:
     """Return the energy of one row; None if no process counted it."""
     by_round: dict[Moment, list[float]] = defaultdict(list)
-    windows: list[float] = []
-    net: list[float] = []
-    decode: list[float] = []
-    prefill: list[float] = []
+    windows, net, decode, prefill = [], [], [], []
     for record, cell, energy in ((record, cell, cell.energy) for record, cell in good if cell.energy):
         tokens = cell.new_tokens * cell.batch_size
         whole_j, seconds = _per_generation(energy.generation)

@@ -66,11 +66,7 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
-    """Return the least time of a decode step's products; None if bytes or limits are unknown.
-
-    Args:
-        bits: Average bits per weight.
-    """
+    """Return the least time of a decode step's products, if known; `bits` is the average number per weight."""
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.decode_flops), limits) if demand else None
     if floor is None or floor.by == "flops":
         return replace(floor, fewer=INTEGER_SAVES) if floor else None
@@ -185,12 +181,12 @@ def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
 
 def _own_clock(records: Sequence[GenerationRecord]) -> str:
     engines = [record.engine.external for record in records if record.engine and record.engine.external]
-    told = [engine.disagreement for engine in engines if engine.disagreement is not None]
-    if not told or max(told) > DISAGREEMENT:
+    disagreements = [engine.disagreement for engine in engines if engine.disagreement is not None]
+    if not disagreements or max(disagreements) > DISAGREEMENT:
         return ""
     return (
-        f"; the engine's own clock says the same within {percent(max(told), places=1)}, so that this is its own time "
-        "and not that of handing over its tokens"
+        f"; the engine's own clock says the same within {percent(max(disagreements), places=1)}, so that this is its "
+        "own time and not that of handing over its tokens"
     )
 
 
