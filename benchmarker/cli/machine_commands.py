@@ -43,7 +43,7 @@ def generate(
     dtype: Annotated[
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
-    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "fp16",
+    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "auto",
     option: KeyValues = None,
     engine: Annotated[
         str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)

@@ -78,13 +78,16 @@ def make_job(
     values = experiment.model_dump(mode="json", include={"grid", "procedure"}) if experiment else {}
     subject = experiment.subject_values() if experiment else {}
     flags = flags_of(description.options())
+    parts = {
+        part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
+        for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
+    }
     job = description.job(
         workload=description.name,
-        variant=_variant(description, base, _below("variant", typed), _below("variant", flags)),
-        **{
-            part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
-            for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
-        },
+        variant=_variant(
+            description, base, _below("variant", typed), _below("variant", flags), subject=parts["subject"]
+        ),
+        **parts,
         device=device,
         output=output,
         reproduce=reproduce,
@@ -134,7 +137,12 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags:
 
 
 def _variant(
-    workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str]
+    workload: Workload,
+    base: VariantBase | None,
+    typed: dict[str, Any],
+    flags: Mapping[str, str],
+    *,
+    subject: Plain,
 ) -> VariantBase:
     kind = _part_class(workload, "variant")
     data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)
@@ -154,7 +162,7 @@ def _variant(
     if not data:
         raise SpecError(f"no variant is given; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
-    return resolved(workload, variant, where=f"{WHERE}: ", flags=flags)
+    return resolved(workload, variant, where=f"{WHERE}: ", flags=flags, subject=subject)
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:

@@ -108,7 +108,7 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
     arguments = before.arguments if earlier and before else (*names, *options.text)
-    first = experiment.baseline or experiment.variants[0].name
+    first = experiment.baseline or experiment.first_baseline
     baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
     kept = before.baseline if earlier and before else None
     file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=kept or baseline)
