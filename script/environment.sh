@@ -24,14 +24,14 @@ show_packages() {
         /^Installing/ { print "  installing " NF - 3 " packages"; fflush() }'
 }
 
+# Without bytecode files every process would compile torch and transformers again: 2 to 10 seconds each.
+unset PYTHONDONTWRITEBYTECODE
 if [ -n "${PYTHON:-}" ]; then
     "$PYTHON" -c 'import torch, transformers, pydantic, typer' 2>/dev/null ||
         { echo "PYTHON=$PYTHON lacks torch, transformers, pydantic or typer; unset PYTHON to set up .venv" >&2; exit 1; }
     export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 else
     PYTHON=$PWD/.venv/bin/python
-    # Without bytecode files every process would compile torch and transformers again: 2 to 8 seconds each.
-    unset PYTHONDONTWRITEBYTECODE
     wanted=$(cat pyproject.toml script/constraints.txt | cksum)
     if [ "$(cat .venv/.installed 2>/dev/null)" != "$wanted" ]; then
         base=$(find_python)

@@ -16,7 +16,7 @@ mypy=$!
 [ $# -gt 0 ] || set -- -m 'not by_hand'
 # One thread each: on such small models, threads that wait for each other take longer than the work.
 tests=0
-OMP_NUM_THREADS=1 "$PYTHON" -m pytest -n 2 --dist loadfile "$@" || tests=$?
+OMP_NUM_THREADS=1 "$PYTHON" -m pytest -n 2 --dist loadfile --no-loadscope-reorder "$@" || tests=$?
 wait "$mypy" || tests=1
 cat "$types"
 exit "$tests"

@@ -48,6 +48,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count:5} {reason}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have the most slow tests, so that no long file is left for one process at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
 @pytest.fixture(autouse=True, scope="session")
 def ctrl_c() -> Iterator[None]:
     """Ctrl-C as at a terminal: a shell's background job ignores it, and so would every process that a test starts."""

@@ -5,7 +5,9 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ SHIMS = Path(__file__).parent / "cuda_on_cpu"
 STAND_INS = {"tensor_ptx.cuh": SHIMS / "cuda.h", "hopper_ptx.cuh": SHIMS / "hopper.h"}
 """Files that replace those with GPU instructions."""
 MULTIPROCESSORS = 3
+OPTIONS = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
 TOGETHER = {"prefill_gemm"}
 """Kernels whose blocks wait for each other: their blocks run concurrently, those of other kernels in turn."""
 RUN = """
@@ -86,10 +89,21 @@ class OnProcessor:
             symbol=cuda_source.symbol(name), are_together=int(name in TOGETHER), arguments=", ".join(arguments)
         )
         source.write_text("\n".join(lines) + run)
-        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread", "-w", "-Wno-psabi"]
+        headers = str(Path(precompiled_headers().name) / "standard.h")
         defined = [f"-D{macro}={value}" for macro, value in macros]
-        subprocess.run(["g++", *options, *defined, "-o", str(library), str(source)], check=True)
+        subprocess.run(["g++", *OPTIONS, *defined, "-include", headers, "-o", str(library), str(source)], check=True)
         return ctypes.CDLL(str(library))
+
+
+@cache
+def precompiled_headers() -> TemporaryDirectory[str]:
+    """Return a folder with the standard headers, compiled: parsing them takes half the time of a library."""
+    folder = TemporaryDirectory()
+    header = Path(folder.name) / "standard.h"
+    lines = [line for shim in STAND_INS.values() for line in _lines(shim)]
+    header.write_text("\n".join(line for line in lines if line.startswith("#include <")) + "\n")
+    subprocess.run(["g++", *OPTIONS, "-x", "c++-header", "-o", f"{header}.gch", str(header)], check=True)
+    return folder
 
 
 @dataclass(frozen=True)

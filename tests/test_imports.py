@@ -24,7 +24,7 @@ GROUND = ("core", "schema", "profiling")
 """Packages below both the measuring and the reading packages."""
 READING = ("comparison", "explain", "report", "logs")
 """Packages from the bottom up. They and the measuring packages do not import each other."""
-ABOVE = ("cli", "run", "__main__")
+ABOVE = ("cli", "comply", "run", "__main__")
 """Modules above both. The doctor's tables use the report's."""
 
 WITHOUT_TORCH = (

@@ -109,9 +109,11 @@ def transformers_config(folder: Path, model_id: str, *, trusted: bool) -> Any:
 @contextlib.contextmanager
 def model_errors(problem: str) -> Iterator[None]:
     """Turn an error of transformers into a ModelError of one line."""
+    from huggingface_hub.errors import StrictDataclassError
+
     try:
         yield
-    except (ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
+    except (StrictDataclassError, ValueError, KeyError, ImportError, OSError, TypeError, AttributeError) as error:
         raise ModelError(f"{problem}: {' '.join(str(error).split())[:200]}") from error
 
 

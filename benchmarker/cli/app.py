@@ -19,8 +19,6 @@ from benchmarker.cli.run_command import RunCommand, run
 from benchmarker.cli.sweep_command import sweep
 from benchmarker.core.console import one_line_errors, print_what_can_be_printed
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
 UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
 """Classes, by module, that typer imports for help in markdown and for tracebacks. This program uses neither. Their
 markdown parser and code highlighter take a third of the time of `--help`."""
@@ -109,4 +107,4 @@ def main() -> None:
             app(prog_name="benchmarker")
     except KeyboardInterrupt:
         # A second Ctrl-C while the first one was handled.
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(130) from None

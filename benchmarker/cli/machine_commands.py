@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarker.cli.common_options import (
-    DeviceName,
-    EngineName,
-    KeyValues,
-    LoadFormat,
-    Revision,
-    Verbose,
-    model_engines,
-    quantizations,
-)
+from benchmarker.cli import common_options
 from benchmarker.cli.run_options import quantization_names
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import SpecError
+from benchmarker.core.formatting import gib
 
 checkpoints = typer.Typer(
-    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list",
-    no_args_is_help=True,
+    help="Make, list and remove cached checkpoints.\n\nExample: benchmarker checkpoint list", no_args_is_help=True
 )
 engines = typer.Typer(
     help="Install, list and remove the engines that need an environment of their own.\n\n"
@@ -38,15 +29,17 @@ engines = typer.Typer(
 def generate(
     prompt: Annotated[list[str] | None, typer.Argument(help="Texts.  \\[default: the lines of standard input]")] = None,
     model: Annotated[str, typer.Option(help="Hub id or folder.")] = "Qwen/Qwen3-4B",
-    revision: Revision = None,
-    load_format: LoadFormat = "auto",
+    revision: common_options.Revision = None,
+    load_format: common_options.LoadFormat = "auto",
     dtype: Annotated[
         str, typer.Option(help="Type of the unquantized tensors: float16, bfloat16 or float32.")
     ] = "float16",
-    quant: Annotated[str, typer.Option(help=quantization_names(), autocompletion=quantizations)] = "auto",
-    option: KeyValues = None,
+    quant: Annotated[
+        str, typer.Option(help=quantization_names(), autocompletion=common_options.quantizations)
+    ] = "auto",
+    option: common_options.KeyValues = None,
     engine: Annotated[
-        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=model_engines)
+        str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=common_options.model_engines)
     ] = "eager",
     engine_option: Annotated[
         list[str] | None,
@@ -57,8 +50,8 @@ def generate(
         bool, typer.Option("--chat-template", help="Wrap each text in the model's chat template.")
     ] = False,
     stream: Annotated[bool, typer.Option(help="Print the tokens as they are generated.")] = True,
-    device: DeviceName = "auto",
-    verbose: Verbose = False,
+    device: common_options.DeviceName = "auto",
+    verbose: common_options.Verbose = False,
 ) -> None:
     """Generate text with the quantization and the decode step that a sweep measured.
 
@@ -68,26 +61,16 @@ def generate(
     typed |= {"variant.engine": engine, "variant.engine_options": engine_option or None}
     if max_new_tokens < 1:
         raise SpecError(f"--max-new-tokens {max_new_tokens}: less than one token")
-    texts = _waited_for(prompt or _lines())
+    lines: Iterable[str] = () if prompt or sys.stdin.isatty() else sys.stdin
+    texts = iter(prompt or (line.rstrip("\n") for line in lines if line.strip()))
+    # The first text is awaited here, so that no model is loaded in vain.
+    if (first := next(texts, None)) is None:
+        raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
     generator = _load(typed, device=device, chat_template=chat_template, verbose=verbose)
-    for text in texts:
+    for text in chain([first], texts):
         for piece in generator.generate(text, max_new_tokens=max_new_tokens, stream=stream):
             print(piece, end="", flush=stream)
         print(flush=True)
-
-
-def _waited_for(texts: Iterable[str]) -> Iterator[str]:
-    """Return the texts after waiting for the first one, so that no model is loaded in vain."""
-    rest = iter(texts)
-    for first in rest:
-        return chain((first,), rest)
-    raise SpecError('generate: no text; give one, as benchmarker generate "Why is the sky blue?", or send it lines')
-
-
-def _lines() -> Iterator[str]:
-    for line in () if sys.stdin.isatty() else sys.stdin:
-        if line.strip():
-            yield line.rstrip("\n")
 
 
 def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: bool) -> Any:
@@ -121,7 +104,6 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
 def _typed(
     model: str, revision: str | None, load_format: str, dtype: str, quant: str, options: list[str] | None
 ) -> dict[str, Any]:
-    """Return the values of options by their place in a job."""
     fields = {"id": model, "revision": revision, "load_format": load_format, "dtype": dtype}
     typed: dict[str, Any] = {f"subject.model.{name}": value for name, value in fields.items()}
     return {**typed, "variant.quant": quant, "variant.options": options or None}
@@ -130,7 +112,7 @@ def _typed(
 def doctor(
     workload: Annotated[str | None, typer.Argument(help="Workload of the variants.  \\[default: generation]")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Inspect only; run and measure nothing.")] = False,
-    device: DeviceName = "auto",
+    device: common_options.DeviceName = "auto",
 ) -> None:
     """List the variants that run here in each engine, with a remedy for each one that does not.
 
@@ -166,7 +148,6 @@ def list_checkpoints() -> None:
     Example: benchmarker checkpoint list
     """
     from benchmarker.checkpoints.cache import cache_folder, entries
-    from benchmarker.core.formatting import gib
 
     cached = entries()
     for entry in cached:
@@ -186,7 +167,6 @@ def remove_checkpoint(
     Example: benchmarker checkpoint remove 3f9c
     """
     from benchmarker.checkpoints.cache import entries, remove
-    from benchmarker.core.formatting import gib
 
     if not keys and not everything:
         raise SpecError("no checkpoint is given; give its key, or --all; 'benchmarker checkpoint list' shows them")
@@ -200,13 +180,13 @@ def remove_checkpoint(
 @checkpoints.command("make")
 def make_checkpoint(
     model: Annotated[str, typer.Option(help="Hub id, folder, or shipped shape.")] = "Qwen/Qwen3-4B",
-    revision: Revision = None,
+    revision: common_options.Revision = None,
     quant: Annotated[str, typer.Option(help="Quantization of the checkpoint.")] = "fp16",
-    load_format: LoadFormat = "auto",
+    load_format: common_options.LoadFormat = "auto",
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    option: KeyValues = None,
+    option: common_options.KeyValues = None,
     device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
-    verbose: Verbose = False,
+    verbose: common_options.Verbose = False,
 ) -> None:
     """Download, quantize or generate a checkpoint now, so that a later run only loads it.
 
@@ -226,7 +206,7 @@ def make_checkpoint(
 
 @engines.command("install")
 def install_engine(
-    name: EngineName,
+    name: common_options.EngineName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     python: Annotated[Path | None, typer.Option(help="Interpreter for the new environment.")] = None,
     index: Annotated[str | None, typer.Option(help="URL of an additional package index for pip.")] = None,
@@ -270,7 +250,6 @@ def list_engines() -> None:
 
     Example: benchmarker engine list
     """
-    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environments import environment_states, environments_folder
 
     for state in environment_states():
@@ -280,12 +259,11 @@ def list_engines() -> None:
 
 
 @engines.command("remove")
-def remove_engine(name: EngineName) -> None:
+def remove_engine(name: common_options.EngineName) -> None:
     """Delete an environment; a registered interpreter of your own is kept.
 
     Example: benchmarker engine remove vllm-cpu
     """
-    from benchmarker.core.formatting import gib
     from benchmarker.engines.external.environment_install import remove_environment
     from benchmarker.engines.external.environments import environment_spec, environment_state
 

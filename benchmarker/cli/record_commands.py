@@ -12,15 +12,13 @@ import typer
 from benchmarker.cli.common_options import Force, Records, complete_columns
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, did_you_mean
-from benchmarker.core.tables import Block
+from benchmarker.core.formatting import plural, slug
+from benchmarker.core.tables import Block, Sheet, to_markdown
 
 if TYPE_CHECKING:
     from benchmarker.logs.explain_log import LogReading
 
-RESULTS = Path("results")
-PAGE_NAME = "report.html"
 FORMATS = ("text", "markdown", "csv", "json")
-EXPLANATION_FORMATS = ("markdown", "json")
 
 
 def compare(
@@ -82,7 +80,6 @@ def compare(
         return
     from benchmarker.comparison.recommend import recommend
     from benchmarker.comparison.results import to_rows
-    from benchmarker.core.tables import to_markdown
     from benchmarker.report import compare as report
     from benchmarker.report.answer import recommendation_blocks, recommendation_to_dict
 
@@ -105,7 +102,6 @@ def compare(
 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
-    """Print the result of the gate; exit with code 1 if it failed."""
     from benchmarker.comparison.gate import check, gate_blocks, gate_to_rows
     from benchmarker.report.compare import compare as compare_records
 
@@ -144,8 +140,8 @@ def explain(
 
     Example: benchmarker explain trace.json.gz
     """
-    if form not in EXPLANATION_FORMATS:
-        raise SpecError(f"--format {form}: no such format{did_you_mean(form, EXPLANATION_FORMATS)}")
+    if form not in (formats := ("markdown", "json")):
+        raise SpecError(f"--format {form}: no such format{did_you_mean(form, formats)}")
     from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
     from benchmarker.logs.table_report import table_to_row
@@ -190,8 +186,7 @@ def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
 def report(
     paths: Records,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]"),
+        Path | None, typer.Option("--output", "-o", help="Page to write.  \\[default: report.html in the given folder]")
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the charts as PNG files.")] = None,
     baseline: Annotated[
@@ -204,13 +199,12 @@ def report(
     Example: benchmarker report results/nvidia-h100-80gb-hbm3 -o report.html --plots plots
     """
     from benchmarker.comparison.ranking import ranking_of
-    from benchmarker.core.formatting import plural
     from benchmarker.report.answer import answer
     from benchmarker.report.compare import compare
     from benchmarker.report.html.write import write_plots, write_report
 
     comparison = compare(paths, baseline=baseline, force=force)
-    page = output or (paths[0] / PAGE_NAME if len(paths) == 1 and paths[0].is_dir() else Path(PAGE_NAME))
+    page = output or (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / "report.html"
     write_report(comparison, page)
     terminal = Terminal()
     terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
@@ -233,7 +227,7 @@ def history(
     from benchmarker.report.history import history_sheets, variants_sheet
     from benchmarker.schema.record_io import collect
 
-    collected = collect(paths or [RESULTS])
+    collected = collect(paths or [Path("results")])
     Terminal().show([variants_sheet(collected)] if variant is None else history_sheets(collected, variant))
 
 
@@ -258,20 +252,16 @@ def comply(
         raise typer.Exit(1)
 
 
-def verify(
-    paths: Records,
-) -> None:
+def verify(paths: Records) -> None:
     """Recompute every number of the records and their tables from the raw samples, and print each difference.
 
     The exit code is 1 if a number differs.
 
     Example: benchmarker verify results/reference/h100
     """
-    from benchmarker.core.formatting import plural
     from benchmarker.report.verify import verify as verify_records
 
-    verified = verify_records(paths)
-    terminal = Terminal()
+    verified, terminal = verify_records(paths), Terminal()
     for problem in verified.problems:
         terminal.line(f"cannot be read: {problem}")
     for mismatch in verified.mismatches:
@@ -310,8 +300,6 @@ def import_logs(
 
     Example: benchmarker import old-run.log --device "AMD Radeon PRO W7900"
     """
-    from benchmarker.core.formatting import slug
-    from benchmarker.core.tables import Sheet
     from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import COLUMNS, read_tool_results
 

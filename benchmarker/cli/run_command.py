@@ -20,8 +20,10 @@ from typer.core import TyperCommand
 
 from benchmarker.cli.run_options import command_of, run_help, saved_help, typed_values
 from benchmarker.core.console import Terminal, one_line_errors, print_what_can_be_printed, quiet_libraries
-from benchmarker.core.errors import SpecError
+from benchmarker.core.errors import SpecError, report_library_conflicts
+from benchmarker.core.formatting import slug
 from benchmarker.core.process import end_with_parent, no_garbage_collection, sigterm_interrupts
+from benchmarker.core.tables import plain_line
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, WORKLOADS, workload_of
 
 if TYPE_CHECKING:
@@ -78,21 +80,17 @@ def command_and_rest(arguments: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def _workload_of_config(arguments: Sequence[str]) -> str | None:
-    from benchmarker.schema.config_io import workload_in
-
     for position, word in enumerate(arguments):
         flag, equals, value = word.partition("=")
         if flag == "--config":
+            from benchmarker.schema.config_io import workload_in
+
             return workload_in(Path(value if equals else next(iter(arguments[position + 1 :]), "")))
     return None
 
 
 def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
-    """Measure the job that the options describe, save its record and print the result.
-
-    Args:
-        values: Values of all options by the names of their parameters, and the context of typer.
-    """
+    """Measure the job of the options, by parameter, and typer's context; save its record and print the result."""
     with one_line_errors():
         job = job_of(workload, values)
         if values["find_limit"]:
@@ -106,8 +104,6 @@ def measure_variant(workload: Workload, values: Mapping[str, Any]) -> None:
         with quiet_libraries(verbose=values["verbose"]) as streams, nullcontext() if job.part else sigterm_interrupts():
             # Libraries print while they are imported, too. The objects that they create stay: repeated garbage
             # collections over them take a sixth of the import time.
-            from benchmarker.core.errors import report_library_conflicts
-
             with no_garbage_collection(), report_library_conflicts():
                 from benchmarker.execution.single_run import Run
                 from benchmarker.report.run_summary import print_result
@@ -169,16 +165,13 @@ def _command_line() -> str:
 
 def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
     """Find the largest value of an axis that fits into memory, and print it with the folder of its records."""
-    from benchmarker.core.formatting import slug
-    from benchmarker.core.tables import plain_line
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.sweep_state import now_id
 
     title = slug(job.title.lower())
     folder = job.output or Path("results") / "limits" / title / f"{slug(job.variant.name)}-{now_id()}"
     limit = find_limit(job, axis, terminal, folder=folder)
-    terminal.table(
-        [f"{plain_line(job.variant.name)}: {limit.words}", f"records: {plain_line(str(folder), longest=500)}"]
-    )
+    place = plain_line(str(folder), longest=500)
+    terminal.table([f"{plain_line(job.variant.name)}: {limit.words}", f"records: {place}"])
     if limit.largest is None:
         raise typer.Exit(1)

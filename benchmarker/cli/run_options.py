@@ -61,10 +61,7 @@ LISTS = ("wholes", "words", "texts", "pairs")
 """Kinds of options that may be repeated; their values add up."""
 METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
 """Placeholder for the value in --help, by the kind; other kinds have typer's own."""
-COMPLETED: dict[str, Callable[[], list[str]]] = {
-    "variant.quant": common_options.quantizations,
-    "variant.engine": common_options.engines,
-}
+COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
 """Functions that complete the values of fields in a shell."""
 
 
@@ -116,10 +113,9 @@ def as_json(workload: Workload) -> str:
 
 
 def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> Any:
-    """Return a command of click with a workload's options; typer makes them from the signature of a function.
+    """Return a command of click with a workload's options, which typer makes from the signature of a function.
 
-    Args:
-        function: Called with the values by parameter, and the context of typer as `context`.
+    The command calls `function` with the values by parameter, and the context of typer as `context`.
     """
 
     def call(**values: Any) -> Any:
@@ -139,9 +135,8 @@ def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> 
     parameters[0] = parameters[0].replace(default=inspect.Parameter.empty)
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = annotations
-    call.__doc__ = (
-        f"Measure one variant, print the result and save its record.\n\nExample: {run_help.command} {run_help.example}"
-    ).strip()
+    example = f"Example: {run_help.command} {run_help.example}"
+    call.__doc__ = f"Measure one variant, print the result and save its record.\n\n{example}".strip()
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(cls=RunOptions, context_settings={"allow_extra_args": True})(call)
     return typer.main.get_command(app)
@@ -190,15 +185,11 @@ def _annotation(option: Option) -> Any:
     text = option.help if "\\[" in option.help else option.help.replace("[", "\\[")
     types: dict[str, Any] = {"flag": bool, "whole": int | None, "number": float | None}
     kind = types.get(option.kind, list[str] | None if option.kind in LISTS else str | None)
+    completion, metavar = COMPLETED.get(option.place) if option.kind == "text" else None, METAVARS.get(option.kind)
+    text += default
     return Annotated[
         kind,
-        typer.Option(
-            option.flag,
-            help=f"{text}{default}",
-            rich_help_panel=option.panel,
-            autocompletion=COMPLETED.get(option.place) if option.kind == "text" else None,
-            metavar=METAVARS.get(option.kind),
-        ),
+        typer.Option(option.flag, help=text, rich_help_panel=option.panel, autocompletion=completion, metavar=metavar),
     ]
 
 

@@ -14,6 +14,8 @@ import typer
 
 from benchmarker.cli.run_options import parse, typed_values
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.tables import plain_line
 
 if TYPE_CHECKING:
     from benchmarker.sweep.request import Options, Settings
@@ -29,7 +31,6 @@ NOT_PASSED_ON = {
     "--find-limit": "--find-limit: is an option of `benchmarker run`, for one variant; leave it out",
 }
 REPORT = (sys.executable, "-m", "benchmarker", "report")
-REPORT_NAME = "report.html"
 REPORT_LIMIT_S = 300.0
 LINE_LENGTH = 200
 
@@ -43,8 +44,7 @@ def sweep(
     quick: Annotated[bool, typer.Option("--quick", help="One round: a first look, without verdicts.")] = False,
     publish: Annotated[bool, typer.Option("--publish", help="Ten rounds, for numbers to be published.")] = False,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume the sweep in the named folder, or the last sweep of this config."),
+        bool, typer.Option("--resume", help="Resume the sweep in the named folder, or the last sweep of this config.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -53,19 +53,16 @@ def sweep(
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds for the entire sweep.")] = None,
     load_timeout: Annotated[float, typer.Option(min=0, help="Seconds for loading a variant.")] = 3600,
     cell_timeout: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times its longest time so far]"),
+        float | None, typer.Option(min=0, help="Seconds for a cell.  \\[default: ten times its longest time so far]")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the variants' order.  \\[default: a random one]")] = None,
     allow_shared: Annotated[
-        bool,
-        typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device."),
+        bool, typer.Option("--allow-shared", help="Keep and flag cells measured while other processes used the device.")
     ] = False,
     shared_imports: Annotated[
         bool,
         typer.Option(
-            "--shared-imports",
-            help="Import the libraries once per round; each process of the round is a fork.",
+            "--shared-imports", help="Import the libraries once per round; each process of the round is a fork."
         ),
     ] = False,
     max_rounds: Annotated[
@@ -87,8 +84,7 @@ def sweep(
         ),
     ] = None,
     runtime_env: Annotated[
-        Path | None,
-        typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: the installation of each host]"),
+        Path | None, typer.Option(help=r"YAML file with Ray's runtime_env.  \[default: the installation of each host]")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and exit.")] = False,
 ) -> None:
@@ -140,7 +136,6 @@ def sweep_config(
     Raises:
         KeyboardInterrupt: Ctrl-C or SIGTERM, after the finished cells were compared.
     """
-    from benchmarker.core.errors import ResultsError
     from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
     from benchmarker.sweep.run_sweep import run_sweep
@@ -178,7 +173,6 @@ def sweep_config(
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
     """Return the words without an option (variants, a folder), and the parsed options for every run."""
-    from benchmarker.core.errors import SpecError, did_you_mean
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.request import Options
@@ -207,18 +201,11 @@ def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[
 
 def _draw(folder: Path, report: Sequence[str]) -> str:
     """Write the report in a process of its own, whose failure does no harm; return a line about it."""
-    from benchmarker.core.tables import plain_line
-
-    page = folder / REPORT_NAME
+    page = folder / "report.html"
     arguments = [str(folder), "--output", str(page)]
     try:
         process = subprocess.run(
-            [*report, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=REPORT_LIMIT_S,
-            check=False,
+            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no report: {error}"

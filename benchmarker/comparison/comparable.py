@@ -7,12 +7,13 @@ quantization, options, engine and type.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Circumstance, keys_of
 from benchmarker.core.errors import COMPUTING, ResultsError
+from benchmarker.core.formatting import plural
 from benchmarker.core.tables import plain_line
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.record import RunRecord
@@ -44,10 +45,8 @@ class Difference:
 
     def sentence(self) -> str:
         """Return `device is A in 3 records and B in 2`."""
-        phrases = [
-            f"{plain_line(value)} in {count} record{'' if count == 1 else 's'}"
-            for value, count in list(self.counts.items())[:SHOWN_VALUES]
-        ]
+        shown = list(self.counts.items())[:SHOWN_VALUES]
+        phrases = [f"{plain_line(value)} in {plural(count, 'record', 'records')}" for value, count in shown]
         if len(self.counts) > SHOWN_VALUES:
             phrases.append(f"{len(self.counts) - SHOWN_VALUES} other values")
         return f"{self.field} is {' and '.join(phrases)}"
@@ -114,8 +113,7 @@ def refusal(differences: Sequence[Difference]) -> str:
     return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
 
 
-Circumstances = tuple[str | None, ...]
-"""Values of the circumstances that differ between the compared records."""
+Circumstances = tuple[str | None, ...]  # Values of the circumstances that differ between the compared records.
 Identity = tuple[str, Circumstances, tuple[str, ...]]
 """Name, circumstances and form, which all records of one variant share."""
 
@@ -143,22 +141,21 @@ def named_variants(
 
 
 def _label(identity: Identity, others: Sequence[Identity]) -> str:
-    name, values, form = identity
-    parts = [*(value or "unknown" for value in values), *form]
-    namesakes = [
-        [*(value or "unknown" for value in other_values), *other_form]
-        for other_name, other_values, other_form in others
-        if other_name == name
-    ]
+    """Return the name with the circumstances and the parts of the form that distinguish it from its namesakes."""
+
+    def parts_of(each: Identity) -> list[str]:
+        return [*(value or "unknown" for value in each[1]), *each[2]]
+
+    def distinct(positions: Sequence[int]) -> int:
+        return len({tuple(parts[position] for position in positions) for parts in namesakes})
+
+    name, parts = identity[0], parts_of(identity)
+    namesakes = [parts_of(other) for other in others if other[0] == name]
     positions: list[int] = []
     for position in range(len(parts)):
-        if _distinct(namesakes, [*positions, position]) > _distinct(namesakes, positions):
+        if distinct([*positions, position]) > distinct(positions):
             positions.append(position)
     return f"{name} ({', '.join(parts[position] for position in positions)})" if positions else name
-
-
-def _distinct(namesakes: Sequence[Sequence[str]], positions: Sequence[int]) -> int:
-    return len({tuple(values[position] for position in positions) for values in namesakes})
 
 
 def between_records(records: Sequence[RunRecord]) -> list[Difference]:
@@ -175,11 +172,11 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
-    inputs: dict[CellKey, Counter[str]] = {}
+    inputs: dict[CellKey, Counter[str]] = defaultdict(Counter)
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok":
-                inputs.setdefault(key, Counter())[(cell.inputs_sha256 or "unknown")[:12]] += 1
+                inputs[key][(cell.inputs_sha256 or "unknown")[:12]] += 1
     differing = (Difference(key.inputs_words, dict(counts)) for key, counts in inputs.items() if len(counts) > 1)
     return list(differing)[:1]
 
@@ -190,24 +187,22 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
     Only records of one device and set of cells must have run alike, because an engine's choice may depend on both. A
     record without this information agrees with all.
     """
-    by_name: dict[str, list[RunRecord]] = {}
+    by_name: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
-        by_name.setdefault(record.variant.name, []).append(record)
+        by_name[record.variant.name].append(record)
     differences = []
     for name, members in by_name.items():
         values = {field: Counter(record.form[field] for record in members) for field in members[0].form}
-        chosen: dict[str, Counter[str]] = {}
-        by_cells: dict[tuple[object, ...], list[RunRecord]] = {}
+        by_cells: dict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
         for record in members:
-            by_cells.setdefault((record.environment.device.name, *keys_of(record)), []).append(record)
+            by_cells[record.environment.device.name, *keys_of(record)].append(record)
         for alike in by_cells.values():
             for field in alike[0].choices:
-                counts = Counter(value for record in alike if (value := record.choices[field]))
-                if len(counts) > 1:
-                    chosen[field] = counts
+                chosen = Counter(value for record in alike if (value := record.choices[field]))
+                values |= {field: chosen} if len(chosen) > 1 else {}
         differences += [
             Difference(f"{field} of variant '{plain_line(name)}'", dict(counts))
-            for field, counts in (*values.items(), *chosen.items())
+            for field, counts in values.items()
             if len(counts) > 1
         ]
     return differences

@@ -20,10 +20,8 @@ class Crossing:
     """Span of sizes in which the verdict changes."""
 
     after: int
-    before: int
-    """First size with the later verdict. Measured sizes between the two are undecided."""
-    is_faster: bool
-    """True if the variant is faster from `before` on."""
+    before: int  # First size with the later verdict. Measured sizes between the two are undecided.
+    is_faster: bool  # True if the variant is faster from `before` on.
 
     @property
     def verdict(self) -> str:

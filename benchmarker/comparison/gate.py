@@ -14,14 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarker.comparison.comparable import (
-    between_inputs,
-    between_records,
-    check_workload,
-    circumstances,
-    refusal,
-)
-from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text
+from benchmarker.comparison.comparable import between_inputs, between_records, check_workload, circumstances, refusal
+from benchmarker.comparison.rows import CellKey, Circumstance, Results, Row, number_text, with_ends
 from benchmarker.comparison.speed_up import rate_ratio
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, percent, times
@@ -42,17 +36,14 @@ class Change:
     cell: CellKey | None
     before: Row
     after: Row | None
-    ratio: Ratio | None
-    """Rate after divided by rate before: below 1 is slower."""
-    verdict: str | None
-    """Verdict of the test with a band of 2 %; None without two numbers."""
+    ratio: Ratio | None  # Rate after divided by rate before: below 1 is slower.
+    verdict: str | None  # Verdict of the test with a band of 2 %; None without two numbers.
     is_failed: bool
 
 
 @dataclass(frozen=True)
 class Gate:
-    limit: str
-    """Slow-down above which the gate fails, such as `slower:5%`."""
+    limit: str  # Slow-down above which the gate fails, such as `slower:5%`.
     fraction: float
     """The limit as a part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
     changes: tuple[Change, ...]
@@ -113,23 +104,15 @@ def _changes(before: Sequence[Row], after: Sequence[Row], fraction: float) -> tu
     after_rows = {(row.variant, row.cell): row for row in after}
     variants = {row.variant for row in after}
     pairs = [(row, after_rows.get((row.variant, row.cell))) for row in before if row.status == "ok"]
-    ratios = [rate_ratio(old, new, is_paired=False) if new else None for old, new in pairs]
+    ratios = [rate_ratio(old, new, None) if new else None for old, new in pairs]
     tested = [ratio for ratio in ratios if ratio]
     by_band, by_limit = iter(verdicts(tested)), iter(verdicts(tested, band=fraction))
     changes = []
     for (old, new), ratio in zip(pairs, ratios, strict=True):
         is_slower = next(by_limit) == "slower" if ratio else new is not None and new.status != "ok"
-        changes.append(
-            Change(
-                variant=old.variant,
-                cell=old.cell,
-                before=old,
-                after=new,
-                ratio=ratio,
-                verdict=next(by_band) if ratio else None,
-                is_failed=is_slower or _is_lost(old, new) or old.variant not in variants,
-            )
-        )
+        verdict = next(by_band) if ratio else None
+        is_failed = is_slower or _is_lost(old, new) or old.variant not in variants
+        changes.append(Change(old.variant, old.cell, old, new, ratio, verdict, is_failed))
     return tuple(changes)
 
 
@@ -164,9 +147,7 @@ def gate_to_rows(gate: Gate) -> list[dict[str, Any]]:
             **(dict(change.cell.pairs) if change.cell else {}),
             "before_latency_s": change.before.latency.value if change.before.latency else None,
             "after_latency_s": change.after.latency.value if change.after and change.after.latency else None,
-            "ratio": change.ratio.value if change.ratio else None,
-            "ratio_low": change.ratio.low if change.ratio else None,
-            "ratio_high": change.ratio.high if change.ratio else None,
+            **with_ends("ratio", change.ratio),
             "verdict": change.verdict,
             "failed": change.is_failed,
         }
@@ -180,27 +161,22 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     return [
         *workload_of(changes[0].before.workload).cell_columns(changes),
         Column("variant", lambda change: change.variant, "left"),
-        Column(f"before {heading}", lambda change: _rate(change.before)),
+        Column(f"before {heading}", lambda change: change.before.pace_spread),
         Column(f"after {heading}", _after),
-        Column("after / before", _ratio_text),
+        Column(
+            "after / before",
+            lambda change: (
+                f"{number_text(change.ratio, times(change.ratio), None)} {change.verdict}" if change.ratio else MISSING
+            ),
+        ),
         Column("gate", _gate, "left"),
     ]
-
-
-def _rate(row: Row) -> str:
-    return row.spread_text(row.pace, scale=row.ranking.scale)
-
-
-def _ratio_text(change: Change) -> str:
-    if change.ratio is None:
-        return MISSING
-    return f"{number_text(change.ratio, times(change.ratio), None)} {change.verdict}"
 
 
 def _after(change: Change) -> str:
     if change.after is None:
         return "not measured"
-    rate = _rate(change.after) if change.after.pace else status_words(change.after.status)
+    rate = change.after.pace_spread if change.after.pace else status_words(change.after.status)
     lost = [failure for failure in change.after.failures if not failure.is_repeated]
     statuses = dict.fromkeys(status_words(failure.status) for failure in lost)
     return f"{rate} ({', '.join(statuses)} in others)" if change.after.pace and lost else rate

@@ -14,10 +14,8 @@ from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
-"""Relative tolerance. It is above float rounding and the accuracy of scipy's inverses, and far below a printed digit.
-"""
-FLOOR_LIMIT = 1.02
-"""Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong."""
+"""Relative tolerance, above float rounding and the accuracy of scipy's inverses, and far below a printed digit."""
+FLOOR_LIMIT = 1.02  # Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong.
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -30,8 +28,7 @@ class Check:
     stated: Any
     recomputed: Any
     holds: bool
-    file: str = ""
-    """The record, or the variant of a table's row."""
+    file: str = ""  # The record, or the variant of a table's row.
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.field} is {self.stated}, but the samples give {self.recomputed}"
@@ -73,11 +70,9 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
     # For an engine in its own process the driver reports one growth for all repeats, and no reserved memory.
     if peaks or cell.memory.peak_reserved_bytes is not None:
         yield equal(place, "memory.peak_allocated_bytes", stated, max(peaks, default=None))
-    if stated is not None and cell.memory.peak_reserved_bytes is not None:
-        reserved = cell.memory.peak_reserved_bytes
-        yield Check(
-            place, "memory.peak_reserved_bytes", reserved, f"at least {stated} allocated", holds=reserved >= stated
-        )
+    if stated is not None and (reserved := cell.memory.peak_reserved_bytes) is not None:
+        expected = f"at least {stated} allocated"
+        yield Check(place, "memory.peak_reserved_bytes", reserved, expected, holds=reserved >= stated)
     if cell.checked:
         error, most = cell.checked.error, cell.checked.tolerance
         yield Check(place, "checked.error", error, f"at most {most} for a cell that is ok", holds=error <= most)
@@ -103,13 +98,8 @@ def _profile_checks(profile: Profile) -> Iterator[Check]:
         percent = math.fsum(100 * total_s / profile.kernel_s for total_s in totals) if profile.kernel_s else 0.0
         yield equal("profile", "sum of percentages", percent, 100.0)
     most_s = min(kernel_s, profile.span_s) if profile.by == "device" else kernel_s
-    yield Check(
-        "profile",
-        "busy_s",
-        profile.busy_s,
-        f"at most {most_s}, the sum of the kernels and their span",
-        holds=profile.busy_s <= most_s * (1 + TOLERANCE),
-    )
+    expected, fits = f"at most {most_s}, the sum of the kernels and their span", most_s * (1 + TOLERANCE)
+    yield Check("profile", "busy_s", profile.busy_s, expected, holds=profile.busy_s <= fits)
     for name, section in profile.sections.items():
         times = (kernel.sections[name] for kernel in profile.kernels if name in kernel.sections)
         alone = [time.alone_s for time in times if time.alone_s is not None]

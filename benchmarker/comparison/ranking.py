@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarker.comparison.rows import CellKey, Results, Row, RowT, headline_rows
@@ -15,10 +16,8 @@ UNDECIDED: tuple[Verdict, ...] = ("inconclusive", "not tested")
 @dataclass(frozen=True)
 class Rival:
     row: Row
-    ratio: Ratio
-    """Rate of the fastest row divided by the rival's rate."""
-    verdict: Verdict
-    """After Holm's correction over all rivals."""
+    ratio: Ratio  # Rate of the fastest row divided by the rival's rate.
+    verdict: Verdict  # After Holm's correction over all rivals.
     outlier: int | None
 
 
@@ -26,13 +25,11 @@ class Rival:
 class Ranking:
     cell: CellKey | None
     rows: tuple[Row, ...]
-    named: Row | None
-    """The row of `Results.named`, with which the answer compares the leader."""
+    named: Row | None  # The row of `Results.named`, with which the answer compares the leader.
     leader: Row | None = None
     """The fastest row; of several that are the same within the band, the one with the smallest peak memory. None if a
     rival may be faster, or if the fastest row's interval is too wide for a number."""
-    fastest: Row | None = None
-    """The row with the highest rate, whether or not that is decided."""
+    fastest: Row | None = None  # The row with the highest rate, whether or not that is decided.
     rivals: tuple[Rival, ...] = ()
 
     @property
@@ -56,10 +53,8 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     """
     rows = headline_rows(results.rows)
     if results.sides:
-        sweeps, best = (
-            list(results.sides),
-            {row.name_in_sweep: row.speed for row in sorted(rows, key=lambda row: row.speed)},
-        )
+        sweeps = list(results.sides)
+        best = {row.name_in_sweep: row.speed for row in sorted(rows, key=lambda row: row.speed)}
         rows.sort(key=lambda row: (-best[row.name_in_sweep], row.name_in_sweep, sweeps.index(row.sweep)))
         return Ranking(rows[0].cell if rows else None, tuple(rows), None)
     measured = sorted((row for row in rows if row.pace), key=lambda row: -row.speed)
@@ -70,7 +65,10 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     if not candidates:
         return Ranking(cell, ordered, named)
     fastest, *slower = candidates
-    ratios = [_lead(fastest, row, results.circumstances) for row in slower]
+    # Rates of two metrics have an order but no ratio that could be tested.
+    ratios = [
+        rate_ratio(row, fastest, results.circumstances) or Ratio(fastest.speed / row.speed, rounds=0) for row in slower
+    ]
     rivals = tuple(
         Rival(row, ratio, _open_verdict(fastest, row) or verdict, outlier_of(row, fastest, ratio))
         for row, ratio, verdict in zip(slower, ratios, verdicts(ratios), strict=True)
@@ -83,18 +81,9 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     return Ranking(cell, ordered, named, leader, fastest, rivals)
 
 
-def _lead(fastest: Row, row: Row, circumstances: Mapping[str, object]) -> Ratio:
-    is_paired = circumstances.get(fastest.variant) == circumstances.get(row.variant)
-    # Rates of two metrics have an order but no ratio that could be tested.
-    return rate_ratio(row, fastest, is_paired=is_paired) or Ratio(fastest.speed / row.speed, rounds=0)
-
-
 def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
-    """Return the table's verdict on these two rows if it is an open one.
-
-    The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
-    answer claims no more than the table.
-    """
+    # The table corrects for all its rows and may leave open a difference that a test of two rows alone decides. The
+    # answer claims no more than the table.
     verdicts_of_table = (
         speed_up.verdict
         for row, reference in ((fastest, rival), (rival, fastest))
@@ -120,11 +109,11 @@ def front(rows: Sequence[RowT]) -> list[RowT]:
     peaks = _levels([float(row.peak_memory_bytes or 0) for row in able])
     divergences = [loss or 0.0 for loss in losses] if None not in losses else [0.0] * len(able)
     costs = list(zip(times, peaks, divergences, strict=True))
-    return [row for row, cost in zip(able, costs, strict=True) if not any(_beats(rival, cost) for rival in costs)]
 
+    def is_beaten(cost: tuple[float, ...]) -> bool:
+        return any(rival != cost and all(map(operator.le, rival, cost)) for rival in costs)
 
-def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    return first != second and all(low <= high for low, high in zip(first, second, strict=True))
+    return [row for row, cost in zip(able, costs, strict=True) if not is_beaten(cost)]
 
 
 def _levels(values: Sequence[float]) -> list[int]:

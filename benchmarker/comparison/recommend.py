@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, Limitable, Results, Row, headline_rows
@@ -29,7 +29,7 @@ QUANTITIES = ((SIZES, "size", "GiB"), (SECONDS, "time", "ms"))
 LIMIT = re.compile(r"\s*([\w/ -]+?)\s*(<=|>=|<|>)\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%/]*)\s*", re.IGNORECASE)
 SYNONYMS = {
     **{"peak": "memory", "vram": "memory", "kl": "kld", "kl divergence": "kld", "ppl": "perplexity"},
-    **{"speed": "decode", "decode tok/s": "decode", "ttft ms": "ttft", "tpot ms": "tpot"},
+    "speed": "decode",
 }
 """Quantities by other names, such as the headings of the tables."""
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
@@ -76,16 +76,12 @@ class LimitCheck:
     value: float | None
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """A required or excluded value of a variant's form."""
 
     name: str
     word: str
     is_equal: bool
-
-    def allows(self, form: Mapping[str, str]) -> bool:
-        return (form.get(self.name) == self.word) == self.is_equal
 
 
 @dataclass(frozen=True)
@@ -104,19 +100,16 @@ class Candidate:
     @property
     def excess(self) -> float | None:
         """Largest share by which a limit is broken; None if a value is missing."""
-        if any(check.value is None for check in self.checks):
-            return None
-        return max((check.limit.excess(check.value) for check in self.checks if check.value is not None), default=None)
+        shares = [check.limit.excess(check.value) for check in self.checks if check.value is not None]
+        return max(shares, default=None) if len(shares) == len(self.checks) else None
 
 
 @dataclass(frozen=True)
 class Recommendation:
     budget: str
     candidates: tuple[Candidate, ...]
-    unmeasured: tuple[Limit, ...]
-    """Limits that were measured for no variant. With any, the budget has no answer."""
-    ranking: Ranking
-    """Ranking of all rows, led by a candidate within the budget if there is one."""
+    unmeasured: tuple[Limit, ...]  # Limits that were measured for no variant. With any, the budget has no answer.
+    ranking: Ranking  # Ranking of all rows, led by a candidate within the budget if there is one.
 
     @property
     def chosen(self) -> Candidate | None:
@@ -131,7 +124,12 @@ class Recommendation:
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Choose a variant in the first table's cell. Raises SpecError for an unreadable budget, else ResultsError."""
+    """Return the fastest variant of the first table's cell within a budget, or the reason why there is none.
+
+    Raises:
+        SpecError: The budget cannot be read.
+        ResultsError: The records differ, or no measured variant meets the conditions.
+    """
     conditions, limits = parse_budget(
         budget,
         results.workload,
@@ -146,7 +144,8 @@ def recommend(results: Results, budget: str) -> Recommendation:
     candidates = tuple(
         Candidate(row, tuple(limit.check(row) for limit in limits))
         for row in headline_rows(results.rows)
-        if row.cell and row.status == "ok" and row.pace and all(condition.allows(row.form) for condition in conditions)
+        if row.cell and row.status == "ok" and row.pace
+        if all((row.form.get(name) == word) == is_equal for name, word, is_equal in conditions)
     )
     if not candidates:
         raise ResultsError("--budget: no variant was measured that it allows, so that there is none to recommend")
@@ -155,8 +154,8 @@ def recommend(results: Results, budget: str) -> Recommendation:
         for index, limit in enumerate(limits)
         if all(candidate.checks[index].fit == "unknown" for candidate in candidates)
     )
-    fitting = [candidate.row for candidate in candidates if candidate.fits and not unmeasured]
-    ranking = ranking_of(results, among=lambda row: any(row is candidate for candidate in fitting))
+    fitting = [id(candidate.row) for candidate in candidates if candidate.fits and not unmeasured]
+    ranking = ranking_of(results, among=lambda row: id(row) in fitting)
     return Recommendation(budget, candidates, unmeasured, ranking)
 
 
@@ -208,6 +207,7 @@ def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
     if not match:
         raise SpecError(f"--budget '{part}': write it as memory<6GiB or engine!=native, with commas between several")
     name, sign, number, unit = match[1].lower(), match[2], float(match[3]), match[4].lower()
+    name = re.sub(r" (ms|tok/s)$", "", name)
     name = name if name in quantities else SYNONYMS.get(name, name)
     if name not in quantities:
         raise SpecError(f"--budget '{part}': '{name}' cannot be limited{did_you_mean(name, quantities)}")

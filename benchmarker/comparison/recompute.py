@@ -16,8 +16,7 @@ from scipy import stats
 from benchmarker.schema.registry import Metric
 
 Numbers = dict[str, float | None]
-Round = tuple[str, int]
-"""Sweep, and number of the round in it."""
+Round = tuple[str, int]  # Sweep, and number of the round in it.
 
 
 class Raw(dict[str, Any]):
@@ -37,11 +36,7 @@ def _raw(value: Any) -> Any:
 
 
 Cells = Sequence[tuple[Raw, Raw]]
-COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {
-    "median": np.median,
-    "max": np.max,
-    "geometric_mean": stats.gmean,
-}
+COMBINE: dict[str, Callable[[Sequence[float]], Any]] = {"median": np.median, "max": np.max}
 
 
 def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
@@ -126,11 +121,9 @@ def ratio(
         stats.ttest_1samp(samples[0], 0.0) if common else stats.ttest_ind(samples[0], samples[1], equal_var=False)
     )
     bounds = test.confidence_interval(0.95)
-    return {
-        "ratio": value,
-        "ratio_low": float(np.exp(bounds.low)),
-        "ratio_high": float(np.exp(bounds.high)),
-    }, float(test.pvalue)
+    return {"ratio": value, "ratio_low": float(np.exp(bounds.low)), "ratio_high": float(np.exp(bounds.high))}, float(
+        test.pvalue
+    )
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:

@@ -14,20 +14,15 @@ from typing import Any
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of
-from benchmarker.comparison.speed_up import SpeedUp, unquantized, with_speed_ups
+from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, with_ends
+from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
 Cells = Sequence[tuple[RunRecord, CellBase]]
-CHANGE_PARTS = {"": "value", "_low": "low", "_high": "high"}
-COMBINE: dict[str, Callable[[Sequence[float]], float]] = {
-    "median": statistics.median,
-    "max": max,
-    "geometric_mean": geometric_mean,
-}
+COMBINE: dict[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "max": max}
 
 
 def results_of_records(
@@ -82,16 +77,16 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
         return [row.values() for row in results.rows]
     changes = {(row.name_in_sweep, row.sweep, row.cell): row.change for row in results.rows}
     return [
-        {"sweep": sweep, **row.values(), **_change(changes.get((row.variant, sweep, row.cell)))}
+        {
+            "sweep": sweep,
+            **row.values(),
+            **with_ends("change", change.ratio if change else None),
+            "change_verdict": change.verdict if change else None,
+        }
         for sweep, side in results.sides.items()
         for row in side.rows
+        for change in [changes.get((row.variant, sweep, row.cell))]
     ]
-
-
-def _change(change: SpeedUp | None) -> dict[str, float | str | None]:
-    ratio = change.ratio if change else None
-    numbers = {f"change{part}": getattr(ratio, name, None) for part, name in CHANGE_PARTS.items()}
-    return {**numbers, "change_verdict": change.verdict if change else None}
 
 
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
@@ -109,32 +104,26 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
     first = records[0]
     void = type(first).why_void(records)
     good = [(record, cell) for record, cell in cells if cell.status == "ok" and cell.samples and not void]
-    fields: dict[str, Any] = {"status": "ok", **_measured(good)} if good else {}
-    if void and not good:
+    fields: dict[str, Any] = {"status": "not measured"}
+    if good:
+        fields = {"status": "ok", **_measured(good)}
+    elif void:
         fields = {"status": "invalid", "reason": void}
-    elif not good and cells:
+    elif cells:
         last = cells[-1][1]
         status, reason = (last.status, last.reason) if last.status != "ok" else ("error", "it has no samples")
         fields = {"status": status, "reason": reason}
-    elif not good:
-        is_failed = records[-1].status == "failed"
-        fields = {"status": "failed", "reason": records[-1].reason} if is_failed else {"status": "not measured"}
+    elif records[-1].status == "failed":
+        fields = {"status": "failed", "reason": records[-1].reason}
     measured = {record.moment for record, cell in cells if cell.status == "ok"}
     failures = tuple(
         Failure(record.round, cell.status, cell.reason, is_repeated=record.moment in measured)
         for record, cell in cells
         if good and cell.status != "ok"
     )
-    shared = {
-        "workload": first.workload,
-        "variant": name,
-        "form": first.form,
-        "family": first.family,
-        "device": first.environment.device.name,
-        "cell": key,
-        "failures": failures,
-    }
-    return workload_of(first.workload).row({**shared, **fields}, records, good)
+    shared = {"workload": first.workload, "variant": name, "form": first.form, "family": first.family}
+    fields |= {**shared, "device": first.environment.device.name, "cell": key, "failures": failures}
+    return workload_of(first.workload).row(fields, records, good)
 
 
 def _measured(good: Cells) -> dict[str, Any]:
@@ -172,13 +161,8 @@ def _measured(good: Cells) -> dict[str, Any]:
 
 def _metric(metric: Metric, good: Cells) -> Estimate | None:
     values = list(_values_by_round(metric, good).values())
-    cell = good[0][1]
-    repeats = [
-        value
-        for _, process_cell in good
-        for sample in process_cell.samples
-        if (value := metric.of_repeat(cell, sample))
-    ]
+    samples = [sample for _, cell in good for sample in cell.samples]
+    repeats = [value for sample in samples if (value := metric.of_repeat(good[0][1], sample))]
     return estimate(values, repeats) if values else None
 
 
@@ -186,7 +170,7 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
-    # From the median time: a mean of rates would overstate work that is half fast and half slow.
+    # The median time gives the rate: a mean of rates would overstate work that is half fast and half slow.
     times = by_round(good, metric.time).items()
     return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
 

@@ -12,8 +12,7 @@ from benchmarker.schema.record import Demand, Limits
 class Floor:
     seconds: float
     by: Literal["bytes", "flops"]
-    fewer: float = 0.0
-    """Part that another form of the same work can save, such as fewer bits per weight."""
+    fewer: float = 0.0  # Part that another form of the same work can save, such as fewer bits per weight.
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:

@@ -91,8 +91,7 @@ class Row:
     workload: str
     variant: str
     form: dict[str, str]
-    family: str
-    """Variants of one family share a colour if there are more variants than colours."""
+    family: str  # Variants of one family share a colour if there are more variants than colours.
     device: str
     cell: CellKey | None
     status: str
@@ -103,18 +102,14 @@ class Row:
     pace_by_round: dict[Moment, float] = field(default_factory=dict)
     """Ranking metric of each process as a time, or the inverse of a rate: less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)
-    """Metrics of processes by name."""
+    facts: dict[str, float] = field(default_factory=dict)  # Metrics of processes by name.
     speed_up: SpeedUp | None = None
     """Speed-up relative to the row's reference. None for the reference itself and without a reference."""
     against_named: SpeedUp | None = None
     """Speed-up relative to the one variant that a table with several engines names (`Results.named`)."""
-    sweep: str = ""
-    """Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it."""
-    change: SpeedUp | None = None
-    """Ratio to the same variant in the first sweep, for the rows of the others."""
-    call: SpeedUp | None = None
-    """Ratio of the latencies of a whole call, relative to the baseline of the comparison."""
+    sweep: str = ""  # Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it.
+    change: SpeedUp | None = None  # Ratio to the same variant in the first sweep, for the rows of the others.
+    call: SpeedUp | None = None  # Ratio of the latencies of a whole call, relative to the baseline of the comparison.
     is_baseline: bool = False
     is_reference: bool = False
     """True for a row that is its own reference, such as the unquantized variant of an engine."""
@@ -122,19 +117,16 @@ class Row:
     peak_memory_bytes: int | None = None
     """Largest peak of all processes: live tensors on a GPU, growth of the resident memory on a CPU."""
     rounds: int = 0
-    processes: int = 0
-    """Number of processes; more than the rounds if single runs were repeated."""
+    processes: int = 0  # Number of processes; more than the rounds if single runs were repeated.
     runs: int = 0
     clock_mhz: float | None = None
     demand: Demand | None = None
-    limits: Limits | None = None
-    """Limits that the first process measured. The floor uses those of each process."""
+    limits: Limits | None = None  # Limits that the first process measured. The floor uses those of each process.
     floor_s: float | None = None
     mark: str = ""
     surroundings: str | None = None
     """Value that the row shares with the row that it is compared with, such as the engine."""
-    caption: str = ""
-    """Explanation of a column that other rows lack."""
+    caption: str = ""  # Explanation of a column that other rows lack.
     has_random_weights: bool = False
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -149,7 +141,7 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """Whether other rows are compared with rows of this kind."""
+        """True for a row with which other rows are compared."""
         return self.is_baseline
 
     @property
@@ -225,7 +217,7 @@ class Row:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether tables, charts and sentences give no number, because the interval is too wide."""
+        """True if tables, charts and sentences give no number, because the interval is too wide."""
         return is_wide(self.pace)
 
     def spread_text(self, measured: Estimate | None, *, scale: float = 1.0) -> str:
@@ -234,13 +226,17 @@ class Row:
         return number_text(measured, shown, self.outlier) if measured else shown
 
     @property
+    def pace_spread(self) -> str:
+        """Ranking metric with its interval in the unit of its heading, or the text in place of a number."""
+        return self.spread_text(self.pace, scale=self.ranking.scale)
+
+    @property
     def outlier(self) -> int | None:
         """Outlier round of a withheld row, counted from 1; None if the whole interval is wide."""
         return outlier_round(self.pace_by_round) if self.is_withheld else None
 
 
-WIDEST = 2.0
-"""Largest quotient of an interval's ends at which a value is shown as a number."""
+WIDEST = 2.0  # Largest quotient of an interval's ends at which a value is shown as a number.
 DIXON = (0.970, 0.829, 0.710, 0.625, 0.568, 0.526, 0.493, 0.466)
 """Critical values of Dixon's Q test for 3 to 10 rounds, two-sided at 95 % (Rorabacher, Anal. Chem. 63, 1991)."""
 
@@ -272,12 +268,6 @@ def number_text(measured: Estimate | Ratio, shown: str, outlier: int | None) -> 
     return f"outlier round {outlier}" if outlier else f"wide {shown.partition(' ')[2]}"
 
 
-def with_bound(row: RowT, bounds: Mapping[tuple[str, Context], str]) -> RowT:
-    if row.cell is None or row.status != "ok":
-        return row
-    return replace(row, bound_by=bounds.get((row.variant, row.cell.context)))
-
-
 @dataclass(frozen=True)
 class Results:
     rows: tuple[Row, ...]
@@ -286,19 +276,16 @@ class Results:
     differences: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    complied: tuple[str, ...] = ()
-    """Lines on the results of `benchmarker comply`."""
+    complied: tuple[str, ...] = ()  # Lines on the results of `benchmarker comply`.
     members: dict[str, tuple[RunRecord, ...]] = field(default_factory=dict)
     named: str | None = None
     """Variant to which every row of a table with several engines is compared: the baseline that the user named, or the
     fastest unquantized variant of the first table's cell."""
     has_named_baseline: bool = False
-    resume: str = ""
-    """Command that adds rounds to the sweep of all records; empty for records of no or several sweeps."""
+    resume: str = ""  # Command that adds rounds to the sweep of all records; empty for records of no or several sweeps.
     sides: Mapping[str, Results] = field(default_factory=dict)
     """Sweeps that are kept apart, by their names. The rows are theirs, with the sweep in the variant's name."""
-    changed: tuple[str, ...] = ()
-    """Differences between the sweeps that are kept apart."""
+    changed: tuple[str, ...] = ()  # Differences between the sweeps that are kept apart.
     circumstances: Mapping[str, object] = field(default_factory=dict)
     """Circumstances of each variant. Rounds are paired only if they are equal."""
 
@@ -349,37 +336,33 @@ class Limitable:
     """Factors to the base unit by the unit's name in small letters. The empty name is for a number without unit."""
     form: Callable[[float], str]
     how: str
-    decides: str = "more rounds"
-    """What narrows the interval of a value that is close to a limit."""
-    meaning: str = ""
-    """Sentence that limits the interpretation; empty if there is none."""
+    decides: str = "more rounds"  # Measurement that narrows the interval of a value close to a limit.
+    meaning: str = ""  # Sentence that limits the interpretation; empty if there is none.
 
 
 def ratio_numbers(row: Row) -> dict[str, float | str | None]:
-    ratio, call = row.ratio, row.call.ratio if row.call else None
+    """Return the row's speed-up and its ratio of whole calls, each with its interval; 1 for the reference itself."""
+    own_call = Ratio(1.0, rounds=row.rounds) if row.is_baseline and row.latency else None
     return {
-        "ratio": ratio.value if ratio else None,
-        "ratio_low": ratio.low if ratio else None,
-        "ratio_high": ratio.high if ratio else None,
+        **with_ends("ratio", row.ratio),
         "verdict": row.verdict,
         "reference": row.variant if row.is_reference else row.speed_up.reference if row.speed_up else None,
-        "call_ratio": call.value if call else 1.0 if row.is_baseline and row.latency else None,
-        "call_ratio_low": call.low if call else None,
-        "call_ratio_high": call.high if call else None,
+        **with_ends("call_ratio", row.call.ratio if row.call else own_call),
     }
+
+
+def with_ends(key: str, measured: Estimate | Ratio | None) -> dict[str, float | None]:
+    """Return a value and the ends of its interval for JSON."""
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{key}{ending}": getattr(measured, name, None) for ending, name in ends.items()}
 
 
 def metric_numbers(row: Row, metrics: Iterable[Metric]) -> dict[str, float | None]:
     numbers: dict[str, float | None] = {}
     for metric in metrics:
         key = re.sub(r"\W+", "_", metric.name) + KEY_ENDINGS.get(metric.unit, "")
-        if metric.of_cell:
-            numbers[key] = row.facts.get(metric.name)
-            continue
-        measured = row.metrics.get(metric.name)
-        numbers[key] = measured.value if measured else None
-        numbers[f"{key}_low"] = measured.low if measured else None
-        numbers[f"{key}_high"] = measured.high if measured else None
+        is_fact = metric.of_cell is not None
+        numbers |= {key: row.facts.get(metric.name)} if is_fact else with_ends(key, row.metrics.get(metric.name))
     return numbers
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from benchmarker.comparison.rows import Row, headline, is_wide, number_text, outlier_round
 from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
-from benchmarker.schema.record import Moment
 
 Circumstances = Mapping[str, object]
 """Device and settings by variant. Rounds pair only if both variants ran in equal circumstances."""
@@ -27,14 +26,12 @@ Circumstances = Mapping[str, object]
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast a row is as another row of its cell."""
+    """Ratio of a row's rate to that of another row of its cell."""
 
     reference: str
     ratio: Ratio
-    verdict: Verdict
-    """After Holm's correction over all speed-ups of this kind in the comparison."""
-    outlier: int | None = None
-    """Outlier round of a ratio with a wide interval, counted from 1."""
+    verdict: Verdict  # After Holm's correction over all speed-ups of this kind in the comparison.
+    outlier: int | None = None  # Outlier round of a ratio with a wide interval, counted from 1.
 
     @property
     def text(self) -> str:
@@ -42,17 +39,23 @@ class SpeedUp:
         return number_text(self.ratio, times(self.ratio), self.outlier)
 
 
-def rate_ratio(reference: Row, row: Row, *, is_paired: bool) -> Ratio | None:
-    """Return the row's rate divided by the reference's rate; None if the two rows are not ranked by one metric."""
-    if not reference.pace or not row.pace or reference.ranking.name != row.ranking.name:
+def rate_ratio(reference: Row, row: Row, circumstances: Circumstances | None, *, of_call: bool = False) -> Ratio | None:
+    """Return the row's rate divided by the reference's; None if the two rows are not ranked by one metric.
+
+    Args:
+        circumstances: Circumstances of both variants; None for sweeps that share no rounds.
+        of_call: Compare the latencies of whole calls.
+    """
+    times, reference_times = row.pace_by_round, reference.pace_by_round
+    if of_call:
+        times, reference_times = row.latency_by_round, reference.latency_by_round
+    elif reference.ranking.name != row.ranking.name:
         return None
-    return _ratio(reference.pace_by_round, row.pace_by_round, is_paired=is_paired)
-
-
-def _ratio(reference: Mapping[Moment, float], row: Mapping[Moment, float], *, is_paired: bool) -> Ratio:
-    if is_paired:
-        return paired_ratio(reference, row)
-    return unpaired_ratio(list(reference.values()), list(row.values()))
+    if not times or not reference_times:
+        return None
+    if circumstances is not None and circumstances.get(reference.variant) == circumstances.get(row.variant):
+        return paired_ratio(reference_times, times)
+    return unpaired_ratio(list(reference_times.values()), list(times.values()))
 
 
 def _speed_ups(
@@ -64,13 +67,7 @@ def _speed_ups(
     for index, row in enumerate(rows):
         name = references.get(row.variant)
         reference = by_name.get((name, row.cell)) if name and name != row.variant else None
-        if reference is None:
-            continue
-        is_paired = circumstances.get(reference.variant) == circumstances.get(row.variant)
-        ratio = None if of_call else rate_ratio(reference, row, is_paired=is_paired)
-        if of_call and reference.latency and row.latency:
-            ratio = _ratio(reference.latency_by_round, row.latency_by_round, is_paired=is_paired)
-        if ratio:
+        if reference and (ratio := rate_ratio(reference, row, circumstances, of_call=of_call)):
             compared[index] = reference, ratio
     speed_ups: list[SpeedUp | None] = [None] * len(rows)
     tested = verdicts([ratio for _, ratio in compared.values()])
@@ -101,7 +98,6 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
 
 
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
-    """Return the unquantized variant in each variant's engine, the baseline if possible; None if there is none."""
     first: dict[object, str] = {}
     for row in unquantized(rows):
         if row.variant == baseline:

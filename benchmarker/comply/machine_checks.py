@@ -1,4 +1,4 @@
-"""Checks of this machine without a model: a planted delay on the real clock, and simulated sweeps of known ratio."""
+"""Checks of this machine without a model: a planted delay on the real clock, and simulated sweeps of a given ratio."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DelayedSource(TokenSource):
 
 
 def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) -> list[Finding]:
-    """Measure an engine of known delay, and a twin that is 3 % slower, in three rounds with the real clock.
+    """Measure an engine with a planted delay, and a twin that is 3 % slower, in three rounds with the real clock.
 
     Args:
         scale: Factor of the planted times; a test plants a wrong clock with it.

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, sentence_of
@@ -16,11 +16,11 @@ from benchmarker.execution.jobs import read_job_file
 from benchmarker.execution.single_run import Run
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.registry import workload_of
+from benchmarker.workloads.generation.spec import GenerationJob
 
 if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.measure.clock import Generation
-    from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
     from benchmarker.workloads.generation.generation_bench import GenerationBench
     from benchmarker.workloads.generation.spec import Point
@@ -36,9 +36,9 @@ CHECKS = ("timed output", "no caching", "length and end", "first token", "clock"
 
 def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]:
     """Open a saved job and check its generations. An error of the job becomes one failed finding."""
-    job: Any = read_job_file(job_path)
+    job = read_job_file(job_path)
     name = job.variant.name
-    if job.workload != "generation":
+    if not isinstance(job, GenerationJob):
         return [not_applicable(check, f"a check of generated tokens, not of {job.workload}", name) for check in CHECKS]
     try:
         return list(_checked(job, records))
@@ -46,12 +46,12 @@ def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]
         return [judged("opened", sentence_of(error), holds=False, variant=name)]
 
 
-def _checked(job: Job, records: Sequence[RunRecord]) -> Iterator[Finding]:
+def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Finding]:
     quiet = job.procedure.model_copy(update={"limits": False, "profile": False, "energy": False})
     run = Run(job.model_copy(update={"procedure": quiet, "part": None, "output": None}), Terminal(quiet=True))
     point = job.points()[0]
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
-        subject = Subject(bench, point, run.device)
+        subject = Subject(cast("GenerationBench", bench), point, run.device)
         subject.warm_up()
         name = job.variant.name
         yield check_timed_output(subject, records, name)
@@ -112,9 +112,9 @@ def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: 
 def check_no_caching(subject: Subject, variant: str) -> Finding:
     """Compare new prompts with a repeated one, and a batch of distinct prompts with copies of one."""
     size = subject.point.batch_size
-    known, *distinct = (subject.prompts[first : first + size] for first in range(0, len(subject.prompts), size))
-    subject.generate(known)
-    distinct_s, repeated_s = subject.shortest_s(distinct), subject.shortest_s([known] * REPEATS)
+    first, *distinct = (subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size))
+    subject.generate(first)
+    distinct_s, repeated_s = subject.shortest_s(distinct), subject.shortest_s([first] * REPEATS)
     ratio = repeated_s / distinct_s
     text = f"a repeated prompt takes {ratio:.3f} times as long as distinct ones; at least {1 - WITHIN}"
     if size > 1:

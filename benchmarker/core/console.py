@@ -55,9 +55,8 @@ class Terminal:
         """Print a line of progress, wrapped between words; a child's lines are wrapped by its parent."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         width = sys.maxsize if PARENT in os.environ else self._width
-        self.line(
-            "\n".join(wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
-        )
+        lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        self.line("\n".join(lines))
 
     @property
     def _width(self) -> int:
@@ -194,7 +193,7 @@ def _count(finished: int, total: int) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """End the process with one line and an exit code.
+    """End the process with one line and an exit code if the block raises a BenchmarkerError or is interrupted.
 
     The code is 2 after a user's error, 1 if memory does not suffice, 130 after Ctrl-C, and 143 after SIGTERM.
     """

@@ -14,30 +14,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-ErrorKind = Literal[
-    "oom_gpu",
-    "oom_host",
-    "timeout",
-    "crash",
-    "unsupported",
-    "missing_library",
-    "device",
-    "model",
-    "spec",
-    "quality",
-    "results",
-    "wrong_token_count",
-    "wrong_result",
-    "incomplete_graph",
-    "throttled",
-    "shared_device",
-    "disturbed",
-    "unwatched",
-    "interrupted",
-    "other",
-]
+_Ended = Literal["oom_gpu", "oom_host", "timeout", "crash", "unsupported"]
+_Refused = Literal["missing_library", "device", "model", "spec", "quality", "results"]
+_Wrong = Literal["wrong_token_count", "wrong_result", "incomplete_graph"]
+_Disturbed = Literal["throttled", "shared_device", "disturbed", "unwatched"]
+ErrorKind = Literal[_Ended, _Refused, _Wrong, _Disturbed, "interrupted", "other"]
 CellStatus = Literal["ok", "invalid", "oom_gpu", "oom_host", "timeout", "crash", "unsupported", "error"]
 
 
@@ -47,12 +30,7 @@ def status_of(kind: ErrorKind) -> CellStatus:
             return kind
         case "missing_library" | "device":
             return "unsupported"
-        case "wrong_token_count" | "wrong_result" | "incomplete_graph":
-            return "invalid"
-        case "throttled" | "shared_device" | "disturbed" | "unwatched":
-            return "invalid"
-        case _:
-            return "error"
+    return "invalid" if kind in (*get_args(_Wrong), *get_args(_Disturbed)) else "error"
 
 
 class BenchmarkerError(Exception):
@@ -210,7 +188,7 @@ def exit_if_libraries_are_missing() -> Iterator[None]:
 
 @contextmanager
 def report_library_conflicts() -> Iterator[None]:
-    """Turn an ImportError between two installed libraries, which pip does not prevent, into MissingLibraryError."""
+    """Turn an ImportError inside a library, such as that of a missing dependency, into MissingLibraryError."""
     try:
         yield
     except ImportError as error:
@@ -221,7 +199,7 @@ def report_library_conflicts() -> Iterator[None]:
 
 
 def _library_conflict(error: ImportError) -> str | None:
-    """Describe the conflict; None if the faulty import is in this package."""
+    """Return a description of the conflict; None if the faulty import is in this package."""
     while isinstance(error.__cause__, ImportError):
         # transformers hides the first error behind one of its own.
         error = error.__cause__

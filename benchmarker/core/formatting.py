@@ -41,7 +41,6 @@ def seconds(duration_s: float | None) -> str:
 
 
 def ms(duration_s: float) -> str:
-    """Format seconds as milliseconds with three or four digits."""
     value = duration_s * 1e3
     return f"{value:.{1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3}f} ms"
 

@@ -145,16 +145,13 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
     return [verdict(ratio, None if ratio.p is None else next(adjusted), band=band) for ratio in ratios]
 
 
-MOST_ROUNDS = 40
-
-
 def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
     """Return how many additional rounds would decide at the present spread; None if 40 would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
     distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
     spread = ratio.standard_error * math.sqrt(ratio.rounds)
-    for count in range(ratio.rounds + 1, MOST_ROUNDS + 1):
+    for count in range(ratio.rounds + 1, 41):
         half = spread / math.sqrt(count)
         if distance > edge and _critical(count - 1, tests) * half < distance:
             return count - ratio.rounds
@@ -172,15 +169,8 @@ def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int)
     half = _critical(freedom) * standard_error
     # Rounds with equal times come from a clock too coarse for the work, or from a test.
     p = 2 * float(stdtr(freedom, -abs(centre) / standard_error)) if standard_error else float(centre == 0)
-    return Ratio(
-        value=math.exp(centre),
-        rounds=rounds,
-        low=math.exp(centre - half),
-        high=math.exp(centre + half),
-        p=p,
-        standard_error=standard_error,
-        freedom=freedom,
-    )
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    return Ratio(math.exp(centre), rounds, low, high, p, standard_error, freedom)
 
 
 def _standard_error(values: Sequence[float]) -> float:

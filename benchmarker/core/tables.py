@@ -37,12 +37,8 @@ def lines_of(text: str) -> list[str]:
 
 def clean(text: str) -> str:
     """Return the text without characters that control a terminal or change its direction; tabs and line ends stay."""
-    return "".join(
-        letter
-        if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs")
-        else "\N{REPLACEMENT CHARACTER}"
-        for letter in text
-    )
+    unsafe = {letter for letter in set(text) - {"\n", "\t"} if unicodedata.category(letter) in ("Cc", "Cf", "Cs")}
+    return text.translate(dict.fromkeys(map(ord, unsafe), "\N{REPLACEMENT CHARACTER}"))
 
 
 NAME_LENGTH = 80
@@ -62,13 +58,11 @@ class Text(str):
 
 
 def bold(text: str) -> str:
-    start, end = _MARKS["bold"]
-    return f"{start}{text}{end}"
+    return text.join(_MARKS["bold"])
 
 
 def code(text: str) -> str:
-    start, end = _MARKS["code"]
-    return f"{start}{text}{end}"
+    return text.join(_MARKS["code"])
 
 
 def spans(text: str) -> Iterator[tuple[str, Style]]:
@@ -115,9 +109,8 @@ def cell(text: str) -> str:
 
 
 def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
-    texts = [[cell(column.heading), *(cell(column.text(row)) for row in rows)] for column in columns]
-    escaped = [[markdown(text) for text in column_texts] for column_texts in texts]
-    aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(escaped, columns, strict=True)]
+    texts = [[markdown(cell(text)) for text in (column.heading, *map(column.text, rows))] for column in columns]
+    aligned = [_aligned(column_texts, column.align) for column_texts, column in zip(texts, columns, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
 
 
@@ -212,8 +205,7 @@ def _print(console: Console, line: RichText) -> None:
 
 def _show_text(console: Console, text: str, width: int) -> None:
     for line in text.split("\n"):
-        is_command = unmarked(line).endswith("`")
-        if is_command:  # A command is copied and stays on one line.
+        if unmarked(line).endswith("`"):  # A command is copied and stays on one line.
             _print(console, rich_text(line))
             continue
         opening = re.match(r" *- ", line)
@@ -235,13 +227,10 @@ def _broken(text: RichText, width: int) -> list[RichText]:
 def _show_sheet(console: Console, sheet: Sheet, width: int) -> None:
     if sheet.title:
         _print(console, RichText(clean(sheet.title), style="bold"))
-    columns = [
-        _Fitted(
-            tuple(rich_text(cell(text)) for text in (column.heading, *map(column.text, sheet.rows))),
-            column.align == "left",
-        )
-        for column in sheet.columns
-    ]
+    columns = []
+    for column in sheet.columns:
+        texts = tuple(rich_text(cell(text)) for text in (column.heading, *map(column.text, sheet.rows)))
+        columns.append(_Fitted(texts, column.align == "left"))
     for index, part in enumerate(_parts(columns, width)):
         if index:
             console.print()

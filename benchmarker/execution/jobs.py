@@ -36,12 +36,8 @@ Typed = Mapping[str, Any]
 """Values of options by their place in the job, such as `grid.new_tokens`. None means that an option is not given."""
 WHERE = "command line"
 PREFIX = "job-"
-MARK = b'"job_version"'
-"""First key of every job; records do not have it."""
-SHOWN_CHANGES = 3
 PROTOCOL_VERSION = 2
 """Increases when cells are measured in another way, so that numbers from before and after are not mixed."""
-WHICH_CARD = "_VISIBLE_DEVICES"
 
 
 def make_job(
@@ -65,9 +61,8 @@ def make_job(
     if config and experiment is None:
         experiment = read_experiment(config)
     if workload and experiment and workload != experiment.workload:
-        raise SpecError(
-            f"{config} is a config of {experiment.workload}, not of {workload}; leave the word '{workload}' out"
-        )
+        reason = f"{config} is a config of {experiment.workload}, not of {workload}"
+        raise SpecError(f"{reason}; leave the word '{workload}' out")
     description = workload_of(workload or (experiment.workload if experiment else DEFAULT_WORKLOAD))
     typed = description.overlay({place: value for place, value in typed.items() if value is not None})
     base = None
@@ -107,13 +102,13 @@ def _variant_of(
     if experiment is None:
         essential = next(iter(required), "config").replace("_", "-")
         raise SpecError(f"--variant names a variant of a config file; give --config too, or use --{essential}")
-    names = [variant.name for variant in experiment.variants]
+    variants = {variant.name: variant for variant in experiment.variants}
     if name is not None:
-        if name not in names:
-            raise SpecError(f"{config}: no variant '{name}'{did_you_mean(name, names)}")
-        return experiment.variants[names.index(name)]
+        if name not in variants:
+            raise SpecError(f"{config}: no variant '{name}'{did_you_mean(name, variants)}")
+        return variants[name]
     if all(typed.get(f"variant.{field}") is None for field in required):
-        choices = ", ".join(names)
+        choices = ", ".join(variants)
         raise SpecError(f"{config} has several variants; choose one with --variant ({choices}), or run all with sweep")
     return None
 
@@ -166,7 +161,6 @@ def _variant(
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:
-    """Return the record of a run that has not measured anything yet."""
     workload = workload_of(job.workload)
     return workload.record(
         benchmarker=__version__,
@@ -221,11 +215,11 @@ def saved_jobs(folder: Path | None) -> list[Job]:
 
 
 def is_job_file(path: Path) -> bool:
-    """Return True for a job, False for the record of a variant whose name begins with `job-`."""
+    """Return True for a job, whose first key no record has, even if the name of its variant begins with `job-`."""
     if not path.name.startswith(PREFIX):
         return False
     with path.open("rb") as file:
-        return MARK in file.read(64)
+        return b'"job_version"' in file.read(64)
 
 
 def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
@@ -261,7 +255,9 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
         "host": {"cpu": environment.cpu, "cores": environment.cores, "threads": environment.threads},
         "python": environment.python,
         "packages": environment.packages,
-        "variables": {name: value for name, value in environment.variables.items() if not name.endswith(WHICH_CARD)},
+        "variables": {
+            name: value for name, value in environment.variables.items() if not name.endswith("_VISIBLE_DEVICES")
+        },
     }
     text = json.dumps(determining, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -291,24 +287,19 @@ def check_unchanged(job: Job, environment: Environment) -> None:
     changes = changed_fields(origin.environment, environment)
     if origin.benchmarker != __version__:
         changes.insert(0, f"benchmarker: {origin.benchmarker}, then {__version__}")
-    raise ChangedError(
-        f"{_listed(changes or ['the files of the model or the job file'])} changed since the sweep began: the keys "
-        "of these cells differ from the planned ones; begin a new sweep"
-    )
+    changed = f"{_listed(changes or ['the files of the model or the job file'])} changed since the sweep began"
+    raise ChangedError(f"{changed}: the keys of these cells differ from the planned ones; begin a new sweep")
 
 
 def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
     """Check that the model and the calibration text of a resumed sweep are unchanged; raises ResultsError."""
-    before = {job.variant.name: job for job in saved}
+    before = {job.variant.name: job.origin.inputs for job in saved if job.origin}
     for job in jobs:
-        earlier = before.get(job.variant.name)
-        if earlier is None or earlier.origin is None:
-            continue
+        earlier = before.get(job.variant.name, {})
         # Texts for quality are checked with the quality: their hashes are in the records. A different model or text
         # has another name, and is no change of the first one.
-        now = workload_of(job.workload).inputs(job, judged=False)
-        same = {name: text for name, text in now.items() if name in earlier.origin.inputs}
-        if changed := changed_inputs(earlier.origin.inputs, same):
+        now = workload_of(job.workload).inputs(job, judged=False) if earlier else {}
+        if changed := changed_inputs(earlier, {name: text for name, text in now.items() if name in earlier}):
             raise ResultsError(f"--resume: {_listed(changed)} changed since this sweep began; {_way_on(changed)}")
 
 
@@ -317,5 +308,5 @@ def _way_on(changed: Sequence[str]) -> str:
 
 
 def _listed(changes: Sequence[str]) -> str:
-    more = len(changes) - SHOWN_CHANGES
-    return "; ".join(changes[:SHOWN_CHANGES]) + (f"; and {more} more" if more > 0 else "")
+    more = len(changes) - 3
+    return "; ".join(changes[:3]) + (f"; and {more} more" if more > 0 else "")

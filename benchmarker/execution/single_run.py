@@ -28,19 +28,12 @@ from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.measure_cell import measure_cell
 from benchmarker.workloads.session import Bench, Session
 
-SLOW_S = 10
-"""A longer warm-up prints a line, so that a slow cell does not seem to hang."""
-
 
 class Run(Session):
     """One job and its record so far: the session in which a bench is opened."""
 
     def __init__(self, job: Job, terminal: Terminal, surroundings: Surroundings | None = None) -> None:
-        """Prepare a run.
-
-        Args:
-            surroundings: Since the start of the process; None in a sweep, which watches its processes itself.
-        """
+        """Prepare a run; `surroundings` is None in a sweep, which watches its processes itself."""
         self.job = job
         self.terminal = terminal
         self.workload = workload_of(job.workload)
@@ -50,11 +43,11 @@ class Run(Session):
         # Before this process uses the device: the memory that is taken now belongs to others.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
-        started, surroundings = datetime.now(UTC), environment(self.device)
+        started, facts = datetime.now(UTC), environment(self.device)
         run_id = f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        folder = job.output or Path("results") / slug(surroundings.device.name.lower()) / slug(job.title.lower())
+        folder = job.output or Path("results") / slug(facts.device.name.lower()) / slug(job.title.lower())
         self.path = job.part.record if job.part else folder / f"{slug(job.variant.name)}-{run_id}.json"
-        blank: RunRecord = blank_record(job, surroundings, run_id=run_id, started=started)
+        blank: RunRecord = blank_record(job, facts, run_id=run_id, started=started)
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
@@ -153,20 +146,17 @@ class Run(Session):
             self.terminal.line("limits: not measured, there is no memory for the arrays")
             return
         self.keep(limits=limits)
-        self.terminal.line(
-            f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s memory bandwidth, "
-            f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
-        )
+        product = f"{limits.matmul_flops_per_s / 1e12:.3g} TFLOP/s in {limits.matmul_dtype}"
+        self.terminal.line(f"limits: {limits.bytes_per_s / 1e9:.4g} GB/s memory bandwidth, {product}")
 
     def _slow_warmup(self, number: int, sample: SampleBase) -> None:
         self._read()
-        if sample.latency_s > SLOW_S:
+        # A slow cell must not seem to hang.
+        if sample.latency_s > 10:
             procedure = self.job.procedure
-            most = max(procedure.warmup, procedure.warmup_limit)
-            self.terminal.line(
-                f"  warm-up {number} of {procedure.warmup} to {most} took {sample.latency_s:.0f} s; "
-                f"{procedure.runs} timed runs follow"
-            )
+            position = f"{number} of {procedure.warmup} to {max(procedure.warmup, procedure.warmup_limit)}"
+            took = f"  warm-up {position} took {sample.latency_s:.0f} s"
+            self.terminal.line(f"{took}; {procedure.runs} timed runs follow")
 
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
@@ -196,10 +186,8 @@ def choose_threads(surroundings: Surroundings) -> str | None:
     free = surroundings.free_cores(available)
     if free < torch.get_num_threads():
         torch.set_num_threads(free)
-    return (
-        f"threads: {torch.get_num_threads()} ({free} of {available} cores are free; "
-        f"{THREAD_VARIABLES[0]} sets another number)"
-    )
+    hint = f"{THREAD_VARIABLES[0]} sets another number"
+    return f"threads: {torch.get_num_threads()} ({free} of {available} cores are free; {hint})"
 
 
 def _check_writable(folder: Path) -> None:
@@ -208,7 +196,5 @@ def _check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ResultsError(
-            f"{folder}: results cannot be written there ({os.strerror(error.errno or 0)}); "
-            "choose another folder with --output"
-        ) from error
+        reason = f"results cannot be written there ({os.strerror(error.errno or 0)})"
+        raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
 
-from benchmarker.comparison.rows import CellKey, Context
+from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.stats import SAME_WITHIN
 from benchmarker.core.tables import plain_line, unmarked
@@ -203,12 +203,14 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
     }
 
 
-def bounds_of(explanations: Sequence[Explanation | NotExplained]) -> dict[tuple[str, Context], str]:
-    return {
-        (explanation.variant, explanation.cell.context): explanation.verdict.bound
-        for explanation in explanations
-        if isinstance(explanation, Explanation) and explanation.cell is not None
-    }
+def with_bounds(rows: Sequence[Row], explanations: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
+    """Return the rows with their bottlenecks; cells that share the context of an explanation share its bottleneck."""
+    explained = [each for each in explanations if isinstance(each, Explanation) and each.cell]
+    bounds = {(each.variant, each.cell and each.cell.context): each.verdict.bound for each in explained}
+    return tuple(
+        replace(row, bound_by=bounds.get((row.variant, row.cell.context))) if row.cell and row.status == "ok" else row
+        for row in rows
+    )
 
 
 def part_names(explained: Sequence[Explanation]) -> list[str]:

@@ -45,9 +45,11 @@ class Phase:
     def kernel_calls(self) -> float:
         return sum(kernel.calls for kernel in self.kernels) / self.tokens
 
+    def seconds(self, *categories: Category) -> float:
+        return sum(self.categories.get(category, 0.0) for category in categories)
+
     def share(self, *categories: Category) -> float:
-        spent_s = sum(self.categories.get(category, 0.0) for category in categories)
-        return spent_s / self.kernel_s if self.kernel_s else 0.0
+        return self.seconds(*categories) / self.kernel_s if self.kernel_s else 0.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from benchmarker.comparison.roofline import Floor
 from benchmarker.core.formatting import ms, percent
 from benchmarker.core.tables import code
 from benchmarker.explain.phases import Phase
-from benchmarker.explain.waterfall import LABELS, Advice, Bound, Share, ShareName, Timed
+from benchmarker.explain.waterfall import LABELS, Bound, Share, ShareName, Timed
 from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import kernel_code
 
@@ -59,7 +59,7 @@ class Verdict:
         return f"{', '.join(others)} {'or' if self.is_unsure else 'and'} {last}" if others else last
 
 
-ADVICE: Advice = {
+ADVICE: dict[Bound, str] = {
     "host": "Fewer launches help: larger inputs, a captured graph or a compiled step.",
     "bandwidth": "It is near what the memory allows: only fewer bytes make it faster.",
     "compute": "It is near what the arithmetic units allow: fewer or shorter operands make it faster.",
@@ -112,8 +112,8 @@ def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None)
 
 def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
     times: list[tuple[Bound, float]] = [
-        ("matrix products", _seconds(phase, "matmul", "quantized matmul")),
-        ("dequantizing", _seconds(phase, "dequantize")),
+        ("matrix products", phase.seconds("matmul", "quantized matmul")),
+        ("dequantizing", phase.seconds("dequantize")),
         *_between(phase),
     ]
     times.sort(key=lambda piece: -piece[1])
@@ -121,11 +121,7 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
 
 
 def _between(phase: Phase) -> list[tuple[Bound, float]]:
-    return [(bound, _seconds(phase, *categories)) for bound, categories in _BETWEEN.items()]
-
-
-def _seconds(phase: Phase, *categories: Category) -> float:
-    return sum(phase.categories.get(name, 0.0) for name in categories)
+    return [(bound, phase.seconds(*categories)) for bound, categories in _BETWEEN.items()]
 
 
 def share_words(share: Share) -> str:

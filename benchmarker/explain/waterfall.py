@@ -142,7 +142,39 @@ class Timed:
 
     @cached_property
     def waterfall(self) -> Waterfall:
-        return waterfall_of(self)
+        phase, total_s, floor = self.phase, self.total_s, self.floor
+        slowed = max(1.0, phase.busy_s / total_s)
+        busy_s = phase.busy_s / slowed
+        categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
+        products_s = sum(categories.pop(name, 0.0) for name in self.products)
+        between: dict[tuple[str, ShareName], float] = {}
+        for name, part in self.parts.items():
+            key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
+            between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
+        between["other", "between"] = between.get(("other", "between"), 0.0) + sum(categories.values())
+        overlap_s = max(0.0, phase.kernel_s / slowed - busy_s)
+        waiting_s = sum(seconds for (_, share), seconds in between.items() if share == "between")
+        alone = max(0.0, 1 - overlap_s / waiting_s) if waiting_s else 1.0
+        products_s -= min(max(0.0, overlap_s - waiting_s), products_s)
+        times: dict[tuple[str, ShareName], float] = {}
+        if floor is None:
+            times["matrix products", "products"] = products_s
+        else:
+            # A small model's weights stay in the cache, and are read faster than from memory.
+            times[self.floors[floor.by], "floor"] = min(products_s, floor.seconds)
+            times["matrix products beyond that", "excess"] = max(0.0, products_s - floor.seconds)
+        times |= {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
+        times["not in the table", "not listed"] = phase.not_listed_s / slowed
+        times[GAPS, "gaps"] = max(0.0, total_s - busy_s)
+        rest_s = total_s - sum(times.values())
+        if abs(rest_s) > UNEXPLAINED * total_s:
+            times["unexplained", "between"] = rest_s
+        return Waterfall(
+            total_s=total_s,
+            parts=tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds),
+            busy_share=phase.busy_s / total_s,
+            slow_down=phase.profiled_s / total_s if phase.profiled_s is not None else None,
+        )
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
@@ -183,39 +215,3 @@ def timed_profile(name: str, records: Sequence[RunRecord]) -> Timed | NotExplain
 def why_no_profile(records: Sequence[RunRecord]) -> str:
     reason = next((record.no_profile.reason for record in records if record.no_profile), None)
     return reason or "it has no profile: left out, or the run ended before it"
-
-
-def waterfall_of(timed: Timed) -> Waterfall:
-    phase, total_s, floor = timed.phase, timed.total_s, timed.floor
-    slowed = max(1.0, phase.busy_s / total_s)
-    busy_s = phase.busy_s / slowed
-    categories = {str(name): seconds / slowed for name, seconds in phase.categories.items()}
-    products_s = sum(categories.pop(name, 0.0) for name in timed.products)
-    between: dict[tuple[str, ShareName], float] = {}
-    for name, part in timed.parts.items():
-        key: tuple[str, ShareName] = (part, "unpacking" if name == "dequantize" else "between")
-        between[key] = between.get(key, 0.0) + categories.pop(name, 0.0)
-    between["other", "between"] = between.get(("other", "between"), 0.0) + sum(categories.values())
-    overlap_s = max(0.0, phase.kernel_s / slowed - busy_s)
-    waiting_s = sum(seconds for (_, share), seconds in between.items() if share == "between")
-    alone = max(0.0, 1 - overlap_s / waiting_s) if waiting_s else 1.0
-    products_s -= min(max(0.0, overlap_s - waiting_s), products_s)
-    times: dict[tuple[str, ShareName], float] = {}
-    if floor is None:
-        times["matrix products", "products"] = products_s
-    else:
-        # A small model's weights stay in the cache, and are read faster than from memory.
-        times[timed.floors[floor.by], "floor"] = min(products_s, floor.seconds)
-        times["matrix products beyond that", "excess"] = max(0.0, products_s - floor.seconds)
-    times |= {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
-    times["not in the table", "not listed"] = phase.not_listed_s / slowed
-    times[GAPS, "gaps"] = max(0.0, total_s - busy_s)
-    rest_s = total_s - sum(times.values())
-    if abs(rest_s) > UNEXPLAINED * total_s:
-        times["unexplained", "between"] = rest_s
-    return Waterfall(
-        total_s=total_s,
-        parts=tuple(Part(name, share, seconds) for (name, share), seconds in times.items() if seconds),
-        busy_share=phase.busy_s / total_s,
-        slow_down=phase.profiled_s / total_s if phase.profiled_s is not None else None,
-    )

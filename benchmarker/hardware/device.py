@@ -107,12 +107,10 @@ class CpuDevice:
             self._is_reset = True
 
     def peak_memory(self) -> PeakMemory:
-        if not self._is_reset:
-            return PeakMemory()
-        resident_bytes = _status_bytes("VmHWM")
-        if resident_bytes is None or self._before_bytes is None:
+        resident_bytes, before_bytes = _status_bytes("VmHWM") if self._is_reset else None, self._before_bytes
+        if resident_bytes is None or before_bytes is None:
             return PeakMemory(resident_bytes=resident_bytes)
-        return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - self._before_bytes))
+        return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - before_bytes))
 
     def begin_growth(self) -> None:
         """Remember the resident memory before the model is loaded."""
@@ -161,15 +159,13 @@ def find_device(name: str = "auto") -> Device:
         raise DeviceError(f"--device {name}: write auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPUs only"
-        raise DeviceError(
-            f"--device {name}: torch sees no GPU here (torch {torch.__version__} is built for {built_for}); "
-            "use --device cpu, or install a torch built for the GPU's driver"
-        )
+        reason = f"torch sees no GPU here (torch {torch.__version__} is built for {built_for})"
+        remedy = "use --device cpu, or install a torch built for the GPU's driver"
+        raise DeviceError(f"--device {name}: {reason}; {remedy}")
     index = int(match.group(1)) if match.group(1) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"--device {name}: there is no GPU {index}; torch sees {torch.cuda.device_count()}, numbered from 0"
-        )
+        present = f"torch sees {torch.cuda.device_count()}, numbered from 0"
+        raise DeviceError(f"--device {name}: there is no GPU {index}; {present}")
     return CudaDevice(index)
 
 

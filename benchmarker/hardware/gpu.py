@@ -9,6 +9,7 @@ UUID or its PCI address, never by torch's number.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,13 +36,7 @@ class GpuState:
     processes: int | None = None
 
 
-REASONS = {
-    0x4: "power_cap",
-    0x8: "hardware_slowdown",
-    0x20: "thermal",
-    0x40: "hardware_thermal",
-    0x80: "power_brake",
-}
+REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
 """Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display do not lower the clocks."""
 VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
 """Numbers of nvml.h, nvmlPerfPolicyType_t: policies whose time is counted, also between two readings."""
@@ -171,7 +166,6 @@ class AmdGpu:
 
     @property
     def pci_address(self) -> str:
-        """Domain, bus, device and function, such as `0000:03:00.0`."""
         return str(self._query("amdsmi_get_gpu_device_bdf") or "").lower()
 
     def used_bytes(self) -> int | None:
@@ -261,16 +255,11 @@ def _text(answer: Any | None) -> str | None:
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
     """Return the GPU, or slice of one, with this UUID (`GPU-...`, `MIG-...`, or as CUDA gives it, the digits alone)."""
-    nvml = _open_nvml()
-    if nvml is None:
-        return None
-    # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
-    names = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
-    for name in names:
-        try:
-            return NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(name))
-        except nvml.NVMLError:
-            continue
+    if nvml := _open_nvml():
+        # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
+        for name in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
+            with contextlib.suppress(nvml.NVMLError):
+                return NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByUUID(name))
     return None
 
 
@@ -278,9 +267,6 @@ def find_amd_gpu(identifier: str) -> AmdGpu | None:
     """Return the GPU with this UUID or PCI address (`0000:03:00`); None if there is none or no amdsmi."""
     address = f"{identifier.lower()}."
     return next((gpu for gpu in _amd_gpus() if gpu.uuid == identifier or gpu.pci_address.startswith(address)), None)
-
-
-FINDERS = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}
 
 
 def find_gpu(device: Device) -> Gpu | None:
@@ -299,33 +285,24 @@ def find_gpu(device: Device) -> Gpu | None:
 
 def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
     """Return the GPU in a record, without torch; None for a CPU, or if no driver library works."""
-    finder = FINDERS.get(facts.kind or "")
+    finder = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}.get(facts.kind or "")
     return finder(facts.uuid) if finder and facts.uuid else None
 
 
 def all_gpus() -> tuple[Gpu, ...]:
     """Return every GPU that a driver library lists, usable by torch or not; NVIDIA's first."""
-    return (*_nvidia_gpus(), *_amd_gpus())
-
-
-def _nvidia_gpus() -> list[NvidiaGpu]:
-    nvml = _open_nvml()
-    if nvml is None:
-        return []
-    try:
-        return [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index)) for index in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
-        return []
+    nvidia: list[NvidiaGpu] = []
+    if nvml := _open_nvml():
+        with contextlib.suppress(nvml.NVMLError):
+            nvidia = [NvidiaGpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount())]
+    return (*nvidia, *_amd_gpus())
 
 
 def _amd_gpus() -> list[AmdGpu]:
-    amdsmi = _open_amdsmi()
-    if amdsmi is None:
-        return []
-    try:
-        return [AmdGpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
-    except amdsmi.AmdSmiException:
-        return []
+    if amdsmi := _open_amdsmi():
+        with contextlib.suppress(amdsmi.AmdSmiException):
+            return [AmdGpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
+    return []
 
 
 def _open_nvml() -> Any | None:
@@ -340,11 +317,8 @@ def _open_nvml() -> Any | None:
     return pynvml
 
 
-KFD = Path("/dev/kfd")
-
-
 def has_amd_driver() -> bool:
-    return KFD.exists()
+    return Path("/dev/kfd").exists()
 
 
 def has_gpu_driver() -> bool:
@@ -375,7 +349,4 @@ class DeviceMemory:
     def growth_bytes(self) -> int | None:
         """Return the growth; None if unknown. Call it before the allocator releases memory, while it holds its peak."""
         now = self._gpu.used_bytes() if self._gpu else None
-        if now is None or self.before_bytes is None:
-            return None
-        growth = now - self.before_bytes
-        return growth if growth >= 0 else None
+        return None if now is None or self.before_bytes is None or now < self.before_bytes else now - self.before_bytes

@@ -46,32 +46,25 @@ class Monitor:
         self._full_clock_mhz = gpu.full_clock_mhz()
         self._states: deque[GpuState] = deque(maxlen=CAPACITY)
         self._first_c: float | None = None
-        self._failure: Exception | None = None
+        self.problem: str | None = None
+        """Reason for which the driver cannot be read any more."""
         self._stop = threading.Event()
-
-    @property
-    def problem(self) -> str | None:
-        if self._failure is None:
-            return None
-        return (
-            f"the board cannot be read ({type(self._failure).__name__}: {self._failure}); "
-            "clocks and throttling are not watched from here on"
-        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
         self._stop.clear()
-        thread = threading.Thread(target=self._run, daemon=True)
+
+        def read_on() -> None:
+            while not self._stop.wait(PERIOD_S):
+                self.read()
+
+        thread = threading.Thread(target=read_on, daemon=True)
         thread.start()
         try:
             yield
         finally:
             self._stop.set()
             thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(PERIOD_S):
-            self.read()
 
     def read(self) -> None:
         """Store the current state of the GPU. Does nothing if the driver cannot be read."""
@@ -81,15 +74,16 @@ class Monitor:
             self._states.append(state)
 
     def _state(self) -> GpuState | None:
-        if self._failure is None:
+        if self.problem is None:
             try:
                 return self._gpu.state()
             except Exception as error:  # noqa: BLE001
-                self._failure = error
+                reason = f"the board cannot be read ({type(error).__name__}: {error})"
+                self.problem = f"{reason}; clocks and throttling are not watched from here on"
         return None
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """Summarize the readings between two Unix times; an interval between two readings uses both of them."""
+        """Summarize the readings between two Unix times, or those up to BESIDE_S before and after if none is inside."""
         states = list(self._states)
         inside = [state for state in states if start_s <= state.time_s <= end_s]
         near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]
@@ -116,23 +110,19 @@ def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> 
     clocks = [state.clock_mhz for state in states if state.clock_mhz is not None]
     temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
     powers = [state.power_w for state in states if state.power_w is not None]
+    reasons = [state.throttled_by for state in states if state.throttled_by is not None]
+    # Single readings, 0.1 s apart, miss some reasons; the counters do not.
+    first, last = states[0].held_ns, states[-1].held_ns
+    held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
     return Conditions(
         samples=len(states),
         sm_clock_mhz=round(statistics.median(clocks)) if clocks else None,
         sm_clock_full_mhz=full_clock_mhz,
         temperature_c=float(max(temperatures)) if temperatures else None,
         power_w=statistics.fmean(powers) if powers else None,
-        throttled_by=_throttled_by(states),
+        throttled_by=tuple(sorted(held.union(*reasons))) if reasons or held else None,
         processes=max((state.processes for state in states if state.processes is not None), default=None),
     )
-
-
-def _throttled_by(states: Sequence[GpuState]) -> tuple[str, ...] | None:
-    reasons = [state.throttled_by for state in states if state.throttled_by is not None]
-    # Single readings, 0.1 s apart, miss some; the counters do not.
-    first, last = states[0].held_ns, states[-1].held_ns
-    held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
-    return tuple(sorted(held.union(*reasons))) if reasons or held else None
 
 
 def why_invalid(
@@ -141,11 +131,8 @@ def why_invalid(
     """Return kind and reason if a measurement under these conditions is invalid; None otherwise."""
     if is_shared(conditions, own_processes=own_processes) and not allow_shared:
         ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
-        return (
-            "shared_device",
-            f"{conditions.processes} processes were on the device{ours}; end the others, or accept them with "
-            "--allow-shared",
-        )
+        reason = f"{conditions.processes} processes were on the device{ours}"
+        return "shared_device", f"{reason}; end the others, or accept them with --allow-shared"
     held = [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]
     if held:
         return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
@@ -159,13 +146,9 @@ def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
     return conditions.processes is not None and conditions.processes > own_processes
 
 
-def with_gpu_state(
-    cell: CellBase, monitor: Monitor | None, *, own_processes: int = 1, allow_shared: bool = False
-) -> CellBase:
+def with_gpu_state(cell: CellBase, monitor: Monitor | None, *, own_processes: int, allow_shared: bool) -> CellBase:
     """Return the cell with the state of the GPU during its timed repeats, which may make it invalid."""
-    if monitor is None or cell.timed_at is None or cell.conditions:
-        return cell
-    conditions = monitor.between(*cell.timed_at)
+    conditions = monitor.between(*cell.timed_at) if monitor and cell.timed_at and not cell.conditions else None
     if conditions is None:
         return cell
     flags: list[Flag] = []
@@ -210,12 +193,9 @@ class HostGauge:
         with contextlib.suppress(OSError, ValueError, IndexError):
             # Without the process's own ticks, all of them would count as those of other programs.
             (self._proc / str(self._process)).stat()
-            busy, steal = self._core_ticks()
-            process_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
-            per_s = self._ticks_per_s
-            self._readings.append(
-                Reading(time.time(), busy / per_s, steal / per_s, process_ticks / per_s, self._switches())
-            )
+            own_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
+            times_s = [ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks)]
+            self._readings.append(Reading(time.time(), *times_s, switches=self._switches()))
 
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""
@@ -276,10 +256,8 @@ def why_disturbed(load: HostLoad) -> str | None:
     if load.steal_share > MAXIMAL_STEAL:
         return f"the hypervisor took {percent(load.steal_share, places=0)} of our cores' time meanwhile"
     if load.others_share > MAXIMAL_OTHERS and load.involuntary_switches_per_s > MAXIMAL_SWITCHES_PER_S:
-        return (
-            f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and put the "
-            f"process aside {load.involuntary_switches_per_s:.0f} times a second"
-        )
+        aside = f"put the process aside {load.involuntary_switches_per_s:.0f} times a second"
+        return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and {aside}"
     return None
 
 

@@ -35,10 +35,6 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def governor() -> str | None:
-    return _text(GOVERNOR) or None
-
-
 def cores() -> int:
     """Return the number of logical processors in this process's affinity, limited by the control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -59,11 +55,8 @@ def available_bytes() -> int:
 def _memory_limits() -> Iterator[tuple[int, int]]:
     """Yield limit and use of each control group in bytes. Cached files do not count: the kernel can drop them."""
     for folder in _control_groups("memory"):
-        for limit_name, used_name in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, used = _text(folder / limit_name), _text(folder / used_name)
+        for limit_file, use_file in ("max", "current"), ("limit_in_bytes", "usage_in_bytes"):
+            limit, used = _text(folder / f"memory.{limit_file}"), _text(folder / f"memory.{use_file}")
             if limit.isdigit():
                 cached = re.findall(r"^(?:total_)?inactive_file (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
                 yield int(limit), int(used or 0) - max(map(int, cached), default=0)
@@ -134,7 +127,7 @@ def environment(device: Device) -> Environment:
         # The version in torch itself names its build, as in 2.11.0+cu130; the wheel's does not.
         packages=versions | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
-        governor=governor(),
+        governor=_text(GOVERNOR) or None,
         commit=commit_of(Path(__file__).parents[1]),
     )
 
@@ -162,13 +155,8 @@ def commit_of(package: Path) -> str | None:
 
 def _git(checkout: Path, *arguments: str) -> str | None:
     try:
-        process = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(checkout), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
+        command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return process.stdout.strip()

@@ -162,8 +162,6 @@ def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Eviden
 
 
 def _evidence_at(first: Event, earlier: Evidence | None) -> Evidence | None:
-    """Return the variant in a run's first line, such as `int8 compile: Qwen/Qwen3-4B on ...`, by the evidence of the
-    lines above it, or in its model's name."""
     if earlier and not earlier.is_by_silence and first.kind != "variant":
         return earlier
     quant = first.groups.get("quant")

@@ -253,7 +253,6 @@ def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
 
 
 def _allocations(table: ProfilerTable) -> list[TableRow]:
-    """Operators that allocated most device memory, including the operators that they called."""
     large = [row for row in table.rows if row.kind == "operator" and (row.device_memory_bytes or 0) >= LARGE_BYTES]
     # A caller repeats the sum of its callees: of equal sums, the row with the fewest calls is nearest to the cause.
     nearest: dict[int | None, TableRow] = {}
@@ -352,7 +351,6 @@ def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
 
 
 def _cell(report: TableReport, first: TableReport, name: Category) -> str:
-    """`587.35 ms (-2.2536 s)`: a category's time in a table, and its difference to the first table."""
     own_s, before_s = report.phase.categories.get(name), first.phase.categories.get(name)
     if own_s is None:
         return MISSING

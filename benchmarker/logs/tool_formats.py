@@ -257,7 +257,6 @@ def optimum_benchmark(result: Values) -> ToolRow:
 
 
 def _first_named(value: Any, *names: str) -> Any:
-    """First scalar or list with one of these keys, in the objects inside a JSON value; names in order of preference."""
     for name in names:
         waiting = [value]
         while waiting:
@@ -277,13 +276,13 @@ def _number(value: Any) -> float | None:
 
 
 def _ms(value_ms: Any) -> float | None:
-    """Seconds; None for 0, which stands for a time that no request has."""
+    """Return seconds; None for 0, which stands for a time that no request has."""
     number = _number(value_ms)
     return number / 1e3 if number else None
 
 
 def _get(value: Any, path: str, default: Any = None) -> Any:
-    """Value at `outer.inner.key`, where an object may be the first of a list; the default if there is none."""
+    """Return the value at `outer.inner.key`; a list stands for its first object."""
     for name in path.split("."):
         value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, dict) or name not in value:

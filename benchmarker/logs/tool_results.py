@@ -79,7 +79,6 @@ def _objects(path: Path, text: str) -> list[Values]:
 
 
 def _inner(content: Any) -> Iterator[Values]:
-    """Objects of a JSON value; a report of several benchmarks becomes one object for each."""
     if isinstance(content, list):
         for value in content:
             yield from _inner(value)
@@ -92,7 +91,6 @@ def _inner(content: Any) -> Iterator[Values]:
 
 
 def _embedded(text: str) -> Iterator[Values]:
-    """Objects that begin at the start of a line, such as JSON lines or JSON below messages of the tool."""
     decoder, end = json.JSONDecoder(), 0
     for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
         if match.start() >= end:

@@ -30,8 +30,8 @@ LAUNCH_REPEATS = 10
 
 
 def measure_limits(device: Device, dtype: str) -> Limits:
-    launches: dict[str, float] = {}
-    if device.kind == "cpu":
+    on_cpu = device.kind == "cpu"
+    if on_cpu:
         cache_bytes = host_cache_bytes()
         array_bytes = cpu_array_bytes(cache_bytes, free=available_bytes())
     else:
@@ -40,11 +40,10 @@ def measure_limits(device: Device, dtype: str) -> Limits:
         properties = torch.cuda.get_device_properties(torch_device(device))
         cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, GPU_ARRAY_BYTES
     read_s, copy_s = _stream(device, array_bytes)
-    if device.kind == "cpu":
-        flops_per_s, matmul_dtype, size = _cpu_product(device, dtype)
-    else:
-        flops_per_s, matmul_dtype, size = _product(device, dtype, GPU_MATMUL_SIZE)
-        launches = _launches(device)
+    flops_per_s, matmul_dtype, size = (
+        _cpu_product(device, dtype) if on_cpu else _product(device, dtype, GPU_MATMUL_SIZE)
+    )
+    launches = {} if on_cpu else _launches(device)
     device.release()
     return Limits(
         read_bytes_per_s=array_bytes / read_s,

@@ -58,9 +58,8 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
         raise DeviceError(f"the board's counter did not move in {seconds:.0f} s of work")
     counted, mean_power_w = energy_j / seconds, statistics.fmean(powers) if powers else None
     if mean_power_w and not 1 / AGREES_WITHIN <= counted / mean_power_w <= AGREES_WITHIN:
-        raise DeviceError(
-            f"the energy counter gives {counted:.0f} W and the power readings {mean_power_w:.0f} W; one is wrong"
-        )
+        powers_w = f"{counted:.0f} W and the power readings {mean_power_w:.0f} W"
+        raise DeviceError(f"the energy counter gives {powers_w}; one is wrong")
     return EnergyWindow(
         seconds=seconds,
         energy_j=energy_j,

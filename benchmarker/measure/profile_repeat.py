@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import ResultsError
 from benchmarker.hardware.device import Device, torch_device
-from benchmarker.profiling.chrome_trace import (
-    CLOCK_MARK,
-    Cut,
-    TraceEvent,
-    cpu_work,
-    device_work,
-    on_the_traces_clock,
-    read_trace,
-)
+from benchmarker.profiling import chrome_trace
+from benchmarker.profiling.chrome_trace import Cut, TraceEvent
 from benchmarker.schema.record import Profile, SampleBase
 from benchmarker.schema.record_io import UNFINISHED
 
@@ -55,11 +48,12 @@ def profile_step(
     device.synchronize()
     device.reset_peak()
     events = trace_of(marked_step, device, kept_at=trace_path)
-    sections = on_the_traces_clock(events, cuts(), marks_ns=marks_ns)
+    sections = chrome_trace.on_the_traces_clock(events, cuts(), marks_ns=marks_ns)
     on_cpu = device.kind == "cpu"
-    work = (
-        cpu_work(events, cuts=sections) if on_cpu else device_work(events, device_indices=device.indices, cuts=sections)
-    )
+    if on_cpu:
+        work = chrome_trace.cpu_work(events, cuts=sections)
+    else:
+        work = chrome_trace.device_work(events, device_indices=device.indices, cuts=sections)
     return Profile(
         by="cpu" if on_cpu else "device",
         latency_s=latencies_s[0],
@@ -70,7 +64,7 @@ def profile_step(
 
 
 def count_kernels(work: Callable[[], object], device: Device) -> int:
-    kernels = device_work(trace_of(work, device), device_indices=device.indices).kernels
+    kernels = chrome_trace.device_work(trace_of(work, device), device_indices=device.indices).kernels
     return sum(kernel.calls for kernel in kernels)
 
 
@@ -82,7 +76,7 @@ def trace_of(work: Callable[[], object], device: Device, *, kept_at: Path | None
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as folder:
         exported = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(exported))
-        events = read_trace(exported)
+        events = chrome_trace.read_trace(exported)
         if kept_at is not None:
             _keep(exported, kept_at)
     return events
@@ -111,7 +105,7 @@ def _marks() -> list[int]:
 
     readings_ns = []
     for _ in range(MARKS):
-        with record_function(CLOCK_MARK):
+        with record_function(chrome_trace.CLOCK_MARK):
             readings_ns.append(time.perf_counter_ns())
     return readings_ns
 

@@ -25,8 +25,7 @@ from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
-CLOCK_MARK = "benchmarker: clock"
-"""Annotation at a known moment, which relates the host's clock to the trace's."""
+CLOCK_MARK = "benchmarker: clock"  # Annotation at a known moment, which relates the host's clock to the trace's.
 # CUDA and ROCm use the same names.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CPU_CATEGORY = "cpu_op"
@@ -42,10 +41,8 @@ class Interval(NamedTuple):
     name: str
     start_ns: int
     end_ns: int
-    lane: tuple[int, int]
-    """Device and stream, or process and thread."""
-    launch: int | None = None
-    """Number of its launch, which all kernels of a replayed graph share."""
+    lane: tuple[int, int]  # Device and stream, or process and thread.
+    launch: int | None = None  # Number of its launch, which all kernels of a replayed graph share.
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
@@ -154,8 +151,7 @@ class Work(NamedTuple):
     kernel_s: float
     busy_s: float
     span_s: float
-    sections: dict[str, Section]
-    """Empty without cuts and annotations, or if all work is in one section."""
+    sections: dict[str, Section]  # Empty without cuts and annotations, or if all work is in one section.
 
 
 def device_work(
@@ -313,17 +309,13 @@ def _span_s(intervals: list[Interval]) -> float:
 
 
 class KindTime(NamedTuple):
-    busy_s: float
-    """Time with at least one of its kernels."""
-    alone_s: float
-    """Time without kernels of other categories."""
+    busy_s: float  # Time with at least one of its kernels.
+    alone_s: float  # Time without kernels of other categories.
 
 
 class Overlap(NamedTuple):
-    span_s: float
-    """Time from the first kernel's start to the last kernel's end."""
-    busy_s: float
-    """Time with at least one kernel."""
+    span_s: float  # Time from the first kernel's start to the last kernel's end.
+    busy_s: float  # Time with at least one kernel.
     kinds: Mapping[Category, KindTime]
 
 

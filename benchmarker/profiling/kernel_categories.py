@@ -33,8 +33,7 @@ Category = Literal[
 ]
 """`bookkeeping` is work of the host alone: views, allocations and the framework itself."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-UNKNOWN_LIMIT = 0.10
-"""Part of the time in `other` from which on a report names kernels without a category."""
+UNKNOWN_LIMIT = 0.10  # Part of the time in `other` from which on a report names kernels without a category.
 
 _RULES: tuple[tuple[Category, str], ...] = (
     # Views, allocations and queries: up to a fifth of the time of a small model on a CPU.

@@ -35,13 +35,11 @@ _HEADINGS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("flops", r"Total [KMGTP]?FLOPs(?!\w)"),
     )
 )
-PIECES = 24
-"""Maximum number of terminal lines of one wrapped row."""
+PIECES = 24  # Maximum number of terminal lines of one wrapped row.
 
 
 class Column(NamedTuple):
-    name: str
-    """Heading as torch prints it since 1.7: `Self CUDA %`."""
+    name: str  # Heading as torch prints it since 1.7: `Self CUDA %`.
     kind: str
 
 
@@ -50,8 +48,7 @@ class Line(NamedTuple):
 
     number: int
     raw: str
-    begin: int
-    """Length of the prefix."""
+    begin: int  # Length of the prefix.
 
     @property
     def body(self) -> str:

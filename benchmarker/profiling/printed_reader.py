@@ -29,11 +29,9 @@ _BOX = str.maketrans(
     {**dict.fromkeys("│┃║", "|"), **dict.fromkeys("─━═", "-"), **dict.fromkeys("┡╇┩┏┳┓└┴┘├┼┤╞╪╡", "|")}
 )
 _LONGEST_LINE = 20_000
-_MOST_ROWS = 300
-"""Maximum distance of the first row of a table without headings from its total."""
+_MOST_ROWS = 300  # Maximum distance of the first row of a table without headings from its total.
 _HEADLESS_PIECES = 6
-_MISSES = 12
-"""Number of consecutive lines without a row that end a table without a closing rule."""
+_MISSES = 12  # Number of consecutive lines without a row that end a table without a closing rule.
 _LONGEST_TITLE = 60
 
 
@@ -42,8 +40,7 @@ class _PrintedTable:
     line: int
     columns: tuple[layout.Column, ...]
     is_markdown: bool = False
-    is_cut: bool = False
-    """True if the columns on the right are missing."""
+    is_cut: bool = False  # True if the columns on the right are missing.
     rows: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     foreign: list[int] = field(default_factory=list)
@@ -170,7 +167,6 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
 
 
 def _headless(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
-    """Return a table without headings: at least two rows with cells of the types that torch prints."""
     printed = _PrintedTable(
         lines[position].number, layout.typed_columns(lines[position : position + _HEADLESS_PIECES], "")
     )
@@ -296,12 +292,9 @@ def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):
-        inner = [
-            time_s
-            for inner_row, time_s in zip(rows[index:], totals[index:], strict=True)
-            if inner_row.calls == row.calls
-        ]
-        own_s = 0.0 if any(0.9 * total_s <= other_s <= total_s for other_s in inner if other_s) else total_s
+        below = zip(rows[index:], totals[index:], strict=True)
+        inner = [inner_s for inner_row, inner_s in below if inner_row.calls == row.calls and inner_s]
+        own_s = 0.0 if any(0.9 * total_s <= inner_s <= total_s for inner_s in inner) else total_s
         with_times.append(replace(row, self_device_s=own_s) if on_device else replace(row, self_cpu_s=own_s))
     return with_times
 
@@ -315,7 +308,6 @@ def _title(above: Sequence[layout.Line], number: int) -> str | None:
 
 
 def _dashes(text: str) -> int:
-    """Count the runs of dashes in a rule; 0 for any other line."""
     return len(re.findall("-{2,}", text)) if "---" in text and not set(text) - set("-+|:= \t\r") else 0
 
 

@@ -19,14 +19,11 @@ from benchmarker.profiling.kernel_categories import category
 Kind = Literal["kernel", "operator", "span", "overhead", "unclear"]
 """`overhead` is a driver call or work of the profiler; `unclear` may be kernel or span, and counts as neither."""
 
-ROUNDING = 0.005
-"""Times are printed with four digits."""
+ROUNDING = 0.005  # Times are printed with four digits.
 WORTH_OPERATORS = 0.03
 """Part of the total that operators must account for beyond the kernels to be listed in their place."""
-COVERING = 0.8
-"""Part of the host's time from which on an annotation is one over the whole run."""
-FILLED = 0.9
-"""Part of the total from which on the kernels of a table, and rows of unclear names, fill it."""
+COVERING = 0.8  # Part of the host's time from which on an annotation is one over the whole run.
+FILLED = 0.9  # Part of the total from which on the kernels of a table, and rows of unclear names, fill it.
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,8 @@ class TableRow:
     self_cpu_s: float | None = None
     cpu_total_s: float | None = None
     self_device_s: float | None = None
-    device_total_s: float | None = None
-    """Device time of the row and of everything that it called."""
-    device_memory_bytes: int | None = None
-    """Allocated less freed bytes, including those of everything that it called."""
+    device_total_s: float | None = None  # Device time of the row and of everything that it called.
+    device_memory_bytes: int | None = None  # Allocated less freed bytes, including those of everything that it called.
     self_device_memory_bytes: int | None = None
 
     @property
@@ -59,37 +54,22 @@ class TableRow:
 class ProfilerTable:
     """One table of a text, or the kernels of one device of a trace."""
 
-    line: int
-    """Number of its first line in the text, from 1; 0 for a trace."""
-    rows: tuple[TableRow, ...]
-    """In printed order, without rows of negative own time."""
-    text: str
-    """The table with its totals, without the prefix of each line."""
+    line: int  # Number of its first line in the text, from 1; 0 for a trace.
+    rows: tuple[TableRow, ...]  # In printed order, without rows of negative own time.
+    text: str  # The table with its totals, without the prefix of each line.
     rank: int | None = None
-    device: str | None = None
-    """As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled."""
-    cpu_s: float | None = None
-    """`Self CPU time total` below the table."""
-    device_s: float | None = None
-    """Time of all kernels, listed or not: `Self CUDA time total` without annotations."""
-    is_total_printed: bool = True
-    """False if the total follows from the percentage of a row, or is unknown."""
-    is_whole: bool = True
-    """False if the rule below the rows is missing."""
-    title: str | None = None
-    """Nearest line above the table."""
-    process: str | None = None
-    """Process or host that printed it, by the prefix of its lines: `EngineCore_7`, `rank 3`."""
-    annotations_s: float = 0.0
-    """Device time of annotations that torch before 2.5 added to the printed total."""
-    negative_rows: tuple[str, ...] = ()
-    """Names of rows that are left out because their own time is negative."""
-    foreign_lines: tuple[int, ...] = ()
-    """Numbers of lines between the rows that are no rows."""
-    span_s: float | None = None
-    """Seconds from the first kernel to the last; None if nothing shows it."""
-    busy_s: float | None = None
-    """Seconds in which at least one kernel ran, of a trace; None for a printed table."""
+    device: str | None = None  # As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled.
+    cpu_s: float | None = None  # `Self CPU time total` below the table.
+    device_s: float | None = None  # Time of all kernels, listed or not: `Self CUDA time total` without annotations.
+    is_total_printed: bool = True  # False if the total follows from the percentage of a row, or is unknown.
+    is_whole: bool = True  # False if the rule below the rows is missing.
+    title: str | None = None  # Nearest line above the table.
+    process: str | None = None  # Process or host that printed it, by the prefix of its lines: `EngineCore_7`, `rank 3`.
+    annotations_s: float = 0.0  # Device time of annotations that torch before 2.5 added to the printed total.
+    negative_rows: tuple[str, ...] = ()  # Names of rows that are left out because their own time is negative.
+    foreign_lines: tuple[int, ...] = ()  # Numbers of lines between the rows that are no rows.
+    span_s: float | None = None  # Seconds from the first kernel to the last; None if nothing shows it.
+    busy_s: float | None = None  # Seconds in which at least one kernel ran, of a trace; None for a printed table.
 
     @property
     def by(self) -> Literal["device", "cpu"]:

@@ -57,7 +57,7 @@ COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
 class GPTQOptions(FormOptions):
-    """GPTQ. All options but `kernel` determine the checkpoint; a GPTQ checkpoint has its own."""
+    """Options of GPTQ. All but `kernel` and `lm_head` determine the quantized checkpoint."""
 
     bits: Literal[2, 3, 4, 8] = 4
     """Bits per weight."""

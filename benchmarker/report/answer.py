@@ -1,7 +1,7 @@
 """The answer in at most three lines: the variant, its gain with the interval, its costs, and the command that runs it.
 
 A variant is called the fastest only if the statistics separate it from the next, and a number appears only if the table
-has it. Otherwise the answer states the known differences and the command that would decide.
+has it. Otherwise the answer states the decided differences and the command that would decide.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if ranking.fastest is None:
         return ()
     where = f"At {cell_words(ranking.cell)}, " if len(results.measured_cells) > 1 else ""
-    leader = ranking.leader
-    if leader is None:
+    if (leader := ranking.leader) is None:
         return _undecided(results, ranking, ranking.fastest, where)
     name, rate = bold(plain_line(leader.label)), f"{_rate(leader)}{_gain(results, ranking, leader)}"
     if not ranking.rivals:
@@ -51,7 +50,6 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
 
 
 def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return the first sentence on each sweep, and the change of each variant from the first sweep to the others."""
     firsts = ((name, answer(side, ranking_of(side))) for name, side in results.sides.items())
     sentences = [f"{plain_line(name)}: {lines[0]}" for name, lines in firsts if lines]
     first, *others = results.sides
@@ -81,11 +79,13 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
-    """Return the variants that may be the fastest with the reason, the known differences, and the deciding command."""
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
     known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
-    if not ranking.undecided:
+    if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
+        rounds = max(rounds, 1)
+        claim = f"{plain_line(fastest.label)} was the fastest in {plural(rounds, 'round', 'rounds')}"
+    elif not ranking.undecided:
         claim = f"{plain_line(fastest.label)} has no number"
     first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
     return tuple(filter(None, (first, known, _to_decide(results, ranking))))
@@ -95,7 +95,7 @@ def _doubt(ranking: Ranking, fastest: Row) -> str:
     nearest = ranking.undecided[0] if ranking.undecided else None
     for row in (fastest, nearest.row) if nearest else (fastest,):
         if row.is_withheld:
-            return f"{plain_line(row.label)}: {row.spread_text(row.pace, scale=row.ranking.scale)}"
+            return f"{plain_line(row.label)}: {row.pace_spread}"
     if nearest is None or nearest.ratio.rounds < MIN_ROUNDS:
         return f"fewer than {MIN_ROUNDS} rounds cannot rule out chance"
     compared = f"{plain_line(fastest.label)} relative to {plain_line(nearest.row.label)}"

@@ -31,13 +31,11 @@ FLAGS: dict[Flag, str] = {
     "may be slower than alone",
     "imported": "read from a log, which contains less than a record",
 }
-PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")
-"""Packages named in the header."""
+PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptqmodel")  # Packages named in the header.
 REASON_LENGTH = 300
 UUID_LENGTH = 12
 COMMIT_LENGTH = 7
-CLOCKS_WITHIN = 1.03
-"""Ratio of clocks above which the clocks of the variants are printed."""
+CLOCKS_WITHIN = 1.03  # Ratio of clocks above which the clocks of the variants are printed.
 SMALLEST_CHANGE = 0.01
 LARGEST_P = 0.01
 RecordT = TypeVar("RecordT", bound=RunRecord)
@@ -316,11 +314,9 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
 class Drift(NamedTuple):
     """A trend that all variants share."""
 
-    change: float
-    """Relative change of the latency over the whole time: 0.02 is 2 % slower at the end."""
+    change: float  # Relative change of the latency over the whole time: 0.02 is 2 % slower at the end.
     span_s: float
-    p: float
-    """Two-sided, for no trend."""
+    p: float  # Two-sided, for no trend.
 
 
 def find_drift(records: Sequence[RunRecord]) -> Drift | None:

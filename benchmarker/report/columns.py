@@ -6,10 +6,12 @@ A column appears only if a row has a value for it, or if its values vary.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
 from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide
@@ -19,15 +21,14 @@ from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import Column, Sheet, plain_line
 from benchmarker.report.caveats import reference_note
 from benchmarker.schema.record import status_words
-from benchmarker.schema.registry import Axis, Metric, workload_of
+from benchmarker.schema.registry import Metric, workload_of
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 Columns = list[Column[Row]]
 LIMITS_TITLE = "Against the limits of the device"
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
 WIDE_NOTE = "Wide: the ends of the interval differ by more than a factor of two, too much for a number."
-MOST_CELLS = 12
-"""Largest number of other cells in the table. `--all` prints more."""
+MOST_CELLS = 12  # Largest number of other cells in the table. `--all` prints more.
 MOST_NAMES = 3
 
 
@@ -53,15 +54,16 @@ def axis_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column
     """Return a column for each axis that varies; with `always`, for all axes."""
     keys = [row.cell for row in rows if row.cell]
     axes = workload_of(keys[0].workload).axes if keys else ()
-    return [_axis_column(axis) for axis in axes if always or len({key[axis.name] for key in keys}) > 1]
+    varying = [axis for axis in axes if always or len({key[axis.name] for key in keys}) > 1]
+    return [axis_column(axis.heading, operator.itemgetter(axis.name)) for axis in varying]
 
 
-def _axis_column(axis: Axis) -> Column[InCell]:
+def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCell]:
     def number(row: InCell) -> float | None:
-        value = row.cell[axis.name] if row.cell else None
+        value = value_of(row.cell) if row.cell else None
         return float(value) if isinstance(value, int | float) else None
 
-    return Column(axis.heading, lambda row: str(row.cell[axis.name]) if row.cell else MISSING, sort=number)
+    return Column(heading, lambda row: str(value_of(row.cell)) if row.cell else MISSING, sort=number)
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
@@ -129,12 +131,17 @@ def changes(rows: Sequence[Row]) -> Columns:
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
     """Return the column `whole call`, the ratio of whole latencies; no column if all its values equal the speed-up."""
-    if all(row.call is None or _is_equal(row.call, row.speed_up) for row in rows):
-        return []
+
+    def is_equal(call: SpeedUp | None, speed_up: SpeedUp | None) -> bool:
+        if call is None or speed_up is None or speed_up.reference != call.reference:
+            return call is None
+        return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
 
     def text(row: Row) -> str:
         return "1" if row.is_baseline and row.latency else row.call.text if row.call else MISSING
 
+    if all(is_equal(row.call, row.speed_up) for row in rows):
+        return []
     help = f"latency of a whole call of {baseline} divided by the row's"
     return [_ratio_column(f"whole call vs {baseline}", text, lambda row: _number(row.call), help)]
 
@@ -145,14 +152,7 @@ def _ratio_column(
     return Column(heading, text, sort=number, is_more_better=True, help=help)
 
 
-def _is_equal(call: SpeedUp, speed_up: SpeedUp | None) -> bool:
-    if speed_up is None or speed_up.reference != call.reference:
-        return False
-    return math.isclose(speed_up.ratio.value, call.ratio.value, rel_tol=1e-9)
-
-
 def _with_verdict(speed_up: SpeedUp | None) -> str:
-    """Return `1.41x [1.30, 1.53] faster`, the ratio alone if it was not tested, or the outlier round."""
     if speed_up is None:
         return MISSING
     has_verdict = speed_up.ratio.low is not None and not speed_up.outlier
@@ -170,8 +170,8 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 def plain_costs(rows: Sequence[Row]) -> Columns:
     """Return the columns of memory and of every measured metric of a process, with one unit of bytes."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
-    shown = [metric for metric in facts if any(metric.name in row.facts for row in rows)]
-    unit = next((metric.shown_unit for metric in shown if metric.shown_unit in ("MiB", "GiB")), None)
+    units = [metric.shown_unit for metric in facts if any(metric.name in row.facts for row in rows)]
+    unit = next((unit for unit in units if unit in ("MiB", "GiB")), None)
     return [*memory(rows, unit), *(column for metric in facts for column in fact_columns(rows, metric))]
 
 
@@ -187,12 +187,10 @@ def estimate_columns(
     """Return one column of values without their intervals, or none if no row has one."""
 
     def number(row: AnyRow) -> float | None:
-        measured = estimate_of(row)
-        return scale * measured.value if measured and not is_wide(measured) else None
+        return scale * measured.value if (measured := estimate_of(row)) and not is_wide(measured) else None
 
     def text(row: AnyRow) -> str:
-        measured = estimate_of(row)
-        return measured_text(row, measured, scale=scale) if measured else MISSING
+        return measured_text(row, measured, scale=scale) if (measured := estimate_of(row)) else MISSING
 
     return [Column(heading, text, sort=number)] if any(map(estimate_of, rows)) else []
 
@@ -201,9 +199,20 @@ def number_columns(
     rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
     """Return one column, or none if no row has its number, of which `form` returns the text."""
-    if all(value_of(row) is None for row in rows):
-        return []
-    return [Column(heading, lambda row: MISSING if (number := value_of(row)) is None else form(number), sort=value_of)]
+    return [] if all(value_of(row) is None for row in rows) else [number_column(heading, value_of, form)]
+
+
+def number_column(
+    heading: str,
+    value_of: Callable[[AnyRow], float | None],
+    form: Callable[[float], str],
+    *,
+    is_more_better: bool = False,
+) -> Column[AnyRow]:
+    def text(row: AnyRow) -> str:
+        return MISSING if (number := value_of(row)) is None else form(number)
+
+    return Column(heading, text, sort=value_of, is_more_better=is_more_better)
 
 
 def byte_columns(
@@ -242,9 +251,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         return None
 
     def share(row: Row) -> float | None:
-        if row.floor_s is None or row.latency is None or is_wide(row.latency):
-            return None
-        return row.floor_s / row.latency.value
+        return None if not row.floor_s or not row.latency or is_wide(row.latency) else row.floor_s / row.latency.value
 
     columns: list[Column[Row]] = [
         *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
@@ -255,12 +262,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
             sort=lambda row: row.latency.value if row.latency else None,
         ),
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
-        Column(
-            "floor / latency",
-            lambda row: MISSING if (value := share(row)) is None else percent(value, places=0),
-            sort=share,
-            is_more_better=True,
-        ),
+        number_column("floor / latency", share, partial(percent, places=0), is_more_better=True),
     ]
     source = "from its arithmetic and the matmul rate measured in the same process"
     if any(row.demand and row.demand.bytes is not None for row in measured):
@@ -323,11 +325,9 @@ def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
 
 def withheld_notes(rows: Sequence[Row]) -> list[str]:
     """Return the meaning of the texts that replace numbers in these rows."""
-    wide = [(row.outlier, row.pace) for row in rows if row.pace]
-    wide += [
-        (ratio.outlier, ratio.ratio) for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio
-    ]
-    outliers = [outlier for outlier, measured in wide if is_wide(measured)]
+    outliers = [row.outlier for row in rows if row.is_withheld]
+    ratios = [ratio for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio]
+    outliers += [ratio.outlier for ratio in ratios if is_wide(ratio.ratio)]
     return [OUTLIER_NOTE] * any(outliers) + [WIDE_NOTE] * (None in outliers)
 
 

@@ -21,13 +21,13 @@ from benchmarker.comparison.gate import what_changed
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
 from benchmarker.comparison.results import results_of_records, to_rows
-from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, listed, with_bound
+from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, listed
 from benchmarker.comparison.speed_up import with_changes
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import abridged, plural
 from benchmarker.core.tables import Block, Column, Sheet, bold, bullets, code, plain_line
-from benchmarker.explain.explain import Contrast, Explanation, bounds_of, contrasts_of, explain
+from benchmarker.explain.explain import Contrast, Explanation, contrasts_of, explain, with_bounds
 from benchmarker.explain.waterfall import NotExplained
 from benchmarker.report.answer import answer, budget_lines, recommendation_lines
 from benchmarker.report.caveats import caption
@@ -47,22 +47,17 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
 
-NAMED = 20
-"""Number of folders that an error lists."""
-SEVERAL = 3
-"""Number of folders from which one of them was probably meant, and a list of differences is useless."""
-MOST_CAVEATS = 4
-"""Number of caveats in the short form, the most important ones. The others are counted."""
+NAMED = 20  # Number of folders that an error lists.
+SEVERAL = 3  # Number of folders from which one of them was probably meant, and a list of differences is useless.
+MOST_CAVEATS = 4  # Number of caveats in the short form, the most important ones. The others are counted.
 
 
 @dataclass(frozen=True)
 class Comparison(Results):
     """Rows of all variants, with the explanation of each."""
 
-    explained: tuple[Explanation | NotExplained, ...] = ()
-    """Explanations in the order of the rows."""
-    contrasts: tuple[Contrast, ...] = ()
-    """Each explained variant compared with the baseline, part by part."""
+    explained: tuple[Explanation | NotExplained, ...] = ()  # Explanations in the order of the rows.
+    contrasts: tuple[Contrast, ...] = ()  # Each explained variant compared with the baseline, part by part.
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
@@ -72,11 +67,7 @@ class Comparison(Results):
 
 
 def compare(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    baseline: str | None = None,
-    force: bool = False,
-    pool: bool = False,
+    paths: str | Path | Sequence[str | Path], *, baseline: str | None = None, force: bool = False, pool: bool = False
 ) -> Comparison:
     """Read all records below these paths and compare their variants.
 
@@ -96,13 +87,12 @@ def compare(
     folders = side_paths(paths)
     if pool or len(folders) < 2:
         return _compare_collected(collect(paths), baseline=baseline, force=force)
-    sides = {
-        name: _compare_collected(collect(members), baseline=baseline, force=force) for name, members in folders.items()
-    }
+    sides = {name: _compare_collected(collect(side), baseline=baseline, force=force) for name, side in folders.items()}
     return _side_by_side(sides, force=force)
 
 
 def _compare_collected(collected: Collected, *, baseline: str | None, force: bool) -> Comparison:
+    folders = sorted({path.parent for path, _ in collected.files}, key=str)
     try:
         comparison = compare_records(
             collected.records,
@@ -111,13 +101,11 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
             force=force,
             problems=collected.problems,
         )
-        folders = sorted({path.parent for path, _ in collected.files})
         return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
     except ResultsError as error:
-        folders = sorted({str(path.parent) for path, _ in collected.files})
         if len(folders) < SEVERAL:
             if len(folders) > 1 and isinstance(error, DifferingRecordsError):
-                raise ResultsError(f"{error}. They are in {' and '.join(folders)}") from error
+                raise ResultsError(f"{error}. They are in {' and '.join(map(str, folders))}") from error
             raise
         above = os.path.commonpath(folders)
         names = abridged([os.path.relpath(folder, above) for folder in folders], NAMED)
@@ -175,10 +163,8 @@ def compare_records(
     verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
     # A difference of records compared by --force may be that of devices or versions.
     contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
-    bounds = bounds_of(explained)
     values = {field.name: getattr(results, field.name) for field in fields(Results)}
-    values["rows"] = tuple(with_bound(row, bounds) for row in results.rows)
-    values["reasons"] = reasons(explained)
+    values |= {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}
     return Comparison(**values, explained=explained, contrasts=contrasts)
 
 
@@ -270,7 +256,6 @@ def header_of(results: Results) -> list[str]:
 
 
 def _by_sweep(results: Results, lines_of: Callable[[Results], Sequence[str]]) -> list[str]:
-    """Return the lines on the results; for sweeps kept apart, with the sweep's name unless all share a line."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
         for line in lines_of(side):

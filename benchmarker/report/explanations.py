@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 SHARES_ARE = "Below the measured time: its shares, and in brackets how many times as fast it would be without one."
-ACROSS = 4
-"""Number of variants side by side in a terminal of 80 columns."""
+ACROSS = 4  # Number of variants side by side in a terminal of 80 columns.
 
 
 def explained_blocks(comparison: Comparison) -> list[Block]:
@@ -55,11 +54,10 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
 
 
 def _not_explained(unexplained: NotExplained) -> str:
-    sentence = f"{plain_line(unexplained.variant)} {_why_not(unexplained)}"
-    if unexplained.proof is None:
-        return sentence
-    facts = [*map(bold, unexplained.proof.warnings), *unexplained.proof.lines]
-    return f"{sentence} What was loaded: {'; '.join(facts)}."
+    proof = unexplained.proof
+    facts = [*map(bold, proof.warnings), *proof.lines] if proof else []
+    loaded = f" What was loaded: {'; '.join(facts)}." if facts else ""
+    return f"{plain_line(unexplained.variant)} {_why_not(unexplained)}{loaded}"
 
 
 def _why_not(unexplained: NotExplained) -> str:
@@ -131,17 +129,13 @@ def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
     ]
     texts = [_waterfall_texts(explanation, parts, shares, has_mbu=has_mbu) for explanation in explained]
     columns = [
-        Column[int](f"ms a {unit}", lambda line: headings[line], "left"),
-        *(_text_column(each.variant, lines) for each, lines in zip(explained, texts, strict=True)),
+        Column[int](f"ms a {unit}", headings.__getitem__, "left"),
+        *(Column[int](each.variant, lines.__getitem__) for each, lines in zip(explained, texts, strict=True)),
     ]
     cells = {explanation.cell for explanation in explained}
     names = listed(explanation.variant for explanation in explained)
     title = f"{names} at {cell_words(explained[0].cell)}" if len(cells) == 1 and explained[0].cell else ""
     return Sheet(title, columns, range(len(headings)))
-
-
-def _text_column(heading: str, texts: Sequence[str]) -> Column[int]:
-    return Column(heading, lambda line: texts[line])
 
 
 def _waterfall_texts(
@@ -159,7 +153,6 @@ def _waterfall_texts(
 
 
 def _variant(explanation: Explanation, shared: Sequence[str]) -> list[Block]:
-    """Return a variant's verdict and the facts behind it, without the notes that all variants share."""
     facts = []
     if explanation.ceiling:
         facts.append(f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")

@@ -80,7 +80,7 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
         Column[Past]("when", lambda past: _minute(past.record.started_at), "left"),
         Column[Past](
             metric.heading,
-            lambda past: past.row.spread_text(past.row.pace, scale=metric.scale),
+            lambda past: past.row.pace_spread,
             sort=lambda past: past.row.pace.value if past.row.pace else None,
             is_more_better=metric.better == "higher",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -44,19 +45,15 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
 
 def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
     columns = [
-        *(_axis_column(axis) for axis in workload.axes),
-        *(_metric_column(metric) for metric in workload.metrics if not metric.of_cell),
+        *(Column(axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
+        *(Column(metric.heading, partial(_median_text, metric)) for metric in workload.metrics if not metric.of_cell),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
     return Sheet("", columns, record.cells)
 
 
-def _axis_column(axis: Axis) -> Column[CellBase]:
-    return Column(axis.heading, lambda cell: str(getattr(cell, axis.name)))
-
-
-def _metric_column(metric: Metric) -> Column[CellBase]:
-    return Column(metric.heading, lambda cell: _median_text(metric, cell))
+def _axis_text(axis: Axis, cell: CellBase) -> str:
+    return str(getattr(cell, axis.name))
 
 
 def _median_text(metric: Metric, cell: CellBase) -> str:

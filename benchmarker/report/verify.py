@@ -38,12 +38,9 @@ from benchmarker.report.columns import first_table
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import collect, parse_json, read_bytes, side_paths
 
-Place = tuple[str, CellKey]
-"""Variant and cell of a row."""
-Rounds = dict[tuple[str, int], float]
-"""Times by sweep and round."""
-Ratios = Mapping[str, Any]
-"""Ratio, its interval and its verdict."""
+Place = tuple[str, CellKey]  # Variant and cell of a row.
+Rounds = dict[tuple[str, int], float]  # Times by sweep and round.
+Ratios = Mapping[str, Any]  # Ratio, its interval and its verdict.
 RATIO_PARTS = {"ratio": "value", "ratio_low": "low", "ratio_high": "high"}
 ESTIMATE_PARTS = {"": "value", " low": "low", " high": "high", " deviation": "deviation"}
 NUMBER = r"(\d+(?:\.\d+)?)"
@@ -57,8 +54,7 @@ class Verified:
     records: int
     numbers: int
     mismatches: tuple[Check, ...]
-    problems: tuple[str, ...]
-    """Files that could not be read."""
+    problems: tuple[str, ...]  # Files that could not be read.
 
     @property
     def is_right(self) -> bool:
@@ -67,14 +63,10 @@ class Verified:
 
 @dataclass(frozen=True)
 class _Expected:
-    numbers: dict[Place, Numbers]
-    """Metrics, memory and counts of each measured row."""
-    seconds: dict[Place, Rounds]
-    """Ranking metric by round, as seconds or inverse rates."""
-    calls: dict[Place, Rounds]
-    """Latency by round."""
-    metrics: dict[Place, str]
-    """Name of each row's ranking metric; a ratio needs two rows with the same metric."""
+    numbers: dict[Place, Numbers]  # Metrics, memory and counts of each measured row.
+    seconds: dict[Place, Rounds]  # Ranking metric by round, as seconds or inverse rates.
+    calls: dict[Place, Rounds]  # Latency by round.
+    metrics: dict[Place, str]  # Name of each row's ranking metric; a ratio needs two rows with the same metric.
     circumstances: Mapping[str, object]
 
     def rate(self, place: Place) -> float:
@@ -89,9 +81,7 @@ class _Expected:
     def ratios(self, pairs: Mapping[Place, tuple[Place, Place]], times: Mapping[Place, Rounds]) -> dict[Place, Ratios]:
         tested = {
             name: ratio(
-                times[reference],
-                times[row],
-                is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]],
+                times[reference], times[row], is_paired=self.circumstances[row[0]] == self.circumstances[reference[0]]
             )
             for name, (reference, row) in pairs.items()
         }

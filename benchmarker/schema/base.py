@@ -24,10 +24,8 @@ Number = Annotated[float, Field(ge=-1e30, le=1e30)]
 Whole = Annotated[int, Field(ge=-(10**18), le=10**18)]
 Count = Annotated[int, Field(ge=0, le=10**18)]
 Positive = Annotated[int, Field(ge=1, le=10**18)]
-Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]
-"""Measured time, more than 0 and less than thirty years."""
-Spent = Annotated[float, Field(ge=0, le=1e9)]
-"""Sum of times in seconds, 0 or more."""
+Seconds = Annotated[float, Field(ge=1e-12, le=1e9)]  # Measured time, more than 0 and less than thirty years.
+Spent = Annotated[float, Field(ge=0, le=1e9)]  # Sum of times in seconds, 0 or more.
 Joules = Annotated[float, Field(ge=1e-12, le=1e18)]
 Rate = Annotated[float, Field(ge=1, le=1e30)]
 
@@ -53,11 +51,8 @@ def first_problem(error: ValidationError, kind: type[Plain]) -> str:
         text = f"no key '{key}'{did_you_mean(key, _keys_at(kind, place))}"
     elif problem["type"] not in ("value_error", "missing"):
         typed_value = problem["input"]
-        ending = (
-            f", not {typed_value!r}"
-            if isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
-            else ""
-        )
+        is_short = isinstance(typed_value, int | float | str) and len(str(typed_value)) <= SHOWN_LENGTH
+        ending = f", not {typed_value!r}" if is_short else ""
         text = _IN_YAML.get(problem["type"], f"{text[0].lower()}{text[1:]}")
         text = f"{text}{ending}{_instead(problem['type'], place, typed_value)}"
     path = ""

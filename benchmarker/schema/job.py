@@ -36,8 +36,7 @@ class VariantBase(Plain):
 
 class GridBase(Plain):
     def points(self) -> Sequence[Any]:
-        """Return every cell as a named tuple, the smallest first, so that running out of memory costs only larger
-        cells."""
+        """Return every cell as a named tuple, the smallest first: running out of memory costs only larger cells."""
         raise NotImplementedError
 
     def point_key(self, point: Any) -> dict[str, Any]:

@@ -131,8 +131,7 @@ class LoadFacts(Plain):
     notes: tuple[str, ...] = ()
 
 
-DISAGREEMENT = 0.02
-"""Largest relative difference between an engine's own times and our clock's without a flag."""
+DISAGREEMENT = 0.02  # Largest relative difference between an engine's own times and our clock's without a flag.
 
 
 class ExternalFacts(Plain):
@@ -209,7 +208,7 @@ class KernelUse(Plain):
 
 
 class ProductChoice(Plain):
-    """Kernel of one matrix shape in a step of several sequences, with the measurement that chose it."""
+    """Matmul kernel of one matrix shape in a batched decode step, with the times of all candidates."""
 
     form: str
     rows: Whole

@@ -25,17 +25,13 @@ Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "p
 @dataclass(frozen=True)
 class Option:
     flag: str
-    place: str
-    """Field of the job that it sets."""
+    place: str  # Field of the job that it sets.
     kind: Kind
     help: str
     panel: str
-    default: str | None = None
-    """Default value for --help."""
-    value: Any = None
-    """Value that it sets if it takes none."""
-    key: str | None = None
-    """Key of a mapping if it sets one value of the mapping."""
+    default: str | None = None  # Default value for --help.
+    value: Any = None  # Value that it sets if it takes none.
+    key: str | None = None  # Key of a mapping if it sets one value of the mapping.
 
     @property
     def takes_value(self) -> bool:
@@ -115,12 +111,12 @@ def is_group(annotation: Any) -> bool:
 def _option(place: str, info: FieldInfo, panel: str, flag: str | None, text: str | None) -> Option:
     kind = option_kind(info.annotation)
     is_off = kind == "flag" and info.default is True
-    plain = f"--{'no-' if is_off else ''}{place.rpartition('.')[2].replace('_', '-')}"
+    plain, sentence = f"--{'no-' if is_off else ''}{place.rpartition('.')[2].replace('_', '-')}", _first_sentence(info)
     return Option(
         flag=flag or plain,
         place=place,
         kind=kind,
-        help=text or (_turned_off(info) if is_off else _first_sentence(info)),
+        help=text or (f"Do not {sentence[0].lower()}{sentence[1:]}" if is_off else sentence),
         panel=panel,
         default=None if text else _default(info, kind),
         value=not is_off if kind == "flag" else None,
@@ -146,11 +142,6 @@ def _default(info: FieldInfo, kind: Kind) -> str | None:
     if kind in ("flag", "pairs") or info.is_required() or default in (None, ()):
         return None
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-
-
-def _turned_off(info: FieldInfo) -> str:
-    sentence = _first_sentence(info)
-    return f"Do not {sentence[0].lower()}{sentence[1:]}"
 
 
 def _first_sentence(info: FieldInfo) -> str:

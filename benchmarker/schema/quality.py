@@ -74,12 +74,9 @@ class StepDivergence(Plain):
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
-STEP_ROUNDING = 0.001
-"""Nats. Rounding gave 0.0002 for four quantizations on a CPU."""
-STEP_FACTOR = 5
-"""Largest ratio of a step's divergence to that of the library's own step."""
-STEP_WRONG = 0.01
-"""Nats, about the whole cost of 4 bits."""
+STEP_ROUNDING = 0.001  # Nats. Rounding gave 0.0002 for four quantizations on a CPU.
+STEP_FACTOR = 5  # Largest ratio of a step's divergence to that of the library's own step.
+STEP_WRONG = 0.01  # Nats, about the whole cost of 4 bits.
 ENGINE_STEP_WRONG = 0.1
 """Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
 
@@ -236,11 +233,10 @@ def step_line(checked: StepDivergence) -> str:
 
 
 def wrong_step_words(checked: StepDivergence) -> str:
-    expected = significant(checked.expected, 2)
     return (
         "the timed step predicts something else than the form's own forward: "
         f"KL {significant(checked.kl_mean, 3)} nats a token over {checked.steps} steps, where rounding gives up to "
-        f"{expected}; report it as a bug of the engine"
+        f"{significant(checked.expected, 2)}; report it as a bug of the engine"
     )
 
 
@@ -257,9 +253,8 @@ def kl_text(quality: Quality) -> str:
     against = quality.against
     if not quality.is_distinguishable:
         return INDISTINGUISHABLE
-    if against.kl_mean_error is None:
-        return significant(against.kl_mean, 3)
-    places = len(significant(against.kl_mean, 3).partition(".")[2])
-    plain = "e" not in significant(against.kl_mean, 3)
-    error = f"{against.kl_mean_error:.{places}f}" if plain else significant(against.kl_mean_error, 1)
-    return f"{significant(against.kl_mean, 3)} ± {error}"
+    mean, error = significant(against.kl_mean, 3), against.kl_mean_error
+    if error is None:
+        return mean
+    places = len(mean.partition(".")[2])
+    return f"{mean} ± {significant(error, 1) if 'e' in mean else f'{error:.{places}f}'}"

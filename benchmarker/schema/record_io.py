@@ -21,8 +21,7 @@ from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.record import SCHEMA_VERSION, RunRecord
 from benchmarker.schema.registry import WORKLOADS, workload_of
 
-UNFINISHED = ".benchmarker.tmp"
-"""Ending of a file that is being written. A resumed sweep removes such files only."""
+UNFINISHED = ".benchmarker.tmp"  # Ending of a file that is being written. A resumed sweep removes such files only.
 
 
 def write_record(record: RunRecord, path: Path) -> None:
@@ -50,8 +49,12 @@ def write_atomically(path: Path, text: str) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        reason = write_problem(error, remedy="choose another folder with --output")
-        raise ResultsError(f"{path}: not saved: {reason}") from error
+        raise _not_saved(path, error) from error
+
+
+def _not_saved(path: Path, error: OSError) -> ResultsError:
+    reason = write_problem(error, remedy="choose another folder with --output")
+    return ResultsError(f"{path}: not saved: {reason}")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -134,8 +137,7 @@ def append_lines(folder: Path, lines: bytes) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        reason = write_problem(error, remedy="choose another folder with --output")
-        raise ResultsError(f"{path}: not saved: {reason}") from error
+        raise _not_saved(path, error) from error
 
 
 RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')
@@ -146,10 +148,8 @@ SWEEP_FILE = "sweep.json"
 class Collected:
     files: tuple[tuple[Path, RunRecord], ...]
     problems: tuple[str, ...]
-    baseline: str | None = None
-    """Variant with which all sweeps among them compared."""
-    resume: str = ""
-    """Command that resumes the one sweep that made all records; empty if they are not of one sweep."""
+    baseline: str | None = None  # Variant with which all sweeps among them compared.
+    resume: str = ""  # Command that resumes the one sweep that made all records; empty if they are not of one sweep.
 
     @property
     def records(self) -> tuple[RunRecord, ...]:
@@ -191,14 +191,8 @@ def side_paths(paths: Sequence[str | Path]) -> dict[str, list[Path]]:
     for path in map(Path, paths):
         folders.setdefault((path.parent if path.is_file() else path).resolve(), []).append(path)
     parts = [folder.parts for folder in folders]
-    depth = next(
-        (
-            count
-            for count in range(1, max(map(len, parts), default=1))
-            if len({each[-count:] for each in parts}) == len(parts)
-        ),
-        1,
-    )
+    lengths = range(1, max(map(len, parts), default=1))
+    depth = next((length for length in lengths if len({each[-length:] for each in parts}) == len(parts)), 1)
     return {"/".join(folder.parts[-depth:]): members for folder, members in folders.items()}
 
 
@@ -216,8 +210,7 @@ def _candidates(paths: Sequence[str | Path]) -> Iterator[tuple[Path, bool]]:
         if not argument.exists():
             raise ResultsError(f"{argument}: no such file or folder; give a record or a folder of records")
         for path in [argument] if argument.is_file() else _json_files(argument):
-            where = path.resolve()
-            if where not in visited:
+            if (where := path.resolve()) not in visited:
                 visited.add(where)
                 yield path, path is argument
 

@@ -22,8 +22,7 @@ WORKLOADS: dict[str, str] = {
 """Modules with a `WORKLOAD`, by the workload's name."""
 LOG_RECORD = "benchmarker.workloads.generation.log_record"
 """Module whose `to_record` makes a record of a run in a log of the reference script."""
-DEFAULT_WORKLOAD = "generation"
-"""Workload of a config file or command line that names none."""
+DEFAULT_WORKLOAD = "generation"  # Workload of a config file or command line that names none.
 
 
 def workload_of(name: str) -> Workload:
@@ -53,8 +52,7 @@ class Axis:
 class Metric:
     """One number of a cell. Exactly one of the `of_` functions computes it."""
 
-    name: str
-    """Stem of its JSON keys, and its name in --budget: `ttft`."""
+    name: str  # Stem of its JSON keys, and its name in --budget: `ttft`.
     heading: str
     unit: str
     scale: float
@@ -66,9 +64,8 @@ class Metric:
     time: Callable[[Any, Any], float | None] = lambda cell, sample: float(sample.latency_s)
     of_cell: Callable[[Any, Any], float | None] | None = None
     """Returns a fact of the process from a record and one of its cells."""
-    combine: Literal["median", "max", "geometric_mean"] = "median"
-    is_quality: bool = False
-    """True if it measures exactness, so that the first table has it."""
+    combine: Literal["median", "max"] = "median"
+    is_quality: bool = False  # True if it measures exactness, so that the first table has it.
 
     def of_repeat(self, cell: Any, sample: Any) -> float | None:
         if self.of_sample:

@@ -15,18 +15,9 @@ from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_stat
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
+from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import (
-    LARGEST_DISTURBANCE,
-    LASTING,
-    RERUNS,
-    Decision,
-    Fault,
-    decide,
-    disturbance,
-    fault_of,
-    is_repeated,
-)
+from benchmarker.sweep.retries import Decision, Fault, decide, disturbance, fault_of, is_repeated
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
@@ -68,7 +59,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         lost |= decision.failed if decision.is_final else {}
         for position, reason in lost.items():
             progress.live_table.failures[task.variant, position] = reason.status
-            if reason.status != "invalid" or reason.kind in LASTING:
+            if reason.status != "invalid" or reason.kind in retries.LASTING:
                 progress.given_up[task.variant, position] = reason
         progress.failures += attempt.failures(lost, after_cells=fault if is_measured else None)
         pending = tuple(sorted({*decision.pending, *again}))
@@ -82,17 +73,16 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
     """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
     attempt, lost = attempts[-1], {}
-    again = [
-        position for position, cell in attempt.measured.items() if is_repeated(cell, reruns[position], attempt.progress)
-    ]
+    measured, progress = attempt.measured.items(), attempt.progress
+    again = [position for position, cell in measured if is_repeated(cell, reruns[position], progress)]
     reruns.update(again)
-    for position, cell in attempt.measured.items():
+    for position, cell in measured:
         if position in again:
             if cell.error_kind == "disturbed":
                 attempt.equipment.print_line(f"  {cell.reason}; measured again")
             continue
         value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
-        attempt.progress.live_table.add(attempt.variant, position, value)
+        progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
             lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
     return again, lost
@@ -110,8 +100,9 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
     share = disturbance(cell.host_load)
-    why = "all tries were disturbed" if len(tries) > RERUNS else f"most of the last {LAST_CELLS} cells were disturbed"
-    if share <= LARGEST_DISTURBANCE:
+    is_last = len(tries) > retries.RERUNS
+    why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
+    if share <= retries.LARGEST_DISTURBANCE:
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
@@ -177,15 +168,9 @@ class Attempt(Child):
     def settle(self, fault: Fault | None, tries: Counter[int]) -> Decision:
         """Decide which cells are tried again, count them in `tries`, and complete the record."""
         has_ended = self.phase == "end" or (self.record is not None and self.record.profile is not None)
-        decision = decide(
-            self.cells,
-            [cell.status for cell in self.finished],
-            fault,
-            phase=self.phase,
-            tries=tries,
-            points=self.sweep.points(self.variant),
-            workload=self.sweep.workload,
-        )
+        points, statuses = self.sweep.points(self.variant), [cell.status for cell in self.finished]
+        workload, phase = self.sweep.workload, self.phase
+        decision = decide(self.cells, statuses, fault, phase=phase, tries=tries, points=points, workload=workload)
         record = self._complete(decision, fault)
         is_disturbed = record.no_profile is not None and record.no_profile.error_kind == "disturbed"
         if self._has_claim and (not has_ended or is_disturbed or all(cell.status != "ok" for cell in record.cells)):
@@ -222,10 +207,8 @@ class Attempt(Child):
         """Make a disturbed cell the value of its round, with a flag; return it."""
         assert self.record is not None
         cells, number = list(self.record.cells), self.cells.index(position)
-        flags = (*cells[number].flags, "disturbed")
-        cells[number] = cells[number].model_copy(
-            update={"status": "ok", "error_kind": None, "reason": None, "flags": flags}
-        )
+        changes = {"status": "ok", "error_kind": None, "reason": None, "flags": (*cells[number].flags, "disturbed")}
+        cells[number] = cells[number].model_copy(update=changes)
         self.save(self.record.model_copy(update={"cells": tuple(cells)}))
         if self.record.profile:
             self.progress.profiled.add(self.variant)
@@ -233,26 +216,23 @@ class Attempt(Child):
 
     def _complete(self, decision: Decision, fault: Fault | None) -> RunRecord:
         job, environment = self.sweep.jobs[self.variant], self.equipment.environment
-        before = self.record or blank_record(job, environment, run_id=self.path.stem, started=self._started).model_copy(
-            update=self._place
-        )
+        blank = blank_record(job, environment, run_id=self.path.stem, started=self._started)
+        before = self.record or blank.model_copy(update=self._place)
         cells = tuple(map(self._judged, before.cells))
         self.measured = dict(zip(self.cells, cells, strict=False))
         workload, points = self.sweep.workload, self.sweep.points(self.variant)
         records = [*self.progress.records, *([self.record] if self.record else [])]
         for position, reason in decision.failed.items():
             # Some facts of a cell only a child can determine; without them the cell is left out.
-            fields = workload.cell_fields(job, points[position], records)
-            if fields is not None:
-                kind, text = reason.kind, reason.reason
-                cell = workload.cell_class(**fields, status=reason.status, error_kind=kind, reason=text)
-                cells = (*cells, cell)
+            if (fields := workload.cell_fields(job, points[position], records)) is not None:
+                fields |= {"status": reason.status, "error_kind": reason.kind, "reason": reason.reason}
+                cells = (*cells, workload.cell_class(**fields))
         changes: dict[str, object] = {"cells": cells}
         if fault:
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
             load = self._host.between(timed_at[1], time.time())
-            if load and disturbance(load) > LARGEST_DISTURBANCE:
+            if load and disturbance(load) > retries.LARGEST_DISTURBANCE:
                 changes |= _no_profile(why_disturbed(load))
         after = before.model_copy(update=changes)
         self.save(after)
@@ -271,14 +251,16 @@ class Attempt(Child):
             self._host.read()
 
     def _judged(self, cell: CellBase) -> CellBase:
-        """Return the cell with the load of other programs on its cores, and the state of the GPU.
+        """Return the cell with the state of the GPU and the load of other programs on its cores.
 
         Both may make it invalid. Its time plays no part in this.
         """
-        cell = self._with_conditions(cell)
-        if self._host is None or cell.timed_at is None or cell.host_load:
-            return cell
-        load = self._host.between(*cell.timed_at)
+        equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
+        if equipment.shares_host and "shared_host" not in cell.flags:
+            cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
+        own = self.sweep.jobs[self.variant].processes
+        cell = with_gpu_state(cell, equipment.monitor, own_processes=own, allow_shared=allow_shared)
+        load = self._host.between(*cell.timed_at) if self._host and cell.timed_at and not cell.host_load else None
         if load is None:
             return cell
         changes: dict[str, object] = {"host_load": load}
@@ -288,17 +270,6 @@ class Attempt(Child):
             if reason:
                 changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
         return cell.model_copy(update=changes)
-
-    def _with_conditions(self, cell: CellBase) -> CellBase:
-        """Return the cell with the state of the GPU during it, which may make it invalid."""
-        if self.equipment.shares_host and "shared_host" not in cell.flags:
-            cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
-        return with_gpu_state(
-            cell,
-            self.equipment.monitor,
-            own_processes=self.sweep.jobs[self.variant].processes,
-            allow_shared=self.sweep.settings.allow_shared,
-        )
 
     def limit_s(self, phase: Phase) -> float:
         if phase == "load":

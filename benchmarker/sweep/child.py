@@ -38,7 +38,6 @@ GRACE_S = 5.0
 """Time between one signal and the next, stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
-TAIL_LINES = 8
 SHOWN_LINES = 60
 """Lines of one child that reach the terminal; the log has more."""
 LINE_BYTES = 4096
@@ -119,7 +118,6 @@ class Log:
         self.problem: str | None = None
         """Reason for which the file is incomplete; None if it is complete."""
         self._file: FileIO | None = None
-        self._stream: IO[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._size = 0
         # Kept from the start, so that the end can be shown without reading the file back.
@@ -132,7 +130,6 @@ class Log:
             self._give_up(error)
 
     def follow(self, stream: IO[bytes]) -> None:
-        self._stream = stream
         self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
         self._thread.start()
 
@@ -142,14 +139,12 @@ class Log:
     @property
     def last_lines(self) -> tuple[str, ...]:
         lines = self._tail.decode(errors="replace").splitlines()
-        return tuple(line.rstrip() for line in lines if line.strip())[-TAIL_LINES:]
+        return tuple(line.rstrip() for line in lines if line.strip())[-8:]
 
     def finish(self) -> None:
         """Wait for the end of the stream, but not long, as a grandchild may hold it open; then close the file."""
-        if self._thread and self._stream:
+        if self._thread:
             self._thread.join(GRACE_S)
-            if not self._thread.is_alive():
-                self._stream.close()
         left_out = max(0, self._size - HEAD_BYTES)
         tail = self._tail[-left_out:] if left_out else b""
         if skipped := left_out - len(tail):
@@ -161,14 +156,15 @@ class Log:
 
     def _read(self, stream: IO[bytes]) -> None:
         part = b""
-        while chunk := os.read(stream.fileno(), 65536):
-            self._write(chunk[: max(0, HEAD_BYTES - self._size)])
-            self._size += len(chunk)
-            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-            if self._shown < SHOWN_LINES:
-                *complete, part = (part + chunk).split(b"\n")
-                part = part[:LINE_BYTES]
-                self._show(complete)
+        with stream:
+            while chunk := os.read(stream.fileno(), 65536):
+                self._write(chunk[: max(0, HEAD_BYTES - self._size)])
+                self._size += len(chunk)
+                self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+                if self._shown < SHOWN_LINES:
+                    *complete, part = (part + chunk).split(b"\n")
+                    part = part[:LINE_BYTES]
+                    self._show(complete)
         self._show([part])
 
     def _show(self, lines: Sequence[bytes]) -> None:

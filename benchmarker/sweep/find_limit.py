@@ -53,7 +53,8 @@ class Limit:
 
     @property
     def largest(self) -> Trial | None:
-        return max((trial for trial in self.trials if trial.fits), key=lambda trial: trial.value, default=None)
+        fitting = (trial for trial in self.trials if trial.fits)
+        return max(fitting, key=lambda trial: trial.value, default=None)
 
     @property
     def refused(self) -> Trial:
@@ -105,9 +106,8 @@ def _start(job: Job, axis: str) -> int:
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:
-        raise SpecError(
-            f"--find-limit {axis}: no size of {workload.name}{did_you_mean(axis, sizes)}: {', '.join(sizes)}"
-        )
+        hint = did_you_mean(axis, sizes)
+        raise SpecError(f"--find-limit {axis}: no size of {workload.name}{hint}: {', '.join(sizes)}")
     values = [int(getattr(point, axis)) for point in job.grid.points()]
     if len(set(values)) < len(values):
         flag = axis.replace("_", "-")
@@ -119,27 +119,23 @@ def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
     part = Part(record=path.absolute(), sweep=now_id(), cells=(0,), only="timing")
     saved = write_job(job, path.parent)
     command = [*run, "--job", str(saved), "--part", part.model_dump_json(), "--quiet"]
-    ended = subprocess.run(
-        command, env={**os.environ, PARENT: str(os.getpid())}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    variables = {**os.environ, PARENT: str(os.getpid())}
+    ended = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if not path.is_file():
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        raise ResultsError(
-            f"{path}: its process left no record (exit {ended.returncode}): {(lines or ['no output'])[-1]}"
-        )
+        last = (ended.stderr.decode(errors="replace").strip().splitlines() or ["no output"])[-1]
+        raise ResultsError(f"{path}: its process left no record (exit {ended.returncode}): {last}")
     return read_record(path)
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
-    cell = record.cells[0] if record.cells else None
-    if cell is not None and cell.status == "ok":
-        memory = cell.memory
+    last = record.cells[0] if record.cells else record
+    if record.cells and record.cells[0].status == "ok":
+        memory = record.cells[0].memory
         return Trial(value, None, memory.peak_allocated_bytes or memory.resident_growth_bytes)
-    kind = cell.error_kind if cell else record.error_kind
-    reason = (cell.reason if cell else record.reason) or f"its process ended ({record.status})"
+    reason = last.reason or f"its process ended ({record.status})"
     if record.status == "running":
         # Killed from outside, as the kernel kills the largest process of a host without free memory.
         return Trial(value, "its process was killed", None)
-    if kind in OUT_OF_MEMORY or kind == "spec":
+    if last.error_kind in (*OUT_OF_MEMORY, "spec"):
         return Trial(value, reason, None)
     raise ResultsError(f"{record.variant.name}: {reason}")

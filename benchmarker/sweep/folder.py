@@ -94,14 +94,11 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         with contextlib.suppress(OSError):
             owner = owner_path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
-        raise ResultsError(
-            f"{folder}: another sweep{f' ({owner})' if owner else ''} is writing there; "
-            "wait for it, or choose another folder with --output"
-        ) from error
+        other = f"another sweep{f' ({owner})' if owner else ''} is writing there; wait for it, or"
+        raise ResultsError(f"{folder}: {other} choose another folder with --output") from error
     except OSError as error:
-        raise ResultsError(
-            f"{folder}: results cannot be written there ({error.strerror}); choose another folder with --output"
-        ) from error
+        reason = f"results cannot be written there ({error.strerror})"
+        raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error
     try:
         yield
     finally:
@@ -139,10 +136,8 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
 def open_folder(request: SweepRequest, folder: Path, jobs: Mapping[str, Job]) -> None:
     """Check that the folder belongs to this sweep, and save the request and the jobs in it; raises ResultsError."""
     if not request.settings.resume and any(not is_job_file(path) for path in folder.glob("*.json")):
-        raise ResultsError(
-            f"{folder}: there are records already; add --resume to resume that sweep, "
-            "or choose another folder with --output"
-        )
+        remedy = "add --resume to resume that sweep, or choose another folder with --output"
+        raise ResultsError(f"{folder}: there are records already; {remedy}")
     refuse_changed(request.saved, list(jobs.values()))
     for job in jobs.values():
         if job not in request.saved:

@@ -23,6 +23,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import SpecError
@@ -60,13 +61,9 @@ class Starter:
         """Start a child in a session of its own, which writes to the descriptor `output`; the caller closes it."""
         if tuple(command[:2]) == (sys.executable, "-m") and (server := self._server_of(round_number)):
             return server.fork(command[2], command[3:], output)
+        variables = self._environment()
         return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=self._environment(),
+            command, stdin=DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=variables
         )
 
     def close(self) -> None:
@@ -108,14 +105,16 @@ class _Server:
         self._connection, other = Pipe()
         self._added = [name for name in WITHOUT_THREADS if name not in environment]
         with other:
+            command = [sys.executable, "-m", SERVER, str(other.fileno()), *modules]
+            pipes, variables = [other.fileno()], {**WITHOUT_THREADS, **environment}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", SERVER, str(other.fileno()), *modules],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                command,
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
                 start_new_session=True,
-                pass_fds=[other.fileno()],
-                env={**WITHOUT_THREADS, **environment},
+                pass_fds=pipes,
+                env=variables,
             )
         self.imported: tuple[int, str | None] = (0, "importing the libraries ended a process")
         """Number of usable modules, and the reason for which the next one makes the process unfit to be forked."""
@@ -147,10 +146,9 @@ class _Fork:
             if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired([SERVER], timeout or 0.0)
             # A child ends with the process that it was forked from.
-            code = -signal.SIGKILL
+            self.returncode = -signal.SIGKILL
             with contextlib.suppress(*DEAD):
-                code = self._connection.recv()
-            self.returncode = code
+                self.returncode = self._connection.recv()
         return self.returncode
 
 

@@ -42,7 +42,6 @@ def check_inputs(jobs: Iterable[Job]) -> None:
 
 
 def missing_judgements(sweep: Sweep) -> list[Judgement]:
-    """Return the measurements that were requested and are in no record of their variants yet."""
     judging, groups = sweep.workload.judging(), judged_groups(sweep.jobs)
     try:
         collected = collect([sweep.folder]).files if groups else []
@@ -54,9 +53,9 @@ def missing_judgements(sweep: Sweep) -> list[Judgement]:
     for variants in groups:
         job, newest = sweep.jobs[variants[0]], []
         for name in variants:
-            records = [(path, record) for path, record in files if record.variant.name == name]
-            if records and judging and not any(judging.is_done(record, job) for _, record in records):
-                newest.append(records[-1][0].name)
+            records = {path.name: record for path, record in files if record.variant.name == name}
+            if records and judging and not any(judging.is_done(record, job) for record in records.values()):
+                newest.append(list(records)[-1])
         if newest:
             missing.append(Judgement(variants, tuple(newest)))
     return missing
@@ -77,11 +76,10 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
         path.unlink(missing_ok=True)
     sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
-    fault = fault_of(end, judged, problem=None, tail=tail)
     missing = judging.missing(judged) if judged else None
     if missing:
         fault = Fault(missing.error_kind, missing.reason)
-    elif fault:
+    elif fault := fault_of(end, judged, problem=None, tail=tail):
         missing = Missing(error_kind=fault.kind, reason=fault.reason)
     if fault:
         name = f"{variant}, {judging.lost(job, judged)}"

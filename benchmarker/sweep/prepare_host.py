@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 from pydantic import ValidationError
 
@@ -47,16 +47,12 @@ def prepare_host(
     last, environment = "", None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        process = subprocess.Popen(
-            [*command, device, *(str(write_job(job.model_copy(update={"origin": None}), folder)) for job in jobs)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())},
+        saved = (str(write_job(job.model_copy(update={"origin": None}), folder)) for job in jobs)
+        words = [*command, device, *saved]
+        env = {**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+        process = stack.enter_context(
+            Popen(words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", env=env)
         )
-        stack.enter_context(process)
         assert process.stdout is not None
         timer = threading.Timer(LIMIT_S, process.kill)
         if not jobs:

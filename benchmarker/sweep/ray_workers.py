@@ -34,7 +34,6 @@ from benchmarker.sweep.sweep_plan import Schedule
 from benchmarker.sweep.sweep_state import LiveTable, Progress, Sweep
 from benchmarker.sweep.workers import Ended, Line, Pool, Tools, Work, Worker, do, equip, why_unlike
 
-RETRIES = 2
 STOP_LIMIT_S = 20.0
 SET_BY_RAY = re.compile(r"(OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS")
 """Variables that Ray sets in its workers, and that a measurement depends on."""
@@ -64,15 +63,6 @@ class Setting:
     lines: Any
     environments: dict[str, Environment] = field(default_factory=dict)
     """Environments that earlier tasks determined, by card."""
-
-
-@dataclass(frozen=True)
-class Task:
-    worker: Worker
-    work: Work
-    sweep: Sweep
-    shares_host: bool
-    files: Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -163,16 +153,15 @@ class RayPool(Pool):
         schedule.add(tasks, rounds=sweep.schedule.rounds)
         remote = replace(sweep, progress=progress, schedule=schedule)
         files = {name: (sweep.folder / name).read_bytes() for name in names}
-        task = Task(worker, work, remote, shares_host=shares_host, files=files)
-        reference = self._submit(measure, worker, str(work), self._setting, task)
+        reference = self._submit(measure, worker, str(work), self._setting, worker, work, remote, shares_host, files)
         self._running[reference] = Running(worker, work, frozenset(profiles))
 
     def events(self, timeout_s: float) -> list[Line | Ended]:
+        ready: list[Any] = []
         if self._running:
             ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
         else:
             time.sleep(timeout_s)
-            ready = []
         self._events += self._new_lines()
         for reference in ready:
             self._take(self._running.pop(reference), self._result(reference))
@@ -193,12 +182,9 @@ class RayPool(Pool):
         self._ray.shutdown()
 
     def _submit(self, function: Callable[..., Result], worker: Worker, name: str, *arguments: object) -> Any:
+        cores, here = cores_each(self._ray.nodes()), self._near(worker.host)
         task = self._ray.remote(function).options(
-            num_gpus=1,
-            num_cpus=cores_each(self._ray.nodes()),
-            max_retries=RETRIES,
-            name=name,
-            scheduling_strategy=self._near(worker.host),
+            num_gpus=1, num_cpus=cores, max_retries=2, name=name, scheduling_strategy=here
         )
         return task.remote(*arguments)
 
@@ -217,9 +203,9 @@ class RayPool(Pool):
         try:
             result: Result = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            return Result(unfit=f"{type(error.cause).__name__}: {error.cause}")
+            result = Result(unfit=f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError as error:
-            return Result(lost=f"Ray lost it: {type(error).__name__}")
+            result = Result(lost=f"Ray lost it: {type(error).__name__}")
         return result
 
     def _take(self, running: Running, result: Result) -> None:
@@ -261,13 +247,9 @@ class RayPool(Pool):
         return NodeAffinitySchedulingStrategy(node_id=host, soft=True)
 
 
-def _gpu_hosts(nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [node for node in nodes if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
-
-
 def workers_of(nodes: Sequence[Mapping[str, Any]]) -> tuple[Worker, ...]:
     """Return a worker for each GPU of each living host; Ray's id identifies the host."""
-    hosts = _gpu_hosts(nodes)
+    hosts = [node for node in nodes if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
     namesakes = Counter(node["NodeManagerHostname"] for node in hosts)
     workers = []
     for node in hosts:
@@ -280,8 +262,8 @@ def workers_of(nodes: Sequence[Mapping[str, Any]]) -> tuple[Worker, ...]:
 
 def cores_each(nodes: Sequence[Mapping[str, Any]]) -> int:
     """Return the cores that a task reserves: as many as the smallest host has for each of its GPUs, at least 1."""
-    shares = [int(node["Resources"].get("CPU", 0) // node["Resources"]["GPU"]) for node in _gpu_hosts(nodes)]
-    return max(1, min(shares, default=1))
+    hosts = [node["Resources"] for node in nodes if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
+    return max(1, min((int(host.get("CPU", 0) // host["GPU"]) for host in hosts), default=1))
 
 
 def _read_runtime_env(path: Path | None) -> dict[str, Any] | None:
@@ -302,17 +284,18 @@ def prepare(setting: Setting, worker: Worker) -> Result:
         check_inputs(jobs)
         commit = setting.tools.look_for(jobs[0])
         command = setting.tools.prepare_host
-        environment = prepare_host(
-            jobs[0].device, jobs, command=command, print_line=partial(setting.lines.put.remote, worker.name)
-        )
+        print_line = partial(setting.lines.put.remote, worker.name)
+        environment = prepare_host(jobs[0].device, jobs, command=command, print_line=print_line)
     except BenchmarkerError as error:
         return Result(unfit=str(error))
     return Result(card, environment, commit, unfit=_refused_engine(setting))
 
 
-def measure(setting: Setting, task: Task) -> Result:
-    card, jobs = _enter(setting, task.worker), task.sweep.jobs
-    print_line = partial(setting.lines.put.remote, task.worker.name)
+def measure(
+    setting: Setting, worker: Worker, work: Work, sweep: Sweep, shares_host: bool, files: Mapping[str, bytes]
+) -> Result:
+    card, jobs = _enter(setting, worker), sweep.jobs
+    print_line = partial(setting.lines.put.remote, worker.name)
     device, command = next(iter(jobs.values())).device, setting.tools.prepare_host
     try:
         environment = setting.environments.get(card) or prepare_host(device, command=command, print_line=print_line)
@@ -321,25 +304,25 @@ def measure(setting: Setting, task: Task) -> Result:
     if unfit := _refused_engine(setting) or why_unlike(jobs.values(), environment):
         return Result(unfit=unfit)
     with tempfile.TemporaryDirectory(prefix="benchmarker-") as home:
-        sweep = replace(task.sweep, folder=Path(home))
+        sweep = replace(sweep, folder=Path(home))
         for job in jobs.values():
             write_job(job, sweep.folder)
-        for name, content in task.files.items():
+        for name, content in files.items():
             (sweep.folder / name).write_bytes(content)
-        worker = replace(task.worker, slot=int(card.rpartition("/")[2]) % task.worker.slots)
+        worker = replace(worker, slot=int(card.rpartition("/")[2]) % worker.slots)
         try:
             equipment = equip(sweep, worker, environment, setting.tools, print_line)
-            equipment.shares_host = task.shares_host
+            equipment.shares_host = shares_host
             with equipment.in_use():
-                ended = do(sweep, equipment, worker, task.work)
+                ended = do(sweep, equipment, worker, work)
             if ended.error:
                 raise ended.error
         except BenchmarkerError as error:
             return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
-        files = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
+        made = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
         # The records travel as files.
-        return Result(card, environment, files=files, progress=replace(sweep.progress, records=[]))
+        return Result(card, environment, files=made, progress=replace(sweep.progress, records=[]))
 
 
 def _enter(setting: Setting, worker: Worker) -> str:
@@ -359,7 +342,6 @@ def _enter(setting: Setting, worker: Worker) -> str:
 
 
 def engine_fingerprints() -> dict[str, str]:
-    """Return fingerprints of this host's working environments of external engines, by name."""
     fingerprints = {}
     for state in environment_states():
         if state.problem is None:
@@ -379,8 +361,6 @@ def _refused_engine(setting: Setting) -> str | None:
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():
         if of_engine[name] in engines and setting.engines.get(name) != fingerprint:
-            return (
-                f"its environment {name} differs from the one on the sweep's own host; "
-                f"'benchmarker engine install {name}' on both makes them equal"
-            )
+            remedy = f"'benchmarker engine install {name}' on both makes them equal"
+            return f"its environment {name} differs from the one on the sweep's own host; {remedy}"
     return None

@@ -18,9 +18,6 @@ from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
 from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
-SEEDS = 2**16
-QUICK_ROUNDS = 1
-PUBLISH_ROUNDS = 10
 MAX_ROUNDS = 10
 """Limit on added rounds if neither the config nor an option gives a number of rounds."""
 
@@ -67,8 +64,6 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A checked request: the jobs of the variants, the rounds and the folder."""
-
     config: ConfigFile
     jobs: Mapping[str, Job]
     display: tuple[str, ...]
@@ -107,25 +102,21 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         before_names = before.variants or tuple(jobs_by_name)
         earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
-    arguments = before.arguments if earlier and before else (*names, *options.text)
     first = experiment.baseline or experiment.first_baseline
-    baseline = next((title for name, title in zip(names, jobs, strict=False) if not earlier and name == first), first)
-    kept = before.baseline if earlier and before else None
-    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=kept or baseline)
-    notes += _edited(config, saved, is_used=not earlier)
+    if before and earlier:
+        arguments, baseline = before.arguments, before.baseline or first
+    else:
+        arguments = (*names, *options.text)
+        baseline = next((title for name, title in zip(names, jobs, strict=False) if name == first), first)
+    file = _sweep_file(config, before, settings, arguments=arguments, jobs=jobs, baseline=baseline)
+    if any(job.origin and job.origin.config_sha256 != config.sha256 for job in saved):
+        effect = "its present content is measured, because variants or options are given"
+        if earlier:
+            effect = "the jobs saved in the folder are measured; a new sweep measures its present content"
+        notes += (f"--resume: {path} has changed since this sweep began; {effect}",)
     if before and before.arguments != arguments:
         notes += (f"--resume: '{shlex.join(arguments)}' replaces the earlier '{shlex.join(before.arguments)}'",)
-    return SweepRequest(
-        config=config,
-        jobs=jobs,
-        display=options.display,
-        file=file,
-        folder=folder,
-        before=before,
-        saved=saved,
-        notes=notes,
-        settings=settings,
-    )
+    return SweepRequest(config, jobs, options.display, file, folder, before, saved, notes, settings)
 
 
 def _sweep_file(
@@ -150,7 +141,7 @@ def _sweep_file(
         variants=tuple(jobs),
         rounds=settings.rounds or (before.rounds if before else procedure.rounds),
         max_rounds=max_rounds,
-        seed=seed if seed is not None else random.randrange(SEEDS),
+        seed=seed if seed is not None else random.randrange(2**16),
         started_at=before.started_at if before else datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=baseline,
     )
@@ -170,7 +161,7 @@ def chosen(experiment: ExperimentBase, words: Sequence[str], config: Path) -> tu
 
 
 def rounds_of(rounds: int | None, *, quick: bool, publish: bool) -> int | None:
-    choices = list(filter(None, [rounds, QUICK_ROUNDS * quick, PUBLISH_ROUNDS * publish]))
+    choices = list(filter(None, [rounds, int(quick), 10 * publish]))
     if len(choices) > 1:
         raise SpecError("--rounds, --quick (1) and --publish (10) each set the number of rounds; give one of them")
     return choices[0] if choices else None
@@ -194,27 +185,12 @@ def _before(config: Path, folder: Path | None) -> tuple[SweepFile | None, tuple[
 def _new_jobs(config: ConfigFile, variants: Sequence[str], options: Options) -> dict[str, Job]:
     jobs: dict[str, Job] = {}
     for variant in variants:
-        arguments = ["--config", str(config.path), "--variant", variant, *options.text]
+        path, experiment, device = config.path, config.experiment, options.device
+        again = f"{PROGRAM} {shlex.join(['--config', str(path), '--variant', variant, *options.text])}"
         job = make_job(
-            options.typed,
-            config=config.path,
-            variant=variant,
-            device=options.device,
-            reproduce=f"{PROGRAM} {shlex.join(arguments)}",
-            experiment=config.experiment,
+            options.typed, config=path, variant=variant, device=device, reproduce=again, experiment=experiment
         )
         if job.variant.name in jobs:
             raise SpecError(f"these options make two variants named '{job.variant.name}'; give one variant alone")
         jobs[job.variant.name] = job
     return jobs
-
-
-def _edited(config: ConfigFile, saved: Sequence[Job], *, is_used: bool) -> tuple[str, ...]:
-    if all(job.origin is None or job.origin.config_sha256 == config.sha256 for job in saved):
-        return ()
-    effect = (
-        "its present content is measured, because variants or options are given"
-        if is_used
-        else "the jobs saved in the folder are measured; a new sweep measures its present content"
-    )
-    return (f"--resume: {config.path} has changed since this sweep began; {effect}",)

@@ -63,9 +63,8 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
         return Fault("timeout", end.late)
     if end.code < 0:
         name = {number.value: number.name for number in signal.Signals}.get(-end.code, f"signal {-end.code}")
-        crash = Fault("crash", f"the process died of {name}")
         out_of_memory = Fault("oom_host", "the system ran out of memory and killed the process")
-        return out_of_memory if end.killed_for_memory else crash
+        return out_of_memory if end.killed_for_memory else Fault("crash", f"the process died of {name}")
     if problem:
         return Fault("results", problem)
     if record and record.status == "failed" and record.reason:
@@ -74,7 +73,6 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
 
 
 def disturbance(load: HostLoad | None) -> float:
-    """Return the share of the cores' time that other programs and the hypervisor took."""
     return load.steal_share + load.others_share if load else 0.0
 
 
@@ -122,9 +120,6 @@ def _without_larger(
     failed: int, kind: ErrorKind, rest: Sequence[int], points: Sequence[Any], workload: Workload
 ) -> Decision:
     larger = [position for position in rest if workload.at_least(points[position], points[failed])]
-    reason = f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory"
-    return Decision(
-        dict.fromkeys(larger, Fault(kind, reason)),
-        tuple(position for position in rest if position not in larger),
-        is_final=True,
-    )
+    fault = Fault(kind, f"not tried: the smaller {workload.point_text(points[failed])} ran out of memory")
+    pending = tuple(position for position in rest if position not in larger)
+    return Decision(dict.fromkeys(larger, fault), pending, is_final=True)

@@ -19,21 +19,13 @@ from benchmarker.core.process import sigterm_interrupts
 from benchmarker.execution.jobs import with_origin
 from benchmarker.schema.record import Environment
 from benchmarker.schema.registry import workload_of
+from benchmarker.sweep import sweep_plan
 from benchmarker.sweep.child import SweepTimeoutError
 from benchmarker.sweep.folder import ReusableCells, SweepFile, find_reusable, locked, open_folder, write_sweep_file
 from benchmarker.sweep.judge_quality import check_inputs, missing_judgements
 from benchmarker.sweep.request import RESULTS, Settings, SweepRequest
 from benchmarker.sweep.retries import Fault
-from benchmarker.sweep.sweep_plan import (
-    RAY,
-    Schedule,
-    Task,
-    enough_rounds,
-    local_numbers,
-    missing_tasks,
-    plan_lines,
-    without_given_up,
-)
+from benchmarker.sweep.sweep_plan import Schedule, Task, enough_rounds, local_numbers, missing_tasks, without_given_up
 from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, now_id
 from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
 
@@ -51,10 +43,10 @@ def run_sweep(
     settings, started = request.settings, time.monotonic()
     if settings.places:
         check_devices(request.jobs.values())
-    if settings.places != RAY:
+    if settings.places != sweep_plan.RAY:
         check_inputs(request.jobs.values())
     schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
-    for line in (*request.notes, *plan_lines(request, schedule)):
+    for line in (*request.notes, *sweep_plan.plan_lines(request, schedule)):
         terminal.note(line)
     if settings.dry_run:
         return None, None
@@ -105,20 +97,13 @@ def _sweep(
         # The commit that the sweep in the folder began with.
         commits = [job.origin.commit for job in request.saved if job.origin and job.source == first.source]
         commit = next(filter(None, commits), None)
-    device, title = slug(environment.device.name.lower()), slug(first.title.lower())
-    return Sweep(
-        jobs={
-            name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
-            for name, job in request.jobs.items()
-        },
-        folder=request.folder or RESULTS / device / title / now_id(),
-        started_at=request.file.started_at,
-        settings=request.settings,
-        progress=Progress(LiveTable(workload)),
-        schedule=schedule,
-        display=request.display,
-        run=tools.run,
-    )
+    jobs = {
+        name: with_origin(job, environment, config=config.path, config_sha256=config.sha256, commit=commit)
+        for name, job in request.jobs.items()
+    }
+    folder = request.folder or RESULTS / slug(environment.device.name.lower()) / slug(first.title.lower()) / now_id()
+    started_at, progress = request.file.started_at, Progress(LiveTable(workload))
+    return Sweep(jobs, folder, started_at, request.settings, progress, schedule, request.display, tools.run)
 
 
 class Loop:
@@ -317,12 +302,10 @@ class Loop:
         if not self._terminal.can_pin:
             return
         now = time.monotonic()
-        lines = [
-            f"{worker.name}: {self._last_lines[worker]}, for {approximate_duration(now - since_s)}"
-            if worker.name
-            else self._last_lines[worker]
-            for worker, (_, since_s) in self._busy.items()
-        ]
+        lines = []
+        for worker, (_, since_s) in self._busy.items():
+            text = self._last_lines[worker]
+            lines.append(f"{worker.name}: {text}, for {approximate_duration(now - since_s)}" if worker.name else text)
         if len(self._workers()) > 1:
             rounds = [now - since_s for work, since_s in self._busy.values() if isinstance(work, Round)]
             text = f"{len(rounds)} rounds in progress, {len(self._queue)} to come"

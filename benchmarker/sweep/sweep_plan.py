@@ -182,7 +182,7 @@ def first_process_s(record: RunRecord, ended: float) -> float:
 
 
 def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
-    """Return the variants that share one measurement apart from time, such as one quantization's quality."""
+    """Return groups of variants whose untimed measurement, such as quality, is made once for the group."""
     groups: dict[str, list[str]] = {}
     for name, job in jobs.items():
         judging = workload_of(job.workload).judging()
@@ -196,9 +196,8 @@ def local_numbers(places: str) -> list[int] | None:
     if places == RAY:
         return None
     if not re.fullmatch(LOCAL + r"\d+(,\d+)*", places):
-        raise SpecError(
-            f"--places {places}: no such workers; give 'local:0,1' for GPUs of this host by number, or 'ray'"
-        )
+        remedy = "give 'local:0,1' for GPUs of this host by number, or 'ray'"
+        raise SpecError(f"--places {places}: no such workers; {remedy}")
     numbers = [int(number) for number in places.removeprefix(LOCAL).split(",")]
     if len(set(numbers)) < len(numbers):
         raise SpecError(f"--places {places}: contains a number twice")
@@ -227,8 +226,9 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     if places:
         parallel = plural(workers, "round at a time", "rounds at a time") if numbers else RAY_ROUNDS
         if numbers and (unused := len(numbers) - workers):
-            unused_text = plural(unused, "worker is", "workers are")
-            parallel += f"; {unused_text} not used, because a worker measures entire rounds"
+            parallel += (
+                f"; {plural(unused, 'worker is', 'workers are')} not used, because a worker measures entire rounds"
+            )
         lines.append(f"  at {places}: {parallel}; each host prepares its checkpoints first")
     lines.append(f"  order rotated, and reversed in every second round; seed {file.seed}")
     if (judging := workload.judging()) and schedule.judgements:
@@ -269,19 +269,19 @@ def enough_rounds(
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
     widths, host_widths = widths_of(sweep, baseline)
-    widest = max(widths.values(), default=None)
-    is_wide = widest is not None and widest >= NARROW
+    widest = max(widths.values(), default=0.0)
+    is_wide = widest >= NARROW
     increased = min(limit, rounds + count)
     if is_wide and not is_late and increased > rounds:
         terminal.line(f"the widest interval is {_half(widest)}: adding rounds, up to {increased}")
         return increased
     for variant, width in host_widths.items():
         terminal.line(f"{variant}: host-bound, {_half(width)}")
-    if widest is not None:
+    if widths:
         reason = f"; --max-time {sweep.settings.max_time_s:g} is up" if is_wide and is_late else ""
         terminal.line(f"{rounds} rounds: the widest interval is {_half(widest)}{reason}")
     return rounds
 
 
-def _half(width: float | None) -> str:
-    return f"±{percent((width or 0.0) / 2, places=1)}"
+def _half(width: float) -> str:
+    return f"±{percent(width / 2, places=1)}"

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 RUN = (sys.executable, "-m", "benchmarker.run")
 LAST_CELLS = 6
 """Number of the latest cells by which the host is judged to be busy throughout."""
-UNKNOWN = "·"
-RUNNING = "…"
 _PROFILES = threading.Lock()
 
 
@@ -104,7 +102,7 @@ class LiveTable:
     def _cell_text(self, cell: tuple[str, int], is_running: bool) -> str:
         rates, failure = self.rates.get(cell), self.failures.get(cell)
         text = significant(statistics.median(rates)) if rates else status_words(failure) if failure else ""
-        return " ".join(filter(None, [text, RUNNING * is_running])) or UNKNOWN
+        return " ".join(filter(None, [text, "…" * is_running])) or "·"
 
 
 def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
@@ -185,16 +183,15 @@ class Equipment:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Watch the GPU, and run this thread and its children on the worker's cores."""
-        before = os.sched_getaffinity(0) if self.cores else ()
-        if before:
-            os.sched_setaffinity(0, self.cores)
-        try:
-            with closing(self.starter), self.monitor.running() if self.monitor else nullcontext():
-                yield
-        finally:
-            # Ray uses the process again for other tasks.
-            if before:
-                os.sched_setaffinity(0, before)
+        with ExitStack() as stack:
+            if self.cores:
+                # Ray uses the process again for other tasks.
+                stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+                os.sched_setaffinity(0, self.cores)
+            stack.callback(self.starter.close)
+            if self.monitor:
+                stack.enter_context(self.monitor.running())
+            yield
 
 
 def now_id() -> str:

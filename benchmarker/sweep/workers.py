@@ -35,7 +35,6 @@ from benchmarker.sweep.request import SweepRequest
 from benchmarker.sweep.sweep_plan import LOCAL, Task
 from benchmarker.sweep.sweep_state import RUN, Equipment, Sweep
 
-CPUS = Path("/sys/devices/system/cpu")
 CARD_FIELDS = ("device.index:", "device.uuid:", "variables.CUDA_VISIBLE_DEVICES:", "variables.HIP_VISIBLE_DEVICES:")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """Variable for NVIDIA and, in torch for ROCm, for AMD too."""
@@ -92,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ended:
-    """Work that ended, in one of these ways."""
+    """Work that ended: normally, or with one of `lost`, `unfit` and `error`."""
 
     worker: Worker
     work: Work
@@ -130,9 +129,8 @@ def check_devices(jobs: Iterable[Job]) -> None:
     """Refuse jobs with a device of their own or with several, because `--places` gives each worker one card."""
     for job in jobs:
         if job.gpus > 1:
-            raise SpecError(
-                f"{job.variant.name}: runs on {job.gpus} GPUs at once, and a worker has one; leave --places out"
-            )
+            several = f"{job.variant.name}: runs on {job.gpus} GPUs at once"
+            raise SpecError(f"{several}, and a worker has one; leave --places out")
         if ":" in job.device:
             raise SpecError(f"--device {job.device}: --places selects the cards; leave --device out")
 
@@ -165,17 +163,11 @@ def equip(
     if worker.slots > 1 and hasattr(os, "sched_getaffinity"):
         cores = share_of(sorted(os.sched_getaffinity(0)), worker.slot, worker.slots)
     modules = shared_modules(sweep.workload, shared_imports=sweep.settings.shared_imports)
-    return Equipment(
-        name=worker.name,
-        environment=environment,
-        monitor=tools.find_monitor(environment),
-        # Workers that share cores disturb each other, which the flag shared_host records.
-        watch_host=tools.watch_host if worker.slots == 1 or cores else None,
-        starter=Starter(modules, variables=variables, print_line=print_line),
-        print_line=print_line,
-        stop=stop or SweepInterruption(),
-        cores=cores,
-    )
+    starter = Starter(modules, variables=variables, print_line=print_line)
+    # Workers that share cores disturb each other, which the flag shared_host records.
+    watch_host = tools.watch_host if worker.slots == 1 or cores else None
+    monitor, stop = tools.find_monitor(environment), stop or SweepInterruption()
+    return Equipment(worker.name, environment, monitor, watch_host, starter, print_line, stop, cores)
 
 
 def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
@@ -192,12 +184,10 @@ def do(sweep: Sweep, equipment: Equipment, worker: Worker, work: Work) -> Ended:
 
 
 def topology(core: int) -> tuple[int, ...]:
-    numbers = []
-    for name in ("physical_package_id", "core_id"):
-        try:
-            numbers.append(int((CPUS / f"cpu{core}" / "topology" / name).read_text()))
-        except (OSError, ValueError):
-            numbers.append(0)
+    numbers = [0, 0]
+    for place, name in enumerate(("physical_package_id", "core_id")):
+        with contextlib.suppress(OSError, ValueError):
+            numbers[place] = int(Path(f"/sys/devices/system/cpu/cpu{core}/topology/{name}").read_text())
     return *numbers, core
 
 
@@ -252,21 +242,18 @@ class LocalPool(Pool):
     def _prepare(
         self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]
     ) -> Environment:
+        command, variables = self._tools.prepare_host, self._variables(worker)
+
+        def print_named(text: str) -> None:
+            print_line(worker.line(text))
+
         try:
-            environment = prepare_host(
-                device,
-                jobs,
-                command=self._tools.prepare_host,
-                variables=self._variables(worker),
-                print_line=lambda text: print_line(worker.line(text)),
-            )
+            environment = prepare_host(device, jobs, command=command, variables=variables, print_line=print_named)
+            if device == "auto" and environment.device.kind == "cpu":
+                reason = "this host has no such GPU (see 'benchmarker doctor'); --device cpu measures on its processor"
+                raise DeviceError(reason)
         except DeviceError as error:
             raise DeviceError(f"{worker.name}: {error}") from error
-        if device == "auto" and environment.device.kind == "cpu":
-            raise DeviceError(
-                f"{worker.name}: this host has no such GPU (see 'benchmarker doctor'); "
-                "--device cpu measures on its processor"
-            )
         return environment
 
     def _variables(self, worker: Worker) -> dict[str, str]:
@@ -288,14 +275,13 @@ class LocalPool(Pool):
 
     def start(self, worker: Worker, work: Work, *, shares_host: bool) -> None:
         if worker.name not in self._inboxes:
+            environment, variables = self._environments[worker.name], self._variables(worker)
+
+            def print_line(text: str) -> None:
+                self._events.put(Line(worker, text))
+
             equipment = equip(
-                self._sweep,
-                worker,
-                self._environments[worker.name],
-                self._tools,
-                lambda text: self._events.put(Line(worker, text)),
-                variables=self._variables(worker),
-                stop=self._stop,
+                self._sweep, worker, environment, self._tools, print_line, variables=variables, stop=self._stop
             )
             self._inboxes[worker.name] = queue.SimpleQueue()
             self._threads.append(threading.Thread(target=self._serve, args=(worker, equipment), daemon=True))

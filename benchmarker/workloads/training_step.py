@@ -35,7 +35,7 @@ RECOMPUTE = "recompute"
 
 
 class TrainingSample(SampleBase):
-    """One timed training step. `latency_s` is the time of the undivided step."""
+    """One timed training step. `latency_s` is the time of the step without waits between its parts."""
 
     drained_parts_s: dict[StepPart, Seconds] = Field(default_factory=dict)
     """Seconds of each part of a second step, which waits for the device after each part. Their sum is a little longer

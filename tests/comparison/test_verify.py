@@ -198,8 +198,8 @@ def test_a_wrong_ratio_in_the_ranking_is_named(sweep, capsys, monkeypatch):
 
 
 def test_a_wrong_speed_up_is_named_in_rows_first_table_and_answer(sweep, capsys, monkeypatch):
-    right = speed_up._ratio
-    monkeypatch.setattr(speed_up, "_ratio", lambda *rows, **paired: scaled(right(*rows, **paired), 1.1))
+    right = speed_up.rate_ratio
+    monkeypatch.setattr(speed_up, "rate_ratio", lambda *rows, **paired: scaled(right(*rows, **paired), 1.1))
     code, output = verified(sweep, capsys)
     assert code == 1
     assert "table, int8 compile: prompt 26, 50 new tokens, batch 1: ratio is 2.1" in output

@@ -209,6 +209,15 @@ def test_its_page_has_the_charts_that_apply(tmp_path):
     assert code == 0, text
 
 
+def test_a_chart_gives_a_wide_interval_in_the_unit_of_the_metric(tmp_path):
+    for number, drift in enumerate((1.0, 1.5, 2.5)):
+        for name, drift_of in (("bed", 1.0), ("bunk", drift)):
+            write_record(nap(name, [0.02 * drift_of] * 4, number), tmp_path / "a" / f"{name}-{number}.json")
+    comparison = compare(tmp_path / "a")
+    speed, *_ = registry.workload_of(comparison.workload).charts(comparison)
+    assert speed.note.endswith("Without a number: bunk: wide [0.01029, 0.10069].")
+
+
 def test_its_numbers_are_verified(tmp_path):
     folder = sweep(tmp_path / "a")
     verified = verify([folder])

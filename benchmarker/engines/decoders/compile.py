@@ -22,10 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from transformers import PreTrainedModel
+from transformers.cache_utils import LinearAttentionLayer
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, likeliest_token
+from benchmarker.engines.decoders.static_cache_layers import StateView
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
 from benchmarker.hardware.device import Device
@@ -108,13 +110,14 @@ class CompiledStep(LibraryStep):
         def run_layer(index: int, hidden_states: Tensor, *rest: Any, **arguments: Any) -> Any:
             nonlocal ran
             cached = arguments.get("past_key_values")
-            if rest or cached is None:
+            if cached is None:
                 raise UnsupportedError(
                     f"{name} hands its cache to a layer in a way of its own; use --engine eager or cuda_graph"
                 )
-            arguments["past_key_values"] = cached.layers[index]
+            part = cached.layers[index] if index < len(cached.layers) else None
+            arguments["past_key_values"] = StateView(part) if isinstance(part, LinearAttentionLayer) else part
             ran += 1
-            return self.run_compiled(layer, self._layers[index], hidden_states, arguments)
+            return self.run_compiled(layer, self._layers[index], hidden_states, rest, arguments)
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
             nonlocal left
@@ -227,15 +230,15 @@ class CompiledStep(LibraryStep):
         }
 
 
-def decode_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
+def decode_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
     forward: Function = type(layer).forward
-    return forward(layer, hidden, **arguments)
+    return forward(layer, hidden, *rest, **arguments)
 
 
-def prompt_layer(layer: nn.Module, hidden: Tensor, arguments: dict[str, Any]) -> Any:
+def prompt_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
     """Do the same as `decode_layer`. The compiler keeps compiled code by function."""
     forward: Function = type(layer).forward
-    return forward(layer, hidden, **arguments)
+    return forward(layer, hidden, *rest, **arguments)
 
 
 def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,6 @@ from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import (
     SequenceLengths,
     StaticKVCache,
-    attention_backend,
     cache_attention,
 )
 from benchmarker.engines.decoders.torch_engine import kernels_by_class
@@ -100,8 +99,8 @@ class NativeStep(CompiledStep):
         has_products = any(use.origin == "inductor" for use in self.linear_kernels())
         return ON_GPU if has_products else BESIDE_OUR_PRODUCTS
 
-    def attention(self, keys: Tensor) -> str:
-        return attention_backend(keys, native=True) if self.needs_compiler else OWN_ATTENTION
+    def attention(self, cache: StaticKVCache) -> str:
+        return cache.attention(native=True) if self.needs_compiler else OWN_ATTENTION
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
         return self._replaced or ()
@@ -117,7 +116,7 @@ class NativeStep(CompiledStep):
 def keep_kernels_beside_inductors(device: Device) -> None:
     """Make Triton cache our kernels in inductor's folder.
 
-    Inductor sets that folder only when it compiles a kernel. Otherwise our kernels would be compiled again.
+    Inductor sets the folder when it compiles its first kernel; kernels that ran before would be compiled again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 

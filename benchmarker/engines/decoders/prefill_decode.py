@@ -24,7 +24,6 @@ from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.static_kv_cache import (
     SequenceLengths,
     StaticKVCache,
-    attention_backend,
     cache_attention,
 )
 from benchmarker.engines.decoders.torch_engine import linear_kernels
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 PART = 128  # Vocabulary entries in one part of the two-step argmax.
 STEP = 32  # Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights.
+KEEPS_PADDING = "a sliding window or a recurrent state would keep the padding of a captured prompt"
 LONGEST_CHUNK = 4096  # Tokens of a sequence in one graph.
 MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more would take gigabytes and save no time.
 
@@ -132,8 +132,8 @@ class LibraryStep:
     def check(self) -> None:
         """Raise UnsupportedError if the timed steps were of another kind."""
 
-    def attention(self, keys: Tensor) -> str:
-        return attention_backend(keys)
+    def attention(self, cache: StaticKVCache) -> str:
+        return cache.attention()
 
     def linear_kernels(self) -> tuple[KernelUse, ...]:
         return linear_kernels(self.model, compiled=self.is_compiled)
@@ -207,7 +207,8 @@ class CapturedPrefill:
         return logits
 
     def _recorded(self, shape: Shape, length: int) -> RecordedPrefill | None:
-        if length in shape.prefills or self._plain_reason is not None or self._capture is None:
+        is_plain = self._plain_reason is not None or not shape.cache.takes_padding
+        if length in shape.prefills or is_plain or self._capture is None:
             return shape.prefills.get(length)
         known_position = shape.cache.position.on_host
         try:
@@ -247,8 +248,10 @@ class CapturedPrefill:
         return RecordedPrefill(ids, start, count, logits, capture(step))
 
     def facts(self, shape: Shape | None) -> dict[str, Any]:
-        is_captured = bool(shape and shape.prefills) and self._plain_reason is None
-        return {"prefill": "captured" if is_captured else "plain", "prefill_reason": self._plain_reason}
+        keeps_padding = shape is not None and not shape.cache.takes_padding
+        reason = KEEPS_PADDING if keeps_padding else self._plain_reason
+        is_captured = bool(shape and shape.prefills) and reason is None
+        return {"prefill": "captured" if is_captured else "plain", "prefill_reason": reason}
 
 
 def padded(tokens: int) -> int:

@@ -88,11 +88,12 @@ class StaticCacheDecoder(TorchDecoder):
                 is_new = self._captured_prefill.prepare(shape, prompt_tokens) or is_new
             prepared_ns = time.perf_counter_ns()
             if context is not None and context is not shape.context:
-                shape.cache.go_to(0)
+                shape.cache.rewind(0)
                 for chunk in context.split(CHUNK, dim=1):
                     prefill(self.model, chunk, shape.cache)
+                shape.cache.keep()
             shape.context = context
-            shape.cache.go_to(depth)
+            shape.cache.rewind(depth)
 
             def begin() -> None:
                 self._prefill(shape, prompt)
@@ -117,7 +118,7 @@ class StaticCacheDecoder(TorchDecoder):
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self._shape_with_room(prompt.shape[1] + new_tokens)
-            shape.cache.go_to(0)
+            shape.cache.rewind(0)
             for chunk in prompt.split(CHUNK, dim=1):
                 self._prefill(shape, chunk, shared=True)
             shape.cache.begin_decoding()
@@ -149,7 +150,7 @@ class StaticCacheDecoder(TorchDecoder):
             shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None
             shape = shape or self._shape_with_room(ids.shape[1])
             shape.context = None
-            shape.cache.go_to(0)
+            shape.cache.rewind(0)
             prompt = ids[:, :prompt_tokens].expand(len(shape.tokens), -1)
             rows = [log_probabilities(self._prefill(shape, prompt))]
             shape.cache.begin_decoding()
@@ -217,7 +218,7 @@ class StaticCacheDecoder(TorchDecoder):
         if self.shape is None:
             return None
         depth = 0 if self.shape.context is None else self.shape.context.shape[1]
-        self.shape.cache.go_to(depth)
+        self.shape.cache.rewind(depth)
         self.shape.cache.begin_decoding()
         # A profiler that starts after a capture may miss the kernels of a replay. The plain step runs the same ones.
         captured_logits = self.shape.logits[:]
@@ -240,7 +241,7 @@ class StaticCacheDecoder(TorchDecoder):
         captured, batch = self.shape.captured, len(self.shape.tokens)
         return StepFacts(
             graph_kernels=captured.kernels if captured else None,
-            attention=self.step.attention(self.shape.cache.keys),
+            attention=self.step.attention(self.shape.cache),
             products=self.step.products({batch, *(batch * length for length in self.shape.prefills)}),
         )
 

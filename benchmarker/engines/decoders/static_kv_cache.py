@@ -8,23 +8,31 @@ Repeating the keys for each query head would read and write the cache four times
 fast kernels; so this file does neither. On NVIDIA GPUs in 16 bit, torch's flash attention takes the length of each
 sequence from the device and reads only the filled positions. Elsewhere attention is two matmuls over the whole cache.
 For a short cache the native engine uses this program's own kernel.
+
+The layers of the cache are in static_cache_layers.py.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel, StaticCache
-from transformers.cache_utils import StaticLayer
+from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 
-from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.decoders.static_cache_layers import (
+    CachePosition,
+    StaticKVLayer,
+    WindowLayer,
+    cache_bytes,
+    overwritten_tensors,
+    refuse_kinds,
+    tried_layers,
+)
 from benchmarker.kernels.decode_attention import decode_attention, supports
 from benchmarker.schema.model import OWN_ATTENTION
 
@@ -38,16 +46,7 @@ NATIVE = "benchmarker_decode_native"
 FLASH = "flash, reads the filled part"
 ONE_KERNEL = OWN_ATTENTION
 MATMULS = "two matmuls, read the whole cache"
-UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "sliding_window", "position_bias", "head_mask")
-
-
-@dataclass
-class CachePosition:
-    """Position of the next token in the cache, shared by all sequences of the batch."""
-
-    on_device: Tensor  # Scalar int64 tensor, which decode steps advance in place.
-    on_host: int | None = None
-    """The position as a number; None once a decode step has run. At 0 a prefill needs no mask."""
+UNSUPPORTED_ARGUMENTS = ("position_bias", "head_mask")
 
 
 class SequenceLengths(NamedTuple):
@@ -56,47 +55,15 @@ class SequenceLengths(NamedTuple):
     lengths: Tensor  # Positions that a decode step attends to, including its own, [batch].
     query_starts: Tensor  # Start of each sequence's queries when all are concatenated, [batch + 1].
     key_starts: Tensor
+    window: int | None = None  # Positions of the rings, if layers have a sliding window.
+    ring_lengths: Tensor | None = None
+    ring_starts: Tensor | None = None
 
-
-class StaticKVLayer(StaticLayer):
-    keys: Tensor  # [batch, key heads, positions, head_dim]: a view of `stored_keys`.
-    values: Tensor
-    stored_keys: Tensor  # [batch, positions, key heads, head_dim].
-    stored_values: Tensor
-
-    def __init__(self, length: int, position: CachePosition) -> None:
-        super().__init__(max_cache_len=length)
-        self.position = position
-
-    def allocate(self, shape: tuple[int, int, int], *, dtype: torch.dtype, device: torch.device) -> None:
-        batch, heads, numbers = shape
-        stored_shape = (batch, self.max_cache_len, heads, numbers)
-        self.stored_keys = torch.zeros(stored_shape, dtype=dtype, device=device)
-        self.stored_values = torch.zeros(stored_shape, dtype=dtype, device=device)
-        self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
-        self.dtype, self.device = dtype, device
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache."""
-        for states, stored in (key_states, self.stored_keys), (value_states, self.stored_values):
-            if (states.shape[1], states.shape[3]) != stored.shape[2:]:
-                raise UnsupportedError(
-                    f"this model caches {states.shape[1]} heads of {states.shape[3]} numbers, where its config says "
-                    f"{stored.shape[2]} of {stored.shape[3]}; use --engine eager"
-                )
-        count = key_states.shape[-2]
-        positions = self.position.on_device.reshape(1)
-        if count > 1:
-            positions = positions + torch.arange(count, device=positions.device)
-        # Written in the stored layout: through the transposed view, the compiler would copy the whole cache into
-        # another layout at every step.
-        self.stored_keys.index_copy_(1, positions, key_states.transpose(1, 2))
-        self.stored_values.index_copy_(1, positions, value_states.transpose(1, 2))
-        return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
-
-    def get_seq_length(self) -> Any:
-        return self.position.on_device if self.position.on_host is None else self.position.on_host
+    def of(self, positions: int) -> "SequenceLengths":
+        """Return the lengths for a layer that stores this many positions."""
+        if positions != self.window or self.ring_lengths is None or self.ring_starts is None:
+            return self
+        return SequenceLengths(self.ring_lengths, self.query_starts, self.ring_starts)
 
 
 def check_room(needed_bytes: int, batch: int, length: int, device: torch.device) -> None:
@@ -118,39 +85,101 @@ def free_bytes(device: torch.device) -> int | None:
 
 class StaticKVCache:
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
-        config = model.config.get_text_config(decoder=True)
-        weight: Any = model.get_input_embeddings().weight
-        device = weight.device
+        refuse_kinds(model)
         self.length = length
+        device = model.get_input_embeddings().weight.device
         self.position = CachePosition(torch.zeros((), dtype=torch.int64, device=device), on_host=0)
         self.layers = StaticCache(config=model.config, max_cache_len=length)
-        unfit = next((type(layer).__name__ for layer in self.layers.layers if type(layer) is not StaticLayer), None)
-        if unfit:
-            raise UnsupportedError(f"a static cache of {unfit} is not written yet; use --engine eager")
-        parts = [StaticKVLayer(length, self.position) for _ in self.layers.layers]
-        shape = batch, key_heads(config), head_dim(config)
-        check_room(2 * len(parts) * length * math.prod(shape) * weight.element_size(), batch, length, device)
-        for part in parts:
-            part.allocate(shape, dtype=weight.dtype, device=device)
-        self.keys: Tensor = parts[0].keys
-        self.layers.layers = list(parts)
+        parts: list[Any] = self.layers.layers
+        trial = tried_layers(model)
+        check_room(cache_bytes(parts, trial, batch), batch, length, device)
+        parts = [self._allocated(part, tried, batch) for part, tried in zip(parts, trial, strict=True)]
+        self.layers.layers = parts
+        attending = [part for part in parts if isinstance(part, StaticKVLayer)]
+        if not attending:
+            raise UnsupportedError("a model without attention has no position in its cache; use --engine eager")
+        self.attending = max(attending, key=lambda part: part.max_cache_len)
+        self.states = [part for part in parts if isinstance(part, LinearAttentionLayer)]
+        windows = {part.max_cache_len for part in attending if isinstance(part, WindowLayer)}
+        if len(windows) > 1:
+            raise UnsupportedError("sliding windows of different sizes have no static cache yet; use --engine eager")
+        self.window = windows.pop() if windows else None
+        """Positions of each ring."""
+        config: Any = model.config.get_text_config(decoder=True)
+        has_cap = getattr(config, "attn_logit_softcapping", None) is not None
+        self._needs_scores = has_cap or any(name.endswith(".sinks") for name, _ in model.named_parameters())
+        self._overwritten = [tensor for part in parts for tensor in overwritten_tensors(part)]
+        self._kept: tuple[int, list[Tensor]] | None = None
         starts = torch.arange(batch + 1, dtype=torch.int32, device=device)
-        self.sequence_lengths = SequenceLengths(
-            lengths=torch.ones(batch, dtype=torch.int32, device=device), query_starts=starts, key_starts=starts * length
-        )
+        lengths = torch.ones(batch, dtype=torch.int32, device=device)
+        self.sequence_lengths = SequenceLengths(lengths, query_starts=starts, key_starts=starts * length)
+        if self.window:
+            self.sequence_lengths = self.sequence_lengths._replace(
+                window=self.window, ring_lengths=lengths.clone(), ring_starts=starts * self.window
+            )
+
+    def _allocated(self, part: Any, tried: Any, batch: int) -> Any:
+        """Return the static layer in the place of transformers' `part`, with the sizes of a trial token."""
+        if isinstance(part, LinearAttentionLayer):
+            for name in ("conv_states", "recurrent_states"):
+                for index, state in getattr(tried, name).items():
+                    if state is not None:
+                        state = state.new_zeros(batch, *state.shape[1:])
+                        part.lazy_initialization(**{name: state}, state_idx=index)
+        elif isinstance(part, StaticLayer) and tried.is_initialized:
+            is_ring = part.max_cache_len < self.length
+            part = (WindowLayer if is_ring else StaticKVLayer)(part.max_cache_len, self.position)
+            part.allocate(batch, tried.keys, tried.values)
+        return part
+
+    def attention(self, *, native: bool = False) -> str:
+        """Return the way in which most layers attend in a decode step."""
+        keys, values = self.attending.keys, self.attending.values
+        return attention_backend(keys, values, native=native, needs_scores=self._needs_scores)
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether tokens after the prompt, which later steps overwrite, change nothing."""
+        return not self._overwritten
 
     def go_to(self, position: int) -> None:
         self.position.on_host = position
         self.position.on_device.fill_(position)
         self.sequence_lengths.lengths.fill_(position + 1)
+        self._limit_to_window()
+
+    def rewind(self, position: int) -> None:
+        """Go back to an empty cache or to the depth at the last `keep`, with the states of that moment."""
+        self.go_to(position)
+        for part in self.states:
+            part.has_previous_state = dict.fromkeys(part.has_previous_state, position > 0)
+        if position and self._overwritten:
+            kept_position, tensors = self._kept or (None, [])
+            assert kept_position == position
+            for tensor, kept in zip(self._overwritten, tensors, strict=True):
+                tensor.copy_(kept)
+
+    def keep(self) -> None:
+        """Copy the states and windows of a depth, which the following tokens overwrite."""
+        if self._overwritten:
+            assert self.position.on_host is not None
+            self._kept = self.position.on_host, [tensor.clone() for tensor in self._overwritten]
 
     def begin_decoding(self) -> None:
         """Keep the position only on the device."""
         self.position.on_host = None
+        for part in self.states:
+            part.has_previous_state = dict.fromkeys(part.has_previous_state, True)
 
     def advance(self, tokens: int | Tensor = 1) -> None:
         self.position.on_device.add_(tokens)
         self.sequence_lengths.lengths.add_(tokens)
+        self._limit_to_window()
+
+    def _limit_to_window(self) -> None:
+        lengths = self.sequence_lengths
+        if lengths.ring_lengths is not None:
+            lengths.ring_lengths.copy_(lengths.lengths.clamp(max=lengths.window))
 
 
 @contextmanager
@@ -185,17 +214,22 @@ def attend(
         key: Whole cache, [batch, key heads, positions, head_dim], like the value.
         others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
     """
-    sequence_lengths = _checked(module, attention_mask, sequence_lengths, others)
-    backend = attention_backend(key, native=native)
+    sequence_lengths = _checked(module, attention_mask, sequence_lengths, others).of(key.shape[2])
+    window, cap, sinks = (others.get(name) for name in ("sliding_window", "softcap", "s_aux"))
+    if window is not None and key.shape[2] > window:
+        raise UnsupportedError(f"{type(module).__name__} has a sliding window in a longer cache; use --engine eager")
+    backend = attention_backend(key, value, native=native, needs_scores=cap is not None or sinks is not None)
     if backend == ONE_KERNEL:
         output = decode_attention(
             query.squeeze(2), key.transpose(1, 2), value.transpose(1, 2), sequence_lengths.lengths, scaling
         )
         return output.unsqueeze(1), None
     if backend == FLASH:
-        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths, scaling), None
+        return flash(query, key.transpose(1, 2), value.transpose(1, 2), *sequence_lengths[:3], scaling), None
     batch, heads, tokens, head_dim = query.shape
     if tokens > 1:
+        if cap is not None or sinks is not None:
+            raise UnsupportedError(f"{type(module).__name__} changes its scores, which a padded prompt does not")
         first = (sequence_lengths.lengths - tokens).view(-1, 1, 1, 1)
         last = first + torch.arange(tokens, device=key.device).view(-1, 1)
         is_visible = torch.arange(key.shape[2], device=key.device) <= last
@@ -205,9 +239,16 @@ def attend(
         return output.transpose(1, 2), None
     groups = query.view(batch, key.shape[1], heads // key.shape[1], head_dim)
     scores = torch.matmul(groups, key.transpose(2, 3)).float() * scaling
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     unfilled = torch.arange(key.shape[2], device=key.device) >= sequence_lengths.lengths.view(batch, 1, 1, 1)
-    weights = scores.masked_fill(unfilled, float("-inf")).softmax(dim=-1).to(value.dtype)
-    return torch.matmul(weights, value).reshape(batch, 1, heads, head_dim), None
+    scores = scores.masked_fill(unfilled, float("-inf"))
+    if sinks is not None:
+        # A sink takes part in the softmax and has no value.
+        sinks = sinks.float().view(1, key.shape[1], -1, 1).expand(batch, -1, -1, 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
+    return torch.matmul(weights, value).reshape(batch, 1, heads, value.shape[3]), None
 
 
 def _checked(
@@ -221,10 +262,13 @@ def _checked(
     return sequence_lengths
 
 
-def attention_backend(key: Tensor, *, native: bool = False) -> str:
+def attention_backend(key: Tensor, value: Tensor, *, native: bool = False, needs_scores: bool = False) -> str:
+    """Return the way a decode step attends. `needs_scores`: the model caps its scores, or has attention sinks."""
+    head_dim = key.shape[3]
+    if needs_scores or value.shape[3] != head_dim:
+        return MATMULS
     if native and supports(key) is None:
         return ONE_KERNEL
-    head_dim = key.shape[3]
     # AMD's flash attention does not take lengths from the device.
     is_nvidia = key.is_cuda and torch.version.hip is None
     return FLASH if is_nvidia and key.dtype in (torch.float16, torch.bfloat16) and head_dim <= 256 else MATMULS

@@ -23,20 +23,14 @@ from benchmarker.schema.record import RunRecord
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
 
-AXIS_PT = 250.0
-"""Length of the axis in points."""
-DIGIT_PT = 5.7
-"""Width of a digit in points."""
-LOGARITHMIC_FROM = 8.0
-"""Ratio of the last and first value of an axis from which it is logarithmic."""
-MOST_SPAN = 20.0
-"""Deviation in percent beyond which a run is drawn at the edge of its strip."""
-LEAST_SPAN = 2.5
-"""Smallest range of a strip in percent, so that tiny noise is not magnified."""
+AXIS_PT = 250.0  # Length of the axis in points.
+DIGIT_PT = 5.7  # Width of a digit in points.
+LOGARITHMIC_FROM = 8.0  # Ratio of the last and first value of an axis from which it is logarithmic.
+MOST_SPAN = 20.0  # Deviation in percent beyond which a run is drawn at the edge of its strip.
+LEAST_SPAN = 2.5  # Smallest range of a strip in percent, so that tiny noise is not magnified.
 QUANTITIES = {"sm_clock_mhz": "clock, MHz", "temperature_c": "hottest, °C", "power_w": "mean power, W"}
 """Titles of the board's strips by the field of `Conditions`, which is None if the driver does not report it."""
-Points = dict[float, float]
-"""Drawn values by the value of the axis."""
+Points = dict[float, float]  # Drawn values by the value of the axis.
 
 
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
@@ -125,10 +119,6 @@ def curve_chart(
 def _series(
     rows: Sequence[RowT], cell: CellKey | None, axis: str, value_of: Callable[[RowT], float | None]
 ) -> tuple[CellKey | None, dict[str, Points]]:
-    """Return the cell without the drawn axis, and the points of each variant.
-
-    Of several such cells, the one with most points is chosen; of equals, that of the first table.
-    """
     shapes: dict[CellKey, dict[str, Points]] = {}
     for row in rows:
         value = value_of(row)

@@ -19,10 +19,8 @@ from benchmarker.schema.registry import workload_of
 
 WIDEST_SPREAD = 1.5
 """Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
-LETTER_PT = 5.0
-"""Width of an average letter in points."""
-AXES_SHARE = 0.87
-"""Share of the figure for the axes in each direction."""
+LETTER_PT = 5.0  # Width of an average letter in points.
+AXES_SHARE = 0.87  # Share of the figure for the axes in each direction.
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
@@ -45,7 +43,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
     marked = dict.fromkeys(unmarked(row.mark).replace("`", "") for row in able if row.mark)
     notes = ["The number beside a bar is the bar's length.", spread_note(able), *(f"* {mark}." for mark in marked)]
-    withheld = [f"{label(row.label)}: {row.spread_text(row.pace)}" for row in rows if row.is_withheld]
+    withheld = [f"{label(row.label)}: {row.pace_spread}" for row in rows if row.is_withheld]
     notes += [f"Without a number: {'; '.join(withheld)}."] if withheld else []
     return Chart("speed", f"Speed at {cell_words(able[0].cell)}", " ".join(notes), draw)
 

@@ -16,8 +16,7 @@ from benchmarker.profiling.kernel_categories import CATEGORIES, seconds_by_categ
 from benchmarker.report.charts.style import HATCHES, WIDTH_IN, Chart, Ink, label, name_bars, write_beside
 from benchmarker.schema.record import Profile, RunRecord
 
-Parts = Mapping[str, float]
-"""Milliseconds by name."""
+Parts = Mapping[str, float]  # Milliseconds by name.
 LOOKS: Mapping[str, tuple[int, int]] = {
     **{"matmul": (0, 0), "quantized matmul": (0, 1), "matrix products": (0, 0), "matrix products beyond that": (0, 2)},
     **dict.fromkeys(("reading the weights", "moving the bytes", "moving data at the measured bandwidth"), (0, 1)),
@@ -32,8 +31,7 @@ LOOKS: Mapping[str, tuple[int, int]] = {
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
 """Colour and hatching by the name of a part. Charts that name a part differently draw it alike."""
-WIDEST_SCALE = 10.0
-"""Ratio to the shortest bar above which a bar gets another panel."""
+WIDEST_SCALE = 10.0  # Ratio to the shortest bar above which a bar gets another panel.
 
 
 def stacked(
@@ -171,8 +169,7 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
     where = f" at {cell_words(explained[0].cell)}" if len(cells) == 1 else ""
     sources = {explanation.phase.by for explanation in explained}
     gaps = " or ".join(meaning for source, meaning in GAPS_ARE.items() if source in sources)
-    variants = {explanation.variant for explanation in explained}
-    unexplained = [label(each.variant) for each in explanations if each.variant not in variants]
+    unexplained = [label(each.variant) for each in explanations if each.variant not in totals]
     note = (
         f"A bar, and the number beside it, is the token as measured without the profiler. Its gaps are {gaps}; its "
         "other parts are those of the profiled generation."

@@ -18,12 +18,10 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WIDTH_IN = 4.6
-"""Width in inches, narrow enough for legible letters on a phone."""
+WIDTH_IN = 4.6  # Width in inches, narrow enough for legible letters on a phone.
 PNG_DPI = 200
 
-MARKERS = "osD^v<>p"
-"""Markers with an interior, so that hollow and filled marks differ."""
+MARKERS = "osD^v<>p"  # Markers with an interior, so that hollow and filled marks differ.
 HATCHES = ("", "////", "....", "||||")
 
 
@@ -32,13 +30,10 @@ class Ink:
     """Colours of one drawing."""
 
     text: str
-    faint: str
-    """Colour of grids and lines that are not data."""
+    faint: str  # Colour of grids and lines that are not data.
     paper: str
-    series: tuple[str, ...]
-    """Colours of variants only."""
-    parts: tuple[str, ...]
-    """Colours of the parts of a time only."""
+    series: tuple[str, ...]  # Colours of variants only.
+    parts: tuple[str, ...]  # Colours of the parts of a time only.
 
     @property
     def variables(self) -> dict[str, str]:
@@ -97,11 +92,9 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Chart:
-    name: str
-    """File name without ending."""
+    name: str  # File name without ending.
     title: str
-    note: str
-    """Sentence that explains the chart."""
+    note: str  # Sentence that explains the chart.
     draw: Callable[[Ink], Figure]
 
 

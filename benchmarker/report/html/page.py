@@ -38,8 +38,7 @@ RANDOM_WEIGHTS = (
     "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
 )
 """Badge of a page whose records have random weights."""
-MOST_VALUES = 4
-"""Number of values of one property of the environment that are shown. The others are counted."""
+MOST_VALUES = 4  # Number of values of one property of the environment that are shown. The others are counted.
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:

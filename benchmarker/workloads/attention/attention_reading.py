@@ -77,7 +77,7 @@ def _kernel_times(call: operation.LargestCall) -> tuple[dict[Category, float], f
 def _fewer_bytes(timed: Timed) -> str:
     if cast("AttentionRecord", timed.record).variant.variant == NAIVE:
         return "A fused kernel never writes the scores: flash, efficient, cudnn or flex."
-    return ADVICE["bandwidth"](timed)
+    return ADVICE["bandwidth"]
 
 
 MIN_LENGTHS = 4

@@ -202,7 +202,7 @@ def _dequantizing_advice(timed: Timed) -> str:
 
 
 def _between_advice(timed: Timed) -> str:
-    return _switch_advice(timed) or DEFAULT_ADVICE["small kernels"](timed)
+    return _switch_advice(timed) or DEFAULT_ADVICE["small kernels"]
 
 
 LARGER = "Larger batches or longer sequences make larger products, which run closer to the measured rate."

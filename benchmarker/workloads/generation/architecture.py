@@ -136,7 +136,6 @@ class Architecture:
     """Parameters without idle experts and per-layer embeddings."""
     value_bytes: float
     experts: Experts | None = None
-    has_per_layer_embeddings: bool = False
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -124,7 +124,7 @@ def check_fits(point: Point, prompt_tokens: int, *, positions: int | None, model
     """Refuse a cell that exceeds the model's maximum length.
 
     Args:
-        prompt_tokens: Length of the prompt; a text needs a tokenizer.
+        prompt_tokens: Length of the prompt; that of a text is counted by the tokenizer.
 
     Raises:
         SpecError: With the numbers and the longest generation that fits.

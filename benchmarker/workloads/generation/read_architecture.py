@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads, model_errors
+from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.quantization.load import (
     flat,
     is_linear,
@@ -80,9 +80,9 @@ def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), model_errors("the config"):
             made: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError):
+    except ModelError:
         return None
     model: PreTrainedModel = made
     return model
@@ -118,7 +118,6 @@ def _with_weights(
         active_parameters=parameters - idle * shares - per_layer,
         value_bytes=value_bytes,
         experts=experts,
-        has_per_layer_embeddings=per_layer > 0,
     )
 
 

@@ -121,7 +121,12 @@ LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), 
 
 
 def is_unquantized(stored_as: str, quantized_fraction: float | None) -> bool:
-    """Return whether nothing is quantized, including output layer, KV cache and llama.cpp's formats."""
+    """Return whether nothing is quantized.
+
+    Args:
+        stored_as: Name of the form, which includes a quantized output layer or KV cache.
+        quantized_fraction: Share of the weights, which is positive for a GGUF file.
+    """
     return stored_as == "fp16" and not quantized_fraction
 
 

@@ -6,10 +6,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.checkpoints.read_model import model_errors
+from benchmarker.core.errors import ModelError, UnsupportedError
+from benchmarker.engines.base import TokenSource
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture
 from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.generation_step import ModelBenchmarker, SourceBenchmarker
 from benchmarker.workloads.generation.read_architecture import describe
+from benchmarker.workloads.generation.spec import Grid
 from tests.architectures import ARCHITECTURES, small_model
 from tests.counted import cache_tensors, counted_step
 
@@ -106,6 +112,34 @@ def test_the_library_copies_experts_where_generate_exchanges_the_product() -> No
     assert not copies_experts(model, "eager")
     model.set_experts_implementation("batched_mm")
     assert copies_experts(model, "compile")
+
+
+def test_a_cell_records_the_experts_of_its_steps() -> None:
+    bench = ModelBenchmarker(small_model("qwen3_moe", num_experts=8))
+    grid = Grid(prompt_tokens=(8,), new_tokens=(4,), batch_size=(1, 8))
+    one, eight = bench.run(grid, Procedure(warmup=1, warmup_limit=1, runs=1))
+    assert (one.demand.experts_per_step, one.demand.experts, one.demand.weight_bytes) == (2, 8, 3_157_760)
+    assert 2 < eight.demand.experts_per_step <= 8
+    assert one.demand.weight_bytes < eight.demand.weight_bytes
+    assert bench.no_demand is None
+
+
+def test_an_engine_in_its_own_process_has_no_floor_for_a_mixture_of_experts() -> None:
+    dense, mixture = (SourceBenchmarker(TokenSource(), config, CpuDevice()) for config in ({}, {"num_experts": 8}))
+    assert dense.no_demand is None
+    assert mixture.no_demand
+    assert mixture.no_demand.reason == (
+        "the engine runs in a process of its own, which does not count the experts of a step"
+    )
+
+
+def test_a_config_that_the_library_refuses_has_one_line() -> None:
+    with (
+        pytest.raises(ModelError, match="cannot be read: Class validation error") as refused,
+        model_errors("cannot be read"),
+    ):
+        LlamaConfig(num_hidden_layers=1, layer_types=["warp_attention"])
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def checkpoint_notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _is_checkpoint_of(name: str, base: str, records: Sequence[GenerationRecord]) -> bool:
-    last, base_last = (_last_part(text) for text in (name, base))
+    last, base_last = (text.rstrip("/").rsplit("/", 1)[-1] for text in (name, base))
     words = [word for word in re.split(r"[-_.]+", last[len(base_last) :]) if word]
     if not last.lower().startswith(base_last.lower()) or not words or not all(map(FORM_WORDS.fullmatch, words)):
         return False
@@ -196,7 +196,3 @@ def _is_checkpoint_of(name: str, base: str, records: Sequence[GenerationRecord])
     shapes = {record.model.config_sha256 for record in (*own, *others)}
     is_quantized = all(record.load and record.load.quantized_fraction > 0 for record in own)
     return bool(own and others) and is_quantized and len(shapes) == 1 and None not in shapes
-
-
-def _last_part(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1]

@@ -38,8 +38,7 @@ class SpeedUp:
     """Speed-up of a variant relative to its peer at one size."""
 
     value: float
-    spread: float | None
-    """Half of its interval, as a logarithm; None for fewer than three rounds."""
+    spread: float | None  # Half of its interval, as a logarithm; None for fewer than three rounds.
 
     @property
     def is_open(self) -> bool:
@@ -155,12 +154,10 @@ def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str |
 class _Words:
     """Sentence on the sizes at which a comparison is won, lost or undecided."""
 
-    start: str
-    """Beginning of the sentence: `int8 wins against fp16 in decode`."""
+    start: str  # Beginning of the sentence: `int8 wins against fp16 in decode`.
     axis: str
     before: str
-    after: str
-    """Text before and after the sizes."""
+    after: str  # Text before and after the sizes.
     speed_ups: Mapping[int, SpeedUp]
 
     def said(self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]) -> str:

@@ -14,8 +14,7 @@ from benchmarker.workloads.generation.record import GenerationRecord
 
 UNCAPTURED = frozenset({"ExllamaV2Linear"})
 """Classes of layers that launch on the default stream, which a graph does not capture."""
-TOUCHED_BELOW = 0.05
-"""Share of a token's time that fewer bits could shorten; below it quantization cannot help."""
+TOUCHED_BELOW = 0.05  # Share of a token's time that fewer bits could shorten; below it quantization cannot help.
 FUSES = f"{code('--engine compile')} fuses casts and small kernels"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from benchmarker.comparison.rows import CellKey, cell_words, keys_of
@@ -36,8 +37,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     )
 
 
-MOST_UNQUANTIZED = 0.1
-"""Share of unquantized weights above which a variant has a caveat."""
+MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has a caveat.
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
@@ -81,11 +81,11 @@ def _types(records: Sequence[GenerationRecord]) -> list[str]:
 
 
 def _tuned_once(records: Sequence[GenerationRecord]) -> list[str]:
-    caches: dict[str, list[str]] = {}
+    caches: dict[str, list[str]] = defaultdict(list)
     for record in records:
         # A layer that is compiled for all layers is also captured, which needs a GPU.
         if record.engine and record.engine.compiled == "layer" and record.engine.setup_cache:
-            caches.setdefault(record.variant.name, []).append(record.engine.setup_cache)
+            caches[record.variant.name].append(record.engine.setup_cache)
     variants = [name for name, states in caches.items() if len(states) >= MIN_ROUNDS and states.count("cold") <= 1]
     sentence = (
         f"{names(variants)}: all processes ran the kernels of one compilation. Another one tunes them anew, and may "
@@ -142,9 +142,9 @@ def _unjudged(records: Sequence[GenerationRecord]) -> list[str]:
 
 def kernel_notes(engine: EngineFacts) -> list[str]:
     """Return the kernels of a decode step that no other program has, and the details of external engines."""
-    ours = [use.words() for use in engine.kernels_used if use.origin == "benchmarker"]
-    cache = [f"its KV cache is {engine.kv_cache_stored}"] if engine.kv_cache_stored else []
-    return [*(["; ".join(ours)] if ours else []), *cache, *(external_notes(engine.external) if engine.external else [])]
+    ours = "; ".join(use.words() for use in engine.kernels_used if use.origin == "benchmarker")
+    cache = f"its KV cache is {engine.kv_cache_stored}" if engine.kv_cache_stored else ""
+    return [*filter(None, (ours, cache)), *(external_notes(engine.external) if engine.external else [])]
 
 
 def types_note(facts: ExternalFacts | TensorTypes) -> str:
@@ -164,17 +164,13 @@ def external_notes(facts: ExternalFacts) -> list[str]:
     if facts.kv_cache_bytes:
         notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
     if facts.times_disagree and facts.disagreement is not None:
+        shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
+        times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
         notes.append(
-            f"its own {_disagreeing_times(facts)} differs from our clock's by {percent(facts.disagreement, places=0)}, "
-            f"more than {percent(DISAGREEMENT, places=0)}"
+            f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
+            f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
         )
     return notes
-
-
-def _disagreeing_times(facts: ExternalFacts) -> str:
-    shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
-    names = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
-    return " and ".join(names) or " or ".join(shares)
 
 
 def _notes(records: Sequence[GenerationRecord]) -> list[str]:
@@ -188,11 +184,11 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
     """Return the share of a step that each external engine spends on choosing the token."""
-    facts: dict[str, list[ExternalFacts]] = {}
+    facts: dict[str, list[ExternalFacts]] = defaultdict(list)
     for record in records:
         external = record.engine.external if record.engine else None
         if external and external.choosing_share is not None:
-            facts.setdefault(record.variant.name, []).append(external)
+            facts[record.variant.name].append(external)
     lines = []
     for name, members in facts.items():
         shares = [f"{100 * share:.1f}" for share in _ends(each.choosing_share for each in members)]

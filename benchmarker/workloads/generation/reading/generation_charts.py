@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from benchmarker.comparison.rows import CellKey, cell_words, headline
+from benchmarker.comparison.rows import cell_words, headline
 from benchmarker.report.charts.curves import board_chart, curve_chart, rounds_chart
 from benchmarker.report.charts.speed import cells_chart, draw_against, front_note, memory_chart, rate_of, speed_chart
 from benchmarker.report.charts.stacked import kernels_chart, profile_of, waterfall_chart, withheld_variants
@@ -33,6 +33,8 @@ def charts_of(results: Comparison) -> list[Chart]:
         value_of=lambda row: None if row.is_withheld else row.decode_tokens_per_s,
         vertical="decoded tokens per second",
     )
+    depth = "depth + " if any(cell.depth for cell in results.measured_cells) else ""
+    batch = " × batch" if any(cell.batch_size > 1 for cell in results.measured_cells) else ""
     charts = (
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
@@ -52,7 +54,7 @@ def charts_of(results: Comparison) -> list[Chart]:
             is_logarithmic=True,
             name="batch",
         ),
-        cells_chart(rows, looks, shape=shape_words([row.cell for row in rows if row.cell and row.pace])),
+        cells_chart(rows, looks, shape=f"{depth}prompt + new tokens{batch}"),
         _kernels_chart({name: records for name, records in members.items() if name not in withheld_variants(results)}),
         rounds_chart(members, cell, looks),
         board_chart(members, looks),
@@ -88,9 +90,3 @@ def _kernels_chart(members: Mapping[str, Sequence[RunRecord]]) -> Chart | None:
         units={name: profile.new_tokens * profile.batch_size for name, profile in profiles.items()},
         subject=f"generation of each variant{where}, prefill included",
     )
-
-
-def shape_words(cells: Sequence[CellKey]) -> str:
-    depth = "depth + " if any(cell.depth for cell in cells) else ""
-    batch = " × batch" if any(cell.batch_size > 1 for cell in cells) else ""
-    return f"{depth}prompt + new tokens{batch}"

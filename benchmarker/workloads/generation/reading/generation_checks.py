@@ -11,13 +11,11 @@ from scipy import stats
 
 from benchmarker.comparison.invariants import TOLERANCE, Check, equal
 from benchmarker.comparison.rows import keys_of
-from benchmarker.schema.quality import Quality
 from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
-DRAIN_S, DRAIN_SHARE = 0.05, 0.10
-"""Longest time between the last token and the end that can be draining, s."""
+DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest time between the last token and the end that can be draining, s.
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:
@@ -33,7 +31,10 @@ def checks(record: GenerationRecord) -> Iterator[Check]:
         count = record.engine.recompilations
         yield Check("engine", "recompilations", count, "none in a cell that is ok", holds=False)
     if record.quality:
-        yield from _quality_checks(record.quality)
+        stated = record.quality.model_dump()
+        for field, recomputed in _quality_of(stated["windows"]).items():
+            group, _, name = field.rpartition(".")
+            yield equal("quality", field, (stated[group] if group else stated)[name], recomputed)
 
 
 def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
@@ -58,13 +59,6 @@ def _limit_checks(place: str, cell: GenerationCell, limits: Limits | None) -> It
     if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
         used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
         yield Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
-
-
-def _quality_checks(quality: Quality) -> Iterator[Check]:
-    stated = quality.model_dump()
-    for field, recomputed in _quality_of(stated["windows"]).items():
-        group, _, name = field.rpartition(".")
-        yield equal("quality", field, (stated[group] if group else stated)[name], recomputed)
 
 
 def _quality_of(windows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -78,22 +78,17 @@ class GenerationKey(CellKey):
         return self.batch_size, self.prompt_tokens, self.depth, self.has_distinct_prompts
 
 
-ROUNDING_GAP = 0.05
-"""Nats. Two tokens closer than this may swap if 16-bit arithmetic runs in another order."""
+ROUNDING_GAP = 0.05  # Nats. Two tokens closer than this may swap if 16-bit arithmetic runs in another order.
 
 
 @dataclass(frozen=True)
 class FirstDifference:
     """First difference of one row's texts from the baseline's."""
 
-    prompts: int
-    """Number of compared texts."""
-    same: int
-    """Number of equal texts."""
-    token: int | None
-    """Earliest token that differs, counted from 1; None if all texts are equal."""
-    gap: float | None
-    """Largest gap between the two most likely tokens at a first difference, nats; None if unknown."""
+    prompts: int  # Number of compared texts.
+    same: int  # Number of equal texts.
+    token: int | None  # Earliest token that differs, counted from 1; None if all texts are equal.
+    gap: float | None  # Largest gap between the two most likely tokens at a first difference, nats; None if unknown.
 
     @property
     def verdict(self) -> str:
@@ -105,7 +100,7 @@ class FirstDifference:
 
 
 def first_difference(quality: Quality | None, baseline: Quality | None) -> FirstDifference | None:
-    """Return the first difference; None if either has no texts, or the prompts differ."""
+    """Return the first token that differs between two qualities' greedy texts; None without texts of equal prompts."""
     if quality is None or baseline is None or quality.measured_on != baseline.measured_on:
         return None
     pairs = list(zip(quality.greedy, baseline.greedy, strict=False))
@@ -142,23 +137,16 @@ class GenerationRow(Row):
     model: str = ""
     weight_bytes: int | None = None
     bits_per_weight: float | None = None
-    quantized_fraction: float | None = None
-    """Share of the parameters in fewer than 16 bits."""
-    weights: str = ""
-    """Quantization with the storage of the output layer: `gptq lm_head=int8`."""
+    quantized_fraction: float | None = None  # Share of the parameters in fewer than 16 bits.
+    weights: str = ""  # Quantization with the storage of the output layer: `gptq lm_head=int8`.
     load_s: float | None = None
     setup_s: float | None = None
-    setup_cold_s: float | None = None
-    """Set-up time with an empty compiler cache, s; the next field with a filled one."""
+    setup_cold_s: float | None = None  # Set-up time with an empty compiler cache, s; the next field with a filled one.
     setup_warm_s: float | None = None
-    mbu: float | None = None
-    """Share of the memory bandwidth that decoding used for its required reads."""
-    fits_cache: bool = False
-    """True if all bytes of a step fit in the device's last cache."""
-    best_ratio: float | None = None
-    """Largest possible speed-up: the ratio of the floors on the same limits."""
-    share_of_best_ratio: float | None = None
-    """Speed-up divided by the largest possible speed-up."""
+    mbu: float | None = None  # Share of the memory bandwidth that decoding used for its required reads.
+    fits_cache: bool = False  # True if all bytes of a step fit in the device's last cache.
+    best_ratio: float | None = None  # Largest possible speed-up: the ratio of the floors on the same limits.
+    share_of_best_ratio: float | None = None  # Speed-up divided by the largest possible speed-up.
     prefill_mfu: float | None = None
     kernels_per_token: float | None = None
     first_tokens: tuple[int, ...] = ()
@@ -168,13 +156,11 @@ class GenerationRow(Row):
     kl_divergence: float | None = None
     top1_agreement: float | None = None
     quality: Quality | None = None
-    step_divergence: StepDivergence | None = None
-    """Divergence of the timed step from the variant's own forward pass."""
+    step_divergence: StepDivergence | None = None  # Divergence of the timed step from the variant's own forward pass.
     first_difference: FirstDifference | None = None
     """Difference of its greedy texts from the baseline's; None for the baseline."""
     tasks: tuple[TaskResult, ...] = ()
-    tokens_in_common: int | None = None
-    """Number of leading tokens in common with the baseline."""
+    tokens_in_common: int | None = None  # Number of leading tokens in common with the baseline.
     energy: EnergyUse | None = None
 
     @property
@@ -223,11 +209,6 @@ class GenerationRow(Row):
     @property
     def step_demand(self) -> GenerationDemand | None:
         return cast("GenerationDemand | None", self.demand)
-
-    @property
-    def tokens_compared(self) -> int:
-        """Number of tokens that `tokens_in_common` compares."""
-        return len(self.first_tokens)
 
 
 def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
@@ -321,14 +302,10 @@ def _limits(good: Good) -> dict[str, Any]:
 class EnergyUse:
     """Energy of one row over all processes, in joules of the whole board."""
 
-    per_token: Estimate
-    """Joules per token, idle power included. The deviation is over the windows."""
-    net_per_token_j: float | None
-    """Joules per token above the idle power."""
-    decode_per_token_j: float | None
-    """Joules per token of decoding alone, idle power included."""
-    prefill_j: float | None
-    """Joules of one prompt's prefill, idle power included."""
+    per_token: Estimate  # Joules per token, idle power included. The deviation is over the windows.
+    net_per_token_j: float | None  # Joules per token above the idle power.
+    decode_per_token_j: float | None  # Joules per token of decoding alone, idle power included.
+    prefill_j: float | None  # Joules of one prompt's prefill, idle power included.
 
 
 def energy_use(good: Good) -> EnergyUse | None:

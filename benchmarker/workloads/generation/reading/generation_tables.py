@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from operator import itemgetter
 
 from benchmarker.comparison.rows import CellKey, headline
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
@@ -13,6 +13,7 @@ from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import (
     InCell,
+    axis_column,
     byte_columns,
     estimate_columns,
     measured_text,
@@ -21,7 +22,6 @@ from benchmarker.report.columns import (
     number_columns,
 )
 from benchmarker.schema.base import Scalar
-from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import INDISTINGUISHABLE, change_text, kl_text
 from benchmarker.schema.record import status_words
 from benchmarker.workloads.generation.generation_job import chosen_options, runs_in_generate
@@ -29,35 +29,22 @@ from benchmarker.workloads.generation.reading.generation_rows import GenerationR
 from benchmarker.workloads.generation.record import GenerationRecord
 
 Columns = list[Column[GenerationRow]]
-ValueT = TypeVar("ValueT")
+QUICK_QUALITY = code("--quality quick")
 SHOWN_ELSEWHERE = ("latency", "decode")
 """Metrics without a column of the general kind: that of the first column, and the one that ranks."""
 
 
-def optional_text(
-    value_of: Callable[[GenerationRow], ValueT | None], text: Callable[[ValueT], str]
-) -> Callable[[GenerationRow], str]:
-    def formatted(row: GenerationRow) -> str:
-        value = value_of(row)
-        return MISSING if value is None else text(value)
-
-    return formatted
-
-
 def cell_columns(rows: Sequence[InCell], *, always: bool = False) -> list[Column[InCell]]:
     """Return a column for each axis that varies; with `always`, also prompt, new tokens and batch."""
-    parts: dict[str, Callable[[CellKey], int]] = {
-        "prompt": lambda key: key.prompt_tokens,
-        "new": lambda key: key.new_tokens,
-        "batch": lambda key: key.batch_size,
-    }
     keys = [row.cell for row in rows if row.cell]
-    varying = {name: value_of for name, value_of in parts.items() if always or len(set(map(value_of, keys))) > 1}
+    axes = {"prompt": "prompt_tokens", "new": "new_tokens", "batch": "batch_size"}
+    getters: dict[str, Callable[[CellKey], int]] = {name: itemgetter(axis) for name, axis in axes.items()}
+    varying = {name: value_of for name, value_of in getters.items() if always or len(set(map(value_of, keys))) > 1}
     if any(key.depth for key in keys):
         varying["depth"] = lambda key: key.depth
     if any(key.text for key in keys):
         varying["text"] = lambda key: key.text + 1
-    columns = [_axis_column(name, value_of) for name, value_of in varying.items()]
+    columns = [axis_column(name, value_of) for name, value_of in varying.items()]
     if len({key.has_distinct_prompts for key in keys if key.batch_size > 1}) > 1:
         columns.append(Column("prompts", _prompts, "left"))
     return columns
@@ -69,26 +56,15 @@ def _prompts(row: InCell) -> str:
     return "distinct" if row.cell.has_distinct_prompts else "same"
 
 
-def _axis_column(name: str, value_of: Callable[[CellKey], int]) -> Column[InCell]:
-    return Column(
-        name,
-        lambda row: str(value_of(row.cell)) if row.cell else MISSING,
-        sort=lambda row: value_of(row.cell) if row.cell else None,
-    )
-
-
 def timing(rows: Sequence[GenerationRow]) -> Columns:
+    def text(row: GenerationRow) -> str:
+        return measured_text(row, row.latency, scale=1) if row.latency else status_words(row.status)
+
     # tok/s is the latency turned over, so that one of the two spreads is enough.
-    latency = Column[GenerationRow]("latency s", _latency, sort=lambda row: row.latency.value if row.latency else None)
+    latency = Column[GenerationRow]("latency s", text, sort=lambda row: row.latency.value if row.latency else None)
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
-
-
-def _latency(row: GenerationRow) -> str:
-    if row.latency is None:
-        return status_words(row.status)
-    return measured_text(row, row.latency, scale=1)
 
 
 def costs(rows: Sequence[GenerationRow]) -> Columns:
@@ -121,17 +97,15 @@ def _setup(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def _divergence(rows: Sequence[GenerationRow]) -> Columns:
-    if all(row.kl_divergence is None for row in rows):
-        return []
-    return [Column("KL divergence", _divergence_text, sort=lambda row: row.kl_divergence)]
+    def text(row: GenerationRow) -> str:
+        if row.kl_divergence is None:
+            return MISSING
+        if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
+            return INDISTINGUISHABLE
+        return significant(row.kl_divergence, 3)
 
-
-def _divergence_text(row: GenerationRow) -> str:
-    if row.kl_divergence is None:
-        return MISSING
-    if row.quality and not row.quality.is_reference and not row.quality.is_distinguishable:
-        return INDISTINGUISHABLE
-    return significant(row.kl_divergence, 3)
+    has_divergence = any(row.kl_divergence is not None for row in rows)
+    return [Column("KL divergence", text, sort=lambda row: row.kl_divergence)] if has_divergence else []
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
@@ -148,11 +122,7 @@ def quality_words(row: GenerationRow) -> str:
         return f"perplexity {decimal(row.quality.perplexity)}"
     if row.quality and row.kl_divergence is not None:
         return f"KL divergence {kl_text(row.quality)}, perplexity {change_text(row.quality)}"
-    return (
-        "quality not measured: random weights"
-        if row.has_random_weights
-        else f"quality not measured: add {code('--quality quick')}"
-    )
+    return f"quality not measured: {'random weights' if row.has_random_weights else f'add {QUICK_QUALITY}'}"
 
 
 def energy(rows: Sequence[GenerationRow]) -> Columns:
@@ -198,16 +168,13 @@ def load_words(record: GenerationRecord) -> tuple[str, ...]:
     if load is None:
         return ()
     tied = "tied to the embedding" if load.lm_head_tied else "not tied"
+    each = f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
     return (
         f"weights: {gib(load.weight_bytes)}, {load.bits_per_weight:.2f} bits a weight, "
         f"{percent(load.quantized_fraction, places=0)} of the parameters quantized, "
-        f"lm_head {plain_line(load.lm_head_dtype)} {tied}{_of_each(load)}",
+        f"lm_head {plain_line(load.lm_head_dtype)} {tied}{each}",
         f"load: {seconds(load.load_s)}",
     )
-
-
-def _of_each(load: LoadFacts) -> str:
-    return f"; on the GPUs {', '.join(map(gib, load.per_gpu_bytes))}" if load.per_gpu_bytes else ""
 
 
 def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
@@ -222,11 +189,9 @@ def limit_rows(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
     return [row for row in rows if row.cell and row.cell.without(*free) == cell.without(*free)]
 
 
-DTYPE = "float16"
-"""Default type of `benchmarker generate`."""
+DTYPE = "float16"  # Default type of `benchmarker generate`.
 QUESTION = "Why is the sky blue?"
-TEXTS = {"qwen3-small": "The function returns"}
-"""Prompts for models that only continue text."""
+TEXTS = {"qwen3-small": "The function returns"}  # Prompts for models that only continue text.
 
 
 def generate_command(records: Sequence[GenerationRecord]) -> str:

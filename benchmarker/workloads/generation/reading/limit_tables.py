@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from benchmarker.comparison.rows import cell_words
 from benchmarker.core.formatting import MISSING, decimal, percent, rate, seconds
 from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
-from benchmarker.report.columns import LIMITS_TITLE, names
+from benchmarker.report.columns import LIMITS_TITLE, names, number_column, number_columns
 from benchmarker.report.explanations import ceiling_words
 from benchmarker.workloads.generation.architecture import MBU_LIMIT
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
-from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns, optional_text
+from benchmarker.workloads.generation.reading.generation_tables import Columns, cell_columns
 from benchmarker.workloads.generation.record import GenerationRecord
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison
 
-QUANTIZED_AHEAD = ("gptq",)
-"""Quantizations done before loading; the others are done while loading."""
-COMPILED = ("compile", "native")
-"""Engines whose set-up is compilation, which a cache on disk shortens."""
+_share = partial(percent, places=0)
+QUANTIZED_AHEAD = ("gptq",)  # Quantizations done before loading; the others are done while loading.
+COMPILED = ("compile", "native")  # Engines whose set-up is compilation, which a cache on disk shortens.
 
 
 def beside_limits(rows: Sequence[GenerationRow]) -> Sheet | None:
@@ -44,19 +44,14 @@ def _limit_columns(rows: Sequence[GenerationRow]) -> Columns:
         _column("best", lambda row: row.best_ratio, lambda ratio: f"{ratio:.2f}x", is_timed=False, is_more_better=True),
         _column("reached", lambda row: row.share_of_best_ratio, _share, is_more_better=True),
     ]
-    if any(row.kernels_per_token is not None for row in rows):
-        columns.append(
-            _column("kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}", is_timed=False)
-        )
+    columns += number_columns(rows, "kernels/token", lambda row: row.kernels_per_token, lambda count: f"{count:.0f}")
     if any(row.same_tokens is not None for row in rows):
-        agreement = Column[GenerationRow](
-            "as eager",
-            lambda row: MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}",
-            sort=lambda row: row.same_tokens,
-            is_more_better=True,
-        )
-        columns.append(agreement)
+        columns.append(Column("as eager", _as_eager, sort=lambda row: row.same_tokens, is_more_better=True))
     return columns
+
+
+def _as_eager(row: GenerationRow) -> str:
+    return MISSING if row.same_tokens is None else f"{row.same_tokens} of {len(row.first_tokens)}"
 
 
 def _column(
@@ -67,16 +62,10 @@ def _column(
     is_timed: bool = True,
     is_more_better: bool = False,
 ) -> Column[GenerationRow]:
-    """Return a column of numbers; one that follows from the time per token has a dash for a row without a number."""
-
     def number(row: GenerationRow) -> float | None:
         return None if is_timed and row.is_withheld else value_of(row)
 
-    return Column(heading, optional_text(number, text), sort=number, is_more_better=is_more_better)
-
-
-def _share(fraction: float) -> str:
-    return percent(fraction, places=0)
+    return number_column(heading, number, text, is_more_better=is_more_better)
 
 
 def _limit_caption(rows: Sequence[GenerationRow]) -> str:
@@ -108,7 +97,7 @@ def impossible(rows: Sequence[GenerationRow]) -> list[str]:
 
 
 def ceilings(comparison: Comparison) -> list[str]:
-    """Return a sentence for each variant on the rate that `cuda_graph` was predicted to reach and reached."""
+    """Return the predicted and the measured rate of each `cuda_graph` variant whose eager twin has a prediction."""
     rows = cast("Sequence[GenerationRow]", comparison.rows)
     members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
 
@@ -148,8 +137,8 @@ def break_evens(comparison: Comparison) -> list[str]:
     if baseline is None:
         return []
     before = cost_of(members[baseline.variant])
-    sentences = [break_even(baseline, row, costs=(before, cost_of(members[name]))) for name, row in rows.items()]
-    return [sentence for sentence in sentences if sentence]
+    sentences = (break_even(baseline, row, costs=(before, cost_of(members[name]))) for name, row in rows.items())
+    return list(filter(None, sentences))
 
 
 def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
@@ -190,16 +179,11 @@ def cost_of(records: Sequence[GenerationRecord]) -> Cost:
         return Cost(None, None)
     load_s = statistics.median(load.load_s for load in loads)
     quantized = [load.quantize_s for load in loads if load.quantize_s is not None]
+    quantize_s = statistics.median(quantized) if quantized else 0.0
     cold, warm = _setup(records, "cold"), _setup(records, "warm")
-    skips_quantizing = any(
-        record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records
-    )
-    return Cost(
-        cold_s=None
-        if cold is None or skips_quantizing
-        else load_s + cold + (statistics.median(quantized) if quantized else 0.0),
-        warm_s=None if warm is None else load_s + warm,
-    )
+    if any(record.model.load_format == "dummy" and record.variant.quant in QUANTIZED_AHEAD for record in records):
+        cold = None
+    return Cost(None if cold is None else load_s + cold + quantize_s, None if warm is None else load_s + warm)
 
 
 def _setup(records: Sequence[GenerationRecord], state: Literal["cold", "warm"]) -> float | None:

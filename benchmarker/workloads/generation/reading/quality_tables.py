@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from benchmarker.comparison.rows import listed
 from benchmarker.core.formatting import MISSING, decimal, percent, significant
 from benchmarker.core.tables import Column, Sheet, plain_line
+from benchmarker.report.columns import number_column
 from benchmarker.schema.quality import (
     ENGINE_STEP_WRONG,
     INDISTINGUISHABLE,
@@ -18,15 +21,16 @@ from benchmarker.schema.quality import (
     STEP_ROUNDING,
     STEP_WRONG,
     Quality,
-    StepDivergence,
     TaskResult,
     change_text,
     kl_text,
 )
-from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, FirstDifference, GenerationRow
-from benchmarker.workloads.generation.reading.generation_tables import Columns, optional_text
+from benchmarker.workloads.generation.reading.generation_rows import ROUNDING_GAP, GenerationRow
+from benchmarker.workloads.generation.reading.generation_tables import Columns
 
 GroupT = TypeVar("GroupT", bound=Hashable)
+_three_digits = partial(significant, digits=3)
+_tenths = partial(percent, places=1)
 VARIANT = Column[GenerationRow]("variant", lambda row: row.variant, "left")
 
 
@@ -46,18 +50,25 @@ def judgement_sheets(rows: Sequence[GenerationRow]) -> list[Sheet]:
 
 
 def _grouped(pairs: Iterable[tuple[GroupT, str]]) -> dict[GroupT, list[str]]:
-    groups: dict[GroupT, list[str]] = {}
+    groups: dict[GroupT, list[str]] = defaultdict(list)
     for group, variant in pairs:
-        groups.setdefault(group, []).append(variant)
+        groups[group].append(variant)
     return groups
 
 
-def _three_digits(value: float) -> str:
-    return significant(value, 3)
+def _of(
+    field: str,
+    heading: str,
+    text: Callable[[Any], str],
+    align: str = "right",
+    *,
+    sort: Callable[[GenerationRow], float | None] | None = None,
+) -> Column[GenerationRow]:
+    def shown(row: GenerationRow) -> str:
+        value = getattr(row, field)
+        return MISSING if value is None else text(value)
 
-
-def _tenths(share: float) -> str:
-    return percent(share, places=1)
+    return Column(heading, shown, align, sort=sort)
 
 
 # Timed step
@@ -70,20 +81,14 @@ VERDICTS = {
 }
 
 
-def _step(heading: str, text: Callable[[StepDivergence], str], align: str = "right") -> Column[GenerationRow]:
-    return Column(heading, optional_text(lambda row: row.step_divergence, text), align)
-
-
 STEP_COLUMNS = [
     VARIANT,
-    _step("KL step/eager", lambda checked: _three_digits(checked.kl_mean)),
-    _step(
-        "uncaptured", lambda checked: MISSING if checked.plain_kl_mean is None else _three_digits(checked.plain_kl_mean)
-    ),
-    _step("max", lambda checked: _three_digits(checked.kl_max)),
-    _step("same top", lambda checked: _tenths(checked.same_top)),
-    _step("steps", lambda checked: str(checked.steps)),
-    _step("it is", lambda checked: VERDICTS[checked.verdict], "left"),
+    _of("step_divergence", "KL step/eager", lambda checked: _three_digits(checked.kl_mean)),
+    _of("step_divergence", "uncaptured", lambda checked: _three_digits(checked.plain_kl_mean)),
+    _of("step_divergence", "max", lambda checked: _three_digits(checked.kl_max)),
+    _of("step_divergence", "same top", lambda checked: _tenths(checked.same_top)),
+    _of("step_divergence", "steps", lambda checked: str(checked.steps)),
+    _of("step_divergence", "it is", lambda checked: VERDICTS[checked.verdict], "left"),
 ]
 
 
@@ -129,40 +134,28 @@ def _quality_columns(rows: Sequence[GenerationRow]) -> Columns:
 
     return [
         VARIANT,
-        Column(
+        _of(
+            "quality",
             "perplexity",
-            _quality_text(lambda quality: decimal(quality.perplexity)),
+            lambda quality: decimal(quality.perplexity),
             sort=lambda row: row.quality.perplexity if row.quality else None,
         ),
-        Column(
-            "change",
-            _quality_text(lambda quality: "baseline" if quality.is_reference else change_text(quality)),
-            sort=change,
-        ),
-        Column(
+        _of("quality", "change", lambda each: "baseline" if each.is_reference else change_text(each), sort=change),
+        _of(
+            "quality",
             "KL divergence",
-            _quality_text(lambda quality: MISSING if quality.is_reference else kl_text(quality)),
+            lambda quality: MISSING if quality.is_reference else kl_text(quality),
             sort=_difference("kl_mean"),
         ),
         *(
-            Column(
-                heading,
-                optional_text(_difference(field), text),
-                sort=_difference(field),
-                is_more_better=field == "same_top",
-            )
+            number_column(heading, _difference(field), text, is_more_better=field == "same_top")
             for heading, (field, text) in DIFFERENCES.items()
             if _has(rows, field)
         ),
     ]
 
 
-def _quality_text(text: Callable[[Quality], str]) -> Callable[[GenerationRow], str]:
-    return optional_text(lambda row: row.quality, text)
-
-
 def _difference(field: str) -> Callable[[GenerationRow], float | None]:
-    """Return a function that gives a field of a row's difference from the baseline; None for the baseline."""
     return lambda row: getattr(row.quality.against, field) if row.quality and not row.quality.is_reference else None
 
 
@@ -265,16 +258,12 @@ def _noise(floors: Sequence[float]) -> str:
 # Greedy text
 
 
-def _text(heading: str, text: Callable[[FirstDifference], str], align: str = "right") -> Column[GenerationRow]:
-    return Column(heading, optional_text(lambda row: row.first_difference, text), align)
-
-
 TEXT_COLUMNS = [
     VARIANT,
-    _text("same text", lambda difference: f"{difference.same} of {difference.prompts}"),
-    _text("first difference", lambda difference: f"token {difference.token}" if difference.token else MISSING),
-    _text("gap", lambda difference: MISSING if difference.gap is None else significant(difference.gap, 2)),
-    _text("it is", lambda difference: difference.verdict, "left"),
+    _of("first_difference", "same text", lambda difference: f"{difference.same} of {difference.prompts}"),
+    _of("first_difference", "first difference", lambda each: f"token {each.token}" if each.token else MISSING),
+    _of("first_difference", "gap", lambda difference: significant(difference.gap, 2)),
+    _of("first_difference", "it is", lambda difference: difference.verdict, "left"),
     Column[GenerationRow](
         "KL divergence",
         lambda row: _three_digits(row.quality.against.kl_mean) if row.quality and row.first_difference else MISSING,
@@ -296,8 +285,8 @@ def _text_caption(rows: Sequence[GenerationRow]) -> str:
 def text_line(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
     """Return the token at which each variant's greedy text leaves the baseline's; none for random weights."""
     places = [
-        f"{plain_line(row.variant)} the same for all {row.tokens_compared} tokens"
-        if row.tokens_in_common == row.tokens_compared
+        f"{plain_line(row.variant)} the same for all {len(row.first_tokens)} tokens"
+        if row.tokens_in_common == len(row.first_tokens)
         else f"{plain_line(row.variant)} differs from token {row.tokens_in_common + 1} on"
         for row in rows
         if row.tokens_in_common is not None and not row.is_baseline and not row.has_random_weights

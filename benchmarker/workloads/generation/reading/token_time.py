@@ -40,13 +40,10 @@ from benchmarker.workloads.generation.record import (
 )
 
 FEWEST_BITS = 5.5
-"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at four billion parameters.
-"""
+"""Bits per weight of 4-bit quantizations with scales and a 16-bit output layer: 5.3 and 5.6 at 4e9 parameters."""
 FLOORS = {"bytes": "reading the weights", "flops": "arithmetic at the measured rate"}
-SLOWED_FROM = 1.05
-"""Ratio to the time without the profiler from which kernels were slowed."""
-INTEGER_SAVES = 0.5
-"""Share saved by 8-bit products, which run at twice the rate of 16-bit ones."""
+SLOWED_FROM = 1.05  # Ratio to the time without the profiler from which kernels were slowed.
+INTEGER_SAVES = 0.5  # Share saved by 8-bit products, which run at twice the rate of 16-bit ones.
 
 
 def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotExplained:
@@ -74,13 +71,10 @@ def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: 
     Args:
         bits: Average bits per weight.
     """
-    if demand is None or limits is None:
-        return None
-    reading_s = demand.weight_bytes / limits.bytes_per_s
-    computing_s = demand.decode_flops / limits.matmul_flops_per_s
-    if computing_s > reading_s:
-        return Floor(computing_s, "flops", INTEGER_SAVES)
-    return Floor(reading_s, "bytes", max(0.0, 1 - FEWEST_BITS / bits) if bits else 0.0)
+    floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.decode_flops), limits) if demand else None
+    if floor is None or floor.by == "flops":
+        return replace(floor, fewer=INTEGER_SAVES) if floor else None
+    return replace(floor, fewer=max(0.0, 1 - FEWEST_BITS / bits) if bits else 0.0)
 
 
 def _from_profile(
@@ -143,7 +137,6 @@ def decode_phase(profile: GenerationProfile) -> Phase:
 
 
 def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile | GenerationCell) -> Row | None:
-    """Return the row with most new tokens of this shape; of any depth if that is unknown."""
     shape = like.prompt_tokens, like.batch_size, like.distinct_prompts > 1
     keys: list[CellKey] = [
         key

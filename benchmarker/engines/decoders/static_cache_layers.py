@@ -1,0 +1,178 @@
+"""Layers of a cache at fixed addresses, by kind.
+
+Full attention writes at a position on the device. A layer with a sliding window keeps a ring of its newest positions,
+which a step can read in any order because keys are stored with their rotation; transformers' own window layer moves the
+whole window at every step and counts on the host, which a captured graph does not repeat. Linear attention and short
+convolutions keep transformers' layers, which update their states in place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, StaticCache
+from transformers.cache_utils import LinearAttentionLayer, StaticLayer
+
+from benchmarker.engines.base import UnsupportedError
+
+# No `from __future__ import annotations` here: the compiler looks at these classes as they are.
+
+UNSUPPORTED_LAYERS = {
+    "chunked_attention": "chunked attention",
+    "indexed_attention": "sparse attention with an index",
+    "hybrid": "attention and a recurrent state in one layer",
+    "hybrid_sliding": "a sliding window and a recurrent state in one layer",
+}
+"""Kinds of layers, by transformers' name, that have no static cache here."""
+
+
+@dataclass
+class CachePosition:
+    """Position of the next token in the cache, shared by all sequences of the batch."""
+
+    on_device: Tensor  # Scalar int64 tensor, which decode steps advance in place.
+    on_host: int | None = None
+    """The position as a number; None once a decode step has run. At 0 a prefill needs no mask."""
+
+
+class StaticKVLayer(StaticLayer):
+    keys: Tensor  # [batch, key heads, positions, head_dim]: a view of `stored_keys`.
+    values: Tensor
+    stored_keys: Tensor  # [batch, positions, key heads, head_dim].
+    stored_values: Tensor
+
+    def __init__(self, length: int, position: CachePosition) -> None:
+        super().__init__(max_cache_len=length)
+        self.position = position
+
+    def allocate(self, batch: int, key: Tensor, value: Tensor) -> None:
+        """Allocate memory for keys and values like these of a trial token, [1, key heads, 1, head_dim]."""
+        self.stored_keys, self.stored_values = (
+            one.new_zeros(batch, self.max_cache_len, one.shape[1], one.shape[3]) for one in (key, value)
+        )
+        self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
+        self.dtype, self.device = key.dtype, key.device
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Write keys and values, [batch, key heads, tokens, head_dim], at the position, and return the whole cache."""
+        count = key_states.shape[-2]
+        positions = self.position.on_device.reshape(1)
+        if count > 1:
+            positions = positions + torch.arange(count, device=positions.device)
+        self.write(positions, key_states, value_states)
+        return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
+
+    def write(self, positions: Tensor, key_states: Tensor, value_states: Tensor) -> None:
+        # Written in the stored layout: through the transposed view, the compiler would copy the whole cache into
+        # another layout at every step.
+        self.stored_keys.index_copy_(1, positions, key_states.transpose(1, 2))
+        self.stored_values.index_copy_(1, positions, value_states.transpose(1, 2))
+
+    def get_seq_length(self) -> Any:
+        return self.position.on_device if self.position.on_host is None else self.position.on_host
+
+
+class WindowLayer(StaticKVLayer):
+    """Ring of the newest positions of a layer with a sliding window: position p is stored at p modulo its size."""
+
+    is_sliding = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Return the ring in a decode step. In a prompt, return the keys and values that its mask covers: of the window
+        before the prompt, and of all its tokens."""
+        start, size = self.position.on_host, self.max_cache_len
+        if start is None:
+            self.write(self.position.on_device.reshape(1) % size, key_states, value_states)
+            return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
+        past, count = min(start, size - 1), key_states.shape[-2]
+        slots = torch.arange(start - past, start + count, device=key_states.device) % size
+        keys = torch.cat((self.stored_keys[:, slots[:past]].transpose(1, 2), key_states), dim=2)
+        values = torch.cat((self.stored_values[:, slots[:past]].transpose(1, 2), value_states), dim=2)
+        newest = min(count, size)
+        self.write(slots[-newest:], key_states[:, :, -newest:], value_states[:, :, -newest:])
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        start = self.position.on_host or 0
+        past = min(start, self.max_cache_len - 1)
+        return past + query_length, start - past
+
+
+class StateView:
+    """Cache of one layer with recurrent states, as its modules address it, whatever their index in the model.
+
+    Compiled code that reads a layer's index is compiled anew for each layer.
+    """
+
+    def __init__(self, layer: LinearAttentionLayer) -> None:
+        self.layer = layer
+        self.layers = self
+
+    def __getitem__(self, layer_index: int) -> LinearAttentionLayer:
+        return self.layer
+
+    def has_previous_state(self, layer_index: int, state_idx: int = 0) -> bool:  # noqa: ARG002
+        has_state: bool = self.layer.has_previous_state[state_idx]
+        return has_state
+
+    def is_recording_past(self, layer_index: int) -> bool:  # noqa: ARG002
+        return False
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:  # noqa: ARG002
+        return self.layer.conv_states[state_idx] if self.layer.has_previous_state[state_idx] else None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:  # noqa: ARG002
+        return self.layer.recurrent_states[state_idx] if self.layer.has_previous_state[state_idx] else None
+
+    def update_conv_state(self, states: Tensor, layer_idx: int, **arguments: Any) -> Tensor:  # noqa: ARG002
+        return self.layer.update_conv_state(states, **arguments)
+
+    def update_recurrent_state(self, states: Tensor, layer_idx: int, **arguments: Any) -> Tensor:  # noqa: ARG002
+        return self.layer.update_recurrent_state(states, **arguments)
+
+
+def refuse_kinds(model: PreTrainedModel) -> None:
+    config: Any = model.config.get_text_config(decoder=True)
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    if not kinds and getattr(config, "attention_chunk_size", None):
+        kinds = ("chunked_attention",)
+    known = {"full_attention", "sliding_attention", "linear_attention", "conv", "attention", "mamba", "moe", "mlp"}
+    for kind in kinds:
+        if kind not in known:
+            name = UNSUPPORTED_LAYERS.get(kind, f"a layer of kind {kind}")
+            raise UnsupportedError(f"{name} has no static cache here; use --engine eager")
+
+
+def tried_layers(model: PreTrainedModel) -> list[Any]:
+    """Return transformers' layers of a cache that holds one token: the sizes that a config does not give."""
+    cache = StaticCache(config=model.config, max_cache_len=1)
+    token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)
+    # Without this, gptqmodel would compile its dequantization for this one token.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        model(input_ids=token, past_key_values=cache, use_cache=True)
+    return list(cache.layers)
+
+
+def cache_bytes(parts: Sequence[Any], trial: Sequence[Any], batch: int) -> int:
+    """Return the bytes of a static cache of `parts` with the sizes of a trial token."""
+    total = 0
+    for part, tried in zip(parts, trial, strict=True):
+        total += batch * sum(state.nbytes for state in _states(tried))
+        if isinstance(part, StaticLayer) and tried.is_initialized:
+            total += batch * part.max_cache_len * (tried.keys.nbytes + tried.values.nbytes)
+    return total
+
+
+def _states(part: Any) -> list[Tensor]:
+    if not isinstance(part, LinearAttentionLayer):
+        return []
+    states = (*part.conv_states.values(), *part.recurrent_states.values())
+    return [state for state in states if state is not None]
+
+
+def overwritten_tensors(part: Any) -> list[Tensor]:
+    """Return the tensors in which a later token replaces an earlier one."""
+    return [part.stored_keys, part.stored_values] if isinstance(part, WindowLayer) else _states(part)

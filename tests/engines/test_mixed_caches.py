@@ -1,0 +1,98 @@
+"""Static caches of models whose layers differ: sliding windows, attention sinks, recurrent states, experts."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from benchmarker.engines.base import UnsupportedError
+from benchmarker.engines.decoders.compile import compile_decoder
+from benchmarker.engines.decoders.prefill_decode import KEEPS_PADDING
+from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
+from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
+from benchmarker.hardware.device import CpuDevice
+from tests.architectures import small_model
+from tests.engines.test_engines_graph import Rerun
+from tests.loading import plain_native_decoder, with_uneven_norms
+
+KINDS = ("gemma3_text", "gemma4_text", "gpt_oss", "qwen3_moe", "qwen3_5_text", "qwen3_next", "phi3", "llama", "gpt2")
+MORE_KINDS = ("gemma2", "gemma4_text MoE", "mistral", "granitemoehybrid", "lfm2", "nemotron_h", "deepseek_v2", "olmo3")
+
+
+def random_model(name: str) -> PreTrainedModel:
+    model = with_uneven_norms(small_model(name, initializer_range=0.2, tie_word_embeddings=False).float())
+    if any(module.endswith("experts") for module, _ in model.named_modules()):
+        model.set_experts_implementation("grouped_mm")
+    return model
+
+
+def prompt() -> torch.Tensor:
+    return torch.stack([torch.arange(2, 13), torch.arange(42, 53)])
+
+
+def of_the_library(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -> tuple[tuple[int, ...], ...]:
+    generate: Any = model.generate
+    made = generate(ids, max_new_tokens=new_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+    return tuple(map(tuple, made[:, ids.shape[1] :].tolist()))
+
+
+@pytest.mark.parametrize(
+    "kind", [*KINDS[:1], *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*KINDS[1:], *MORE_KINDS))]
+)
+def test_a_captured_step_makes_the_tokens_of_generate_past_the_window_and_at_a_depth(kind: str) -> None:
+    model, depth = random_model(kind), torch.arange(300, 320).repeat(2, 1)
+    decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
+    expected = of_the_library(model, prompt(), 24)
+    assert len(set(expected[0])) > 1
+    for _ in range(2):
+        assert tuple(decoder.generate(prompt(), 24).tokens) == expected
+    deep = of_the_library(model, torch.cat((depth, prompt()), dim=1), 12)
+    for _ in range(2):
+        assert tuple(decoder.generate(prompt(), 12, context=depth).tokens) == deep
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*KINDS[:5], *(pytest.param(kind, marks=pytest.mark.by_hand) for kind in KINDS[5:])])
+def test_compiled_layers_make_the_tokens_of_generate(kind: str) -> None:
+    model = random_model(kind)
+    expected = of_the_library(model, prompt(), 24)
+    for capture in (Rerun(), None):
+        decoder = compile_decoder(model, CpuDevice(), capture=capture)
+        decoder.generate(prompt(), 24)
+        with decoder.timed():
+            assert tuple(decoder.generate(prompt(), 24).tokens) == expected
+
+
+def test_a_window_keeps_its_newest_positions_and_takes_no_padding() -> None:
+    cache = StaticKVCache(random_model("mistral"), batch=1, length=128)
+    assert [layer.keys.shape[2] for layer in cache.layers.layers] == [16, 16]
+    assert not cache.takes_padding
+    short = StaticKVCache(random_model("mistral"), batch=1, length=16)
+    assert [type(layer).__name__ for layer in short.layers.layers] == ["StaticKVLayer"] * 2
+    assert short.takes_padding
+
+
+@pytest.mark.slow
+def test_native_leaves_the_prompt_of_a_window_to_the_library_with_the_reason() -> None:
+    model = random_model("mistral")
+    expected = of_the_library(model, prompt(), 24)
+    decoder = plain_native_decoder(model, CpuDevice(), capture=Rerun(), prefill="captured")
+    assert tuple(decoder.generate(prompt(), 24).tokens) == expected
+    assert (decoder.facts().prefill, decoder.facts().prefill_reason) == ("plain", KEEPS_PADDING)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("falcon_h1", "attention and a recurrent state in one layer has no static cache here; use --engine eager"),
+        ("chunks", "chunked attention has no static cache here; use --engine eager"),
+    ],
+)
+def test_a_kind_of_layer_without_a_static_cache_is_named(kind: str, said: str) -> None:
+    model = random_model("llama" if kind == "chunks" else kind)
+    if kind == "chunks":
+        model.config.layer_types = ["chunked_attention"] * 2
+    with pytest.raises(UnsupportedError) as caught:
+        cuda_graph_decoder(model, CpuDevice(), capture=Rerun()).generate(prompt(), 5)
+    assert str(caught.value) == said
