@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
-
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import UnsupportedError
@@ -22,6 +20,7 @@ from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, 
 from benchmarker.schema.model import WeightCoverage
 
 MIXED = "mixed"
+FP8_BLOCK = [128, 128]  # Weights that share a scale in most FP8 checkpoints.
 FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
 
 
@@ -30,8 +29,6 @@ class StoredOptions(FormOptions):
 
     scheme: str = ""
     """Number format of weights and activations, which names the row: `w4a16`, `fp8-dynamic`."""
-    block: str | None = Field(default=None)
-    """Weights that share a scale, `128x128`; null for one scale per tensor or per row."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ def _group_scheme(group: Mapping[str, Any]) -> str:
 
 def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
     block = stored.get("weight_block_size")
-    return {"scheme": "fp8", "block": "x".join(map(str, block)) if block else None}
+    return {"scheme": "fp8-tensor" if not block else "fp8" if block == FP8_BLOCK else f"fp8-{block[0]}x{block[1]}"}
 
 
 def _modelopt_options(stored: dict[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_the_scheme_of_compressed_tensors_names_bits_of_weights_and_activations(
     ("quantization", "quant", "name"),
     [
         (W4A16, "compressed-tensors", "w4a16 {}"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8-checkpoint", "fp8 block=128x128 {}"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8-checkpoint", "fp8 {}"),
         ({"quant_method": "auto-round", "bits": 4}, "autoround", "w4a16-autoround {}"),
         ({"quant_method": "mxfp4"}, "mxfp4", "mxfp4 {}"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt", "nvfp4 {}"),
