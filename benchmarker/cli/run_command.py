@@ -137,7 +137,6 @@ def job_of(workload: Workload, values: Mapping[str, Any]) -> Job:
 
 
 def _saved_job(values: Mapping[str, Any]) -> Job:
-    """Return the job in a file, for a user or as one process of a sweep."""
     from benchmarker.execution.jobs import read_job_file
     from benchmarker.schema.job import Part
 
@@ -164,7 +163,6 @@ def _command_line() -> str:
 
 
 def _print_limit(job: Job, axis: str, terminal: Terminal) -> None:
-    """Find the largest value of an axis that fits into memory, and print it with the folder of its records."""
     from benchmarker.sweep.find_limit import find_limit
     from benchmarker.sweep.sweep_state import now_id
 

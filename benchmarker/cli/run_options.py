@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 FOLDER = Path(__file__).parent / "run_help"
-HELP_WORDS = (["-h"], ["--help"])
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file with the values that no option gives.")],
     "job_file": Annotated[
@@ -91,7 +90,9 @@ def run_help(workload: Workload) -> RunHelp:
 
 def saved_help(workload: str, arguments: Sequence[str]) -> RunHelp | None:
     """Return the saved help of a workload if the arguments request its help and there is a file."""
-    return _saved(workload) if list(arguments) in HELP_WORDS and (FOLDER / f"{workload}.json").exists() else None
+    return (
+        _saved(workload) if list(arguments) in (["-h"], ["--help"]) and (FOLDER / f"{workload}.json").exists() else None
+    )
 
 
 def quantization_names() -> str:
@@ -121,12 +122,8 @@ def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> 
     def call(**values: Any) -> Any:
         return function(values)
 
-    annotations: dict[str, Any] = {
-        "context": typer.Context,
-        **COMMON_FIRST,
-        **{_name_of(option): _annotation(option) for option in run_help.options},
-        **COMMON_LAST,
-    }
+    own = {_name_of(option): _annotation(option) for option in run_help.options}
+    annotations: dict[str, Any] = {"context": typer.Context, **COMMON_FIRST, **own, **COMMON_LAST}
     defaults = DEFAULTS | {_name_of(option): False for option in run_help.options if option.kind == "flag"}
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=defaults.get(name))

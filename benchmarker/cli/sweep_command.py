@@ -31,7 +31,6 @@ NOT_PASSED_ON = {
     "--find-limit": "--find-limit: is an option of `benchmarker run`, for one variant; leave it out",
 }
 REPORT = (sys.executable, "-m", "benchmarker", "report")
-REPORT_LIMIT_S = 300.0
 LINE_LENGTH = 200
 
 
@@ -112,8 +111,7 @@ def sweep(
         places=places,
         runtime_env=runtime_env,
     )
-    failed = sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings)
-    if failed:
+    if sweep_config(config, context.args, Terminal(quiet="--quiet" in context.args), settings):
         raise typer.Exit(1)
 
 
@@ -128,13 +126,8 @@ def sweep_config(
 ) -> list[str]:
     """Run a sweep and print its result; return the names of everything that failed.
 
-    Args:
-        arguments: Names of variants, the folder to resume, and options for every run.
-        tools: Replacements for tests.
-        report: Command that draws the report, before its arguments.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C or SIGTERM, after the finished cells were compared.
+    `tools` and `report`, the command that draws the report, are replaced by tests. Raises KeyboardInterrupt after
+    Ctrl-C or SIGTERM, when the finished cells have been compared.
     """
     from benchmarker.sweep.child import SweepTimeoutError
     from benchmarker.sweep.request import make_request, read_config
@@ -150,9 +143,9 @@ def sweep_config(
     from benchmarker.report.compare import brief, compare
 
     terminal.pin("")
+    is_compared = True
     try:
         terminal.show(brief(compare([sweep.folder])))
-        is_compared = True
     except ResultsError as error:
         terminal.line(f"no comparison: {error}")
         is_compared = False
@@ -205,7 +198,7 @@ def _draw(folder: Path, report: Sequence[str]) -> str:
     arguments = [str(folder), "--output", str(page)]
     try:
         process = subprocess.run(
-            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=REPORT_LIMIT_S
+            [*report, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no report: {error}"

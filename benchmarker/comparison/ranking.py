@@ -94,14 +94,11 @@ def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
 
 
 def front(rows: Sequence[RowT]) -> list[RowT]:
-    """Return the rows on the Pareto front of speed, peak memory and loss, such as KL divergence.
+    """Return the rows of one cell on the Pareto front of speed, peak memory and loss, such as KL divergence.
 
     Speed and peak memory must be measured. Both count in levels of 2 %, starting at the best value, so that a tiny
     saving of memory does not justify a slow variant. The loss counts if every row has it; the baseline's is zero.
     Intervals are not considered.
-
-    Args:
-        rows: Rows of one cell.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     losses = [0.0 if row.is_baseline else row.loss for row in able]

@@ -47,9 +47,7 @@ class Limit:
     what: Limitable
 
     def allows(self, value: float) -> bool:
-        if value == self.value:
-            return self.is_inclusive
-        return (value < self.value) == self.is_upper
+        return self.is_inclusive if value == self.value else (value < self.value) == self.is_upper
 
     def excess(self, value: float) -> float:
         """Return by how much a value breaks the limit, as a share of it; negative within the limit."""
@@ -170,9 +168,7 @@ def limitable(workload: str) -> dict[str, Limitable]:
 def _metric(metric: Metric) -> Limitable:
     units = UNITS.get(metric.unit, {"": 1 / metric.scale, metric.shown_unit.lower(): 1 / metric.scale})
     form = FORMATS.get(metric.unit) or (lambda value: decimal(value * metric.scale))
-    if metric.of_cell:
-        return Limitable(lambda row: row.facts.get(metric.name), units, form, TIMING)
-    return Limitable(lambda row: row.metrics.get(metric.name), units, form, TIMING)
+    return Limitable(lambda row: {**row.facts, **row.metrics}.get(metric.name), units, form, TIMING)
 
 
 def parse_budget(

@@ -120,10 +120,8 @@ def ratio(
     test: Any = (
         stats.ttest_1samp(samples[0], 0.0) if common else stats.ttest_ind(samples[0], samples[1], equal_var=False)
     )
-    bounds = test.confidence_interval(0.95)
-    return {"ratio": value, "ratio_low": float(np.exp(bounds.low)), "ratio_high": float(np.exp(bounds.high))}, float(
-        test.pvalue
-    )
+    low, high = (float(np.exp(bound)) for bound in test.confidence_interval(0.95))
+    return {"ratio": value, "ratio_low": low, "ratio_high": high}, float(test.pvalue)
 
 
 def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:

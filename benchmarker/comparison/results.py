@@ -33,16 +33,11 @@ def results_of_records(
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """Compare records.
+    """Compare records as `report.compare` does. Raises ResultsError.
 
     Args:
-        baseline: Variant to which all others are compared.
         sweep_baseline: Baseline in the sweep's file, which names one even if its user did not.
-        force: Compare also records that differ in device, model or versions.
         problems: Files that were left out.
-
-    Raises:
-        ResultsError: No such baseline, or records that do not compare.
     """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)

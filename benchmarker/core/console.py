@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Streams", "Terminal", "one_line_errors", "print_what_can_be_printed", "quiet_libraries"]
 
-REDRAW_S = 0.1
 FILE_WIDTH = 100
 _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
@@ -143,7 +142,7 @@ class Bar:
         if completed >= total:
             self._progress = None
             self.clear()
-        elif self._drawn_at is None or time.monotonic() - self._drawn_at >= REDRAW_S:
+        elif self._drawn_at is None or time.monotonic() - self._drawn_at >= 0.1:
             self.clear()
             self._console.print(progress.make_tasks_table(progress.tasks))
             self._drawn_at = time.monotonic()
@@ -157,14 +156,10 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        name = Column(no_wrap=True, overflow="ellipsis", max_width=40)
-        columns = (
-            TextColumn("{task.description}", markup=False, table_column=name),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}", markup=False),
-            TimeRemainingColumn(),
-        )
-        return Progress(*columns, console=self._console, auto_refresh=False)
+        column = Column(no_wrap=True, overflow="ellipsis", max_width=40)
+        name = TextColumn("{task.description}", markup=False, table_column=column)
+        bar, count = BarColumn(bar_width=24), TextColumn("{task.fields[count]}", markup=False)
+        return Progress(name, bar, count, TimeRemainingColumn(), console=self._console, auto_refresh=False)
 
 
 class Tenths:

@@ -74,13 +74,12 @@ def with_spread(measured: Estimate | None, *, scale: float = 1.0) -> str:
     if measured is None:
         return MISSING
     value = measured.value * scale
+    places = _places(value)
     if measured.low is not None and measured.high is not None:
-        places = _places(value)
         return f"{value:.{places}f} [{measured.low * scale:.{places}f}, {measured.high * scale:.{places}f}]"
     if measured.deviation is None:
-        return f"{value:.{_places(value)}f}"
+        return f"{value:.{places}f}"
     deviation = measured.deviation * scale
-    places = _places(value)
     needed = _places(deviation, digits=1) if deviation else places
     places = min(max(places, needed), places + 2)
     return f"{value:.{places}f} ± {deviation:.{places}f}"

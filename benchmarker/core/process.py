@@ -126,7 +126,6 @@ def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
 
 @contextmanager
 def _redirected(log: int) -> Iterator[None]:
-    """Point standard output and error to the log, for Python, C and child processes."""
     with ExitStack() as stack:
         text = stack.enter_context(os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1))
         # In a notebook or a test these are not the streams of the descriptors, and would bypass them.
@@ -146,7 +145,6 @@ def _redirected(log: int) -> Iterator[None]:
 
 @contextmanager
 def _crashes_reported_to(stream: TextIO) -> Iterator[None]:
-    """Let a crash inside a library print its stack to the user."""
     if _descriptor(stream) is None:
         yield
         return

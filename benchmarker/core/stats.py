@@ -182,15 +182,13 @@ def _critical(freedom: float, tests: int = 1) -> float:
     return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / tests))
 
 
-SMALL = 1e-4
-
-
 @cache
 def _noncentrality(freedom: float, tests: int) -> float:
     critical = _critical(freedom, tests)
     effect = float(nctdtrinc(freedom, 1 - POWER, critical))
+    small = 1e-4
     # scipy stops at about the sixth digit; two steps of Newton's method, with a slope from two points, add the others.
     for _ in range(2):
-        power, next_power = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + SMALL, critical)
-        effect -= float((power - (1 - POWER)) * SMALL / (next_power - power))
+        power, next_power = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + small, critical)
+        effect -= float((power - (1 - POWER)) * small / (next_power - power))
     return effect

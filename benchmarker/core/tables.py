@@ -41,7 +41,6 @@ def clean(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, unsafe), "\N{REPLACEMENT CHARACTER}"))
 
 
-NAME_LENGTH = 80
 RowT = TypeVar("RowT", contravariant=True)
 Style = Literal["", "bold", "code"]
 _MARKS: dict[Style, tuple[str, str]] = {"bold": ("\ue000", "\ue001"), "code": ("\ue002", "\ue003")}
@@ -114,14 +113,12 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in zip(*aligned, strict=True))
 
 
-def sheet_to_markdown(sheet: Sheet) -> str:
-    title = f"**{markdown(sheet.title)}**" if sheet.title else ""
-    parts = (title, table(sheet.columns, sheet.rows), markdown(" ".join(sheet.notes)))
-    return "\n\n".join(filter(None, parts))
-
-
 def to_markdown(blocks: Iterable[Block]) -> str:
-    texts = (sheet_to_markdown(block) if isinstance(block, Sheet) else markdown(block.strip("\n")) for block in blocks)
+    texts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Sheet):
+            texts += [f"**{markdown(block.title)}**" if block.title else "", table(block.columns, block.rows)]
+        texts.append(markdown(" ".join(block.notes) if isinstance(block, Sheet) else block.strip("\n")))
     return "\n\n".join(filter(None, texts)) + "\n"
 
 
@@ -150,7 +147,7 @@ def _aligned(texts: Sequence[str], align: str) -> list[str]:
     return [padded[0], rule, *padded[1:]]
 
 
-def plain_line(text: str, *, longest: int = NAME_LENGTH) -> str:
+def plain_line(text: str, *, longest: int = 80) -> str:
     """Return the text without escape codes, controls and line breaks, cut to `longest` characters."""
     spaced = " ".join(without_escape_codes(text).split())
     printable = "".join(letter for letter in spaced if unicodedata.category(letter)[0] != "C")

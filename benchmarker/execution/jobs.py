@@ -53,10 +53,8 @@ def make_job(
 ) -> Job:
     """Make and check a job of its workload's class; raises SpecError.
 
-    Args:
-        typed: Values of the options. The value of a mapping, such as `variant.options`, is a list of key=value.
-        workload: Name of the workload; None for the config's, or the default.
-        experiment: Content of the config file if it was read already.
+    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. `workload` is None for the
+    config's, or the default. `experiment` is the content of the config file if it was read already.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
@@ -77,16 +75,10 @@ def make_job(
         part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
         for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
     }
-    job = description.job(
-        workload=description.name,
-        variant=_variant(
-            description, base, _below("variant", typed), _below("variant", flags), subject=parts["subject"]
-        ),
-        **parts,
-        device=device,
-        output=output,
-        reproduce=reproduce,
+    parts["variant"] = _variant(
+        description, base, _below("variant", typed), _below("variant", flags), subject=parts["subject"]
     )
+    job = description.job(workload=description.name, **parts, device=device, output=output, reproduce=reproduce)
     if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
     description.check(job, typed)
@@ -190,12 +182,11 @@ def read_job_file(path: Path) -> Job:
     """Read a job, of the class of its workload; raises SpecError."""
     kind: type[Job] = Job
     try:
-        text, data = path.read_bytes(), None
-        with contextlib.suppress(ValueError):
-            data = json.loads(text)
+        text, name = path.read_bytes(), DEFAULT_WORKLOAD
         # Text that is no mapping is refused by the validation.
-        data = data if isinstance(data, dict) else {}
-        kind = workload_of(str(data.get("workload", DEFAULT_WORKLOAD))).job
+        with contextlib.suppress(ValueError, AttributeError):
+            name = str(json.loads(text).get("workload", name))
+        kind = workload_of(name).job
         return kind.model_validate_json(text)
     except OSError as error:
         problem = read_problem(f"--job {path}", error)
@@ -269,10 +260,9 @@ def cell_keys(job: Job, environment: Environment) -> list[str]:
 
 def changed_files(job: Job) -> list[str]:
     """Return the names of the job's input files that changed since a sweep wrote the job."""
-    if job.origin is None:
-        return []
     is_judged = job.part is None or job.part.only == "quality"
-    return changed_inputs(job.origin.inputs, workload_of(job.workload).inputs(job, judged=is_judged))
+    inputs = workload_of(job.workload).inputs
+    return changed_inputs(job.origin.inputs, inputs(job, judged=is_judged)) if job.origin else []
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:

@@ -160,12 +160,11 @@ class Run(Session):
 
     def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
         runs = self.job.procedure.runs
-        # The memory of this process is no measure of another process.
-        computes_here = self.job.processes == 1
 
         def line(number: int, sample: SampleBase) -> None:
             self._read()
-            peak_bytes = sample.peak_allocated_bytes if computes_here else None
+            # The memory of this process is no measure of another process.
+            peak_bytes = sample.peak_allocated_bytes if self.job.processes == 1 else None
             memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
             words = self.workload.sample_text(cell, sample)
             self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
@@ -173,21 +172,18 @@ class Run(Session):
         return line
 
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
 def choose_threads(surroundings: Surroundings) -> str | None:
     """Let torch use as many threads as cores are free; return a line about it, or None if the user chose a number."""
     import torch
 
-    if any(os.environ.get(name) for name in THREAD_VARIABLES):
+    if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
         return None
     available = cores()
     free = surroundings.free_cores(available)
     if free < torch.get_num_threads():
         torch.set_num_threads(free)
-    hint = f"{THREAD_VARIABLES[0]} sets another number"
-    return f"threads: {torch.get_num_threads()} ({free} of {available} cores are free; {hint})"
+    cores_free = f"{free} of {available} cores are free"
+    return f"threads: {torch.get_num_threads()} ({cores_free}; OMP_NUM_THREADS sets another number)"
 
 
 def _check_writable(folder: Path) -> None:

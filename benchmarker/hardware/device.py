@@ -60,7 +60,7 @@ class CudaDevice:
         """Return the peak of the GPU with the most."""
         import torch
 
-        reserved_bytes = max(torch.cuda.max_memory_reserved(index) for index in self.indices)
+        reserved_bytes = max(map(torch.cuda.max_memory_reserved, self.indices))
         return PeakMemory(allocated_bytes=max(self.peaks()), reserved_bytes=reserved_bytes)
 
     def peaks(self) -> tuple[int, ...]:

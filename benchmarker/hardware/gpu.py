@@ -76,12 +76,10 @@ class NvidiaGpu:
 
     def used_bytes(self) -> int | None:
         # Version 1 of the call: version 2 leaves out the memory that the driver reserves.
-        memory = self._of_gpu("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.used)
+        return _rounded(getattr(self._of_gpu("nvmlDeviceGetMemoryInfo"), "used", None))
 
     def total_bytes(self) -> int | None:
-        memory = self._of_gpu("nvmlDeviceGetMemoryInfo")
-        return None if memory is None else int(memory.total)
+        return _rounded(getattr(self._of_gpu("nvmlDeviceGetMemoryInfo"), "total", None))
 
     def energy_j(self) -> float | None:
         """Return the joules that the board has used since its driver was loaded; take differences."""
@@ -142,8 +140,6 @@ class NvidiaGpu:
 
 
 class AmdGpu:
-    """GPU; None, never 0, for a value that the driver does not provide."""
-
     vendor = "AMD"
     newest_cuda = None
     is_sliced = False

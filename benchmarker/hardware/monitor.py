@@ -29,8 +29,6 @@ BESIDE_S = 2 * PERIOD_S
 """Distance to the readings used for a cell that is shorter than the time between two readings."""
 
 COOL_DOWN_S = 120.0
-COOL_STEP_S = 1.0
-COOL_WITHIN_C = 5.0
 
 INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """Throttle reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
@@ -94,9 +92,9 @@ class Monitor:
         end_s, first_c = time.monotonic() + limit_s, self._first_c
         while first_c is not None and time.monotonic() < end_s and not stopped():
             state = self._state()
-            if state is None or state.temperature_c is None or state.temperature_c <= first_c + COOL_WITHIN_C:
+            if state is None or state.temperature_c is None or state.temperature_c <= first_c + 5.0:
                 return
-            time.sleep(COOL_STEP_S)
+            time.sleep(1.0)
 
 
 def find_monitor(environment: Environment) -> Monitor | None:
@@ -147,7 +145,6 @@ def is_shared(conditions: Conditions, *, own_processes: int = 1) -> bool:
 
 
 def with_gpu_state(cell: CellBase, monitor: Monitor | None, *, own_processes: int, allow_shared: bool) -> CellBase:
-    """Return the cell with the state of the GPU during its timed repeats, which may make it invalid."""
     conditions = monitor.between(*cell.timed_at) if monitor and cell.timed_at and not cell.conditions else None
     if conditions is None:
         return cell
@@ -166,7 +163,6 @@ def with_gpu_state(cell: CellBase, monitor: Monitor | None, *, own_processes: in
 
 
 PROC = Path("/proc")
-HOST_CAPACITY = 2 * 3600 * 2
 MAXIMAL_STEAL = 0.02
 MAXIMAL_OTHERS = 0.05
 MAXIMAL_SWITCHES_PER_S = 10.0  # Preemptions. A process that keeps its core has one or two.
@@ -186,7 +182,7 @@ class HostGauge:
         self._process, self._proc = process, proc
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
-        self._readings: deque[Reading] = deque(maxlen=HOST_CAPACITY)
+        self._readings: deque[Reading] = deque(maxlen=2 * 3600 * 2)
 
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
@@ -194,8 +190,8 @@ class HostGauge:
             # Without the process's own ticks, all of them would count as those of other programs.
             (self._proc / str(self._process)).stat()
             own_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
-            times_s = [ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks)]
-            self._readings.append(Reading(time.time(), *times_s, switches=self._switches()))
+            busy_s, steal_s, own_s = (ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks))
+            self._readings.append(Reading(time.time(), busy_s, steal_s, own_s, self._switches()))
 
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
         """Return the load between two Unix times from the readings next to them; None with fewer than two."""

@@ -24,7 +24,6 @@ from benchmarker.schema.record import DeviceFacts, Environment
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
-GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 def cpu_name() -> str:
@@ -65,9 +64,8 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
 def _processor_quotas() -> Iterator[float]:
     for folder in _control_groups("cpu"):
         # Version 2 has both numbers in one file (`max 100000`: no quota), version 1 two files (-1: none).
-        both = _text(folder / "cpu.max") or (
-            f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}"
-        )
+        version_1 = f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}"
+        both = _text(folder / "cpu.max") or version_1
         quota, _, period = both.partition(" ")
         if quota.isdigit() and period.isdigit() and int(quota) > 0:
             yield int(quota) / int(period)
@@ -127,17 +125,14 @@ def environment(device: Device) -> Environment:
         # The version in torch itself names its build, as in 2.11.0+cu130; the wheel's does not.
         packages=versions | {"torch": torch.__version__},
         variables=recorded_variables(os.environ),
-        governor=_text(GOVERNOR) or None,
+        governor=_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")) or None,
         commit=commit_of(Path(__file__).parents[1]),
     )
 
 
 def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value[:200]
-        for name, value in sorted(variables.items())
-        if VARIABLES.fullmatch(name) and not _NOT_RECORDED.search(name)
-    }
+    names = [name for name in sorted(variables) if VARIABLES.fullmatch(name) and not _NOT_RECORDED.search(name)]
+    return {name: variables[name][:200] for name in names}
 
 
 def commit_of(package: Path) -> str | None:

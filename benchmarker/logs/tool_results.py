@@ -34,11 +34,7 @@ _DATA_FILES = (".json", ".jsonl", ".csv")
 
 
 def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
-    """Return the rows of a result file; None for a text without results of these tools, such as a log of runs.
-
-    Raises:
-        ResultsError: The file cannot be read, is cut short, is of another tool, or lacks values of its tool.
-    """
+    """Return the rows of a result file; None for a text without results, such as a log of runs. Raises ResultsError."""
     objects = _objects(path, read_log(path))
     if not objects and path.suffix not in _DATA_FILES:
         return None

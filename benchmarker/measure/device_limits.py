@@ -6,6 +6,7 @@ figure is quoted). Values are random, because a GEMM of zeros draws less power a
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,7 @@ from benchmarker.schema.record import Limits
 if TYPE_CHECKING:
     import torch
 
-GPU_ARRAY_BYTES = 2**31
 CPU_ARRAY_BYTES = 2**28, 2**30
-CACHES_IN_ARRAY = 4
-SHARE_OF_FREE_MEMORY = 4
-GPU_MATMUL_SIZE = 8192
 CPU_MATMUL_SIZES = 256, 512, 768
 LAUNCHES = 500
 """Launches in a row. A driver queues about a thousand before the host waits for the device."""
@@ -38,11 +35,9 @@ def measure_limits(device: Device, dtype: str) -> Limits:
         import torch
 
         properties = torch.cuda.get_device_properties(torch_device(device))
-        cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, GPU_ARRAY_BYTES
+        cache_bytes, array_bytes = getattr(properties, "L2_cache_size", None) or None, 2**31
     read_s, copy_s = _stream(device, array_bytes)
-    flops_per_s, matmul_dtype, size = (
-        _cpu_product(device, dtype) if on_cpu else _product(device, dtype, GPU_MATMUL_SIZE)
-    )
+    flops_per_s, matmul_dtype, size = _cpu_product(device, dtype) if on_cpu else _product(device, dtype, 8192)
     launches = {} if on_cpu else _launches(device)
     device.release()
     return Limits(
@@ -59,22 +54,20 @@ def measure_limits(device: Device, dtype: str) -> Limits:
 
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
     least, most = CPU_ARRAY_BYTES
-    wanted = min(most, max(least, CACHES_IN_ARRAY * (cache_bytes or 0)))
-    return min(wanted, free // SHARE_OF_FREE_MEMORY) // 8 * 8
+    # Four times the caches, and a quarter of the free memory.
+    wanted = min(most, max(least, 4 * (cache_bytes or 0)))
+    return min(wanted, free // 4) // 8 * 8
 
 
 def host_cache_bytes() -> int | None:
     """Return the bytes of the last-level caches of all sockets, from Linux; None if unknown."""
     sizes: dict[tuple[int, str], int] = {}
     for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
-        try:
-            level = int((index / "level").read_text())
+        with contextlib.suppress(OSError, ValueError):
+            level, size = int((index / "level").read_text()), (index / "size").read_text().strip()
             shared = (index / "shared_cpu_list").read_text().strip()
-            size = (index / "size").read_text().strip()
-        except (OSError, ValueError):
-            continue
-        if size.endswith("K"):
-            sizes[level, shared] = int(size[:-1]) * 1024
+            if size.endswith("K"):
+                sizes[level, shared] = int(size[:-1]) * 1024
     last = max((level for level, _ in sizes), default=0)
     return sum(size for (level, _), size in sizes.items() if level == last) or None
 

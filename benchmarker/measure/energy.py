@@ -31,11 +31,9 @@ def measure_energy(
     _count(gpu)
     before, started = _count(gpu), time.perf_counter()
     time.sleep(WINDOW_S)
-    return Energy(
-        idle_power_w=(_count(gpu) - before) / (time.perf_counter() - started),
-        generation=_windows(gpu, generation),
-        prefill=_windows(gpu, prefill) if prefill else (),
-    )
+    idle_power_w = (_count(gpu) - before) / (time.perf_counter() - started)
+    of_generation, of_prefill = _windows(gpu, generation), _windows(gpu, prefill) if prefill else ()
+    return Energy(idle_power_w=idle_power_w, generation=of_generation, prefill=of_prefill)
 
 
 def _windows(gpu: Gpu, work: Callable[[], object]) -> tuple[EnergyWindow, ...]:
@@ -70,7 +68,6 @@ def _window(gpu: Gpu, work: Callable[[], object]) -> EnergyWindow:
 
 
 def _count(gpu: Gpu) -> float:
-    count = gpu.energy_j()
-    if count is None:
+    if (count := gpu.energy_j()) is None:
         raise DeviceError("this board or its driver has no energy counter")
     return count

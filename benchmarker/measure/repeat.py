@@ -21,8 +21,6 @@ STABLE_WITHIN = 1.02
 LEAST_S = 0.020
 """Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate."""
 MOST_CALLS = 10_000
-GROWTH = 10
-"""Largest factor between two tries, because the first calls are slow."""
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
 Step = Callable[[], SampleKind]
@@ -48,8 +46,9 @@ def calls_needed(total_s: Callable[[int], float]) -> int:
         taken_s = total_s(calls)
         if taken_s >= LEAST_S:
             break
-        # A tenth more than needed, so that the next try is usually the last.
-        calls = min(GROWTH * calls, math.ceil(1.1 * calls * LEAST_S / taken_s), MOST_CALLS)
+        # A tenth more than needed, so that the next try is usually the last; no more than ten times, as the first calls
+        # are slow.
+        calls = min(10 * calls, math.ceil(1.1 * calls * LEAST_S / taken_s), MOST_CALLS)
     return calls
 
 
@@ -101,13 +100,8 @@ def measure(
             samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
             after_each(number, samples[-1])
         ended_s = time.time()
-    return Measured(
-        warmed,
-        tuple(samples),
-        timed_at=(began_s, ended_s),
-        memory=memory_of(peaks),
-        flags=() if is_stable(warmed) else ("unstable_warmup",),
-    )
+    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
+    return Measured(warmed, tuple(samples), (began_s, ended_s), memory_of(peaks), flags)
 
 
 def memory_of(peaks: Sequence[PeakMemory]) -> Memory:

@@ -291,7 +291,7 @@ def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cu
         moment_ns = interval.start_ns
         if interval.launch is not None:
             moment_ns = launched_ns.get(interval.launch, moment_ns)
-        # Of annotations that contain each other, the innermost is the last one to begin.
+        # The innermost of nested annotations is the last one to begin.
         before = reversed(spans[: bisect_right(spans, moment_ns, key=itemgetter(0))])
         begun = reversed([cut.section for cut in cuts if cut.from_ns is None or moment_ns >= cut.from_ns])
         around = (section for _, end_ns, section in before if moment_ns <= end_ns) if spans else begun

@@ -116,7 +116,7 @@ def _tables(prefix: layout.Prefix, lines: Sequence[layout.Line]) -> Iterator[Pro
     while position < len(lines):
         begun = _heading(lines, position)
         if begun is None and "%" in lines[position].body:
-            # Only a total below them shows that such lines are rows.
+            # Such lines are rows if there is a total below them.
             nearest = bisect_right(totals, position)
             if nearest < len(totals) and totals[nearest] - position <= _MOST_ROWS:
                 begun = _headless(lines, position)

@@ -31,7 +31,7 @@ class TableRow:
     """One row. None if the table has no such column."""
 
     name: str
-    """As printed: torch cuts long names and ends them in `...`, so that several kernels can have the same name."""
+    """Printed name: torch cuts long names and ends them in `...`, so that several kernels can have the same name."""
     kind: Kind
     calls: int
     self_cpu_s: float | None = None
@@ -58,7 +58,7 @@ class ProfilerTable:
     rows: tuple[TableRow, ...]  # In printed order, without rows of negative own time.
     text: str  # The table with its totals, without the prefix of each line.
     rank: int | None = None
-    device: str | None = None  # As the columns name it: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled.
+    device: str | None = None  # Name in the columns: `CUDA` also on ROCm, `XPU`. None if only the CPU was profiled.
     cpu_s: float | None = None  # `Self CPU time total` below the table.
     device_s: float | None = None  # Time of all kernels, listed or not: `Self CUDA time total` without annotations.
     is_total_printed: bool = True  # False if the total follows from the percentage of a row, or is unknown.

@@ -100,10 +100,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
-    """Return the column of the speed-up relative to one named row; none if all rows have that reference already.
-
-    With `is_bare`, interval and verdict are left out.
-    """
+    """Return the speed-up relative to one named row, if references differ; `is_bare` omits interval and verdict."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 

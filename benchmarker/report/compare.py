@@ -191,12 +191,7 @@ def whole(results: Results) -> list[Block]:
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
-    """Return the answer, the first table, and a hint at the rest.
-
-    Args:
-        recommendation: Answer to a budget, which replaces the general one.
-        sheet: Table that replaces the first one.
-    """
+    """Return the answer, the first table, and a hint at the rest; a recommendation and a sheet replace these."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
@@ -294,11 +289,7 @@ def sheets(results: Results) -> list[Sheet]:
 
 
 def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
-    """Return the first table with these columns in this order.
-
-    Raises:
-        SpecError: No such column, or several with this beginning.
-    """
+    """Return the first table with these columns in this order. Raises SpecError for an unknown or ambiguous column."""
     first = first_table(ranking_of(results))
     choices = column_choices(results, first)
     picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]

@@ -119,15 +119,9 @@ def _waterfalls(explained: Sequence[Explanation]) -> Sheet:
     labels = {share.name: share.label for explanation in explained for share in explanation.shares}
     parts = part_names(explained)
     shares = [name for name in get_args(ShareName) if name in labels]
-    has_mbu = any(explanation.mbu is not None for explanation in explained)
-    headings = [
-        *parts,
-        Text(bold(f"a {unit}, measured")),
-        *(labels[name] for name in shares),
-        *(["MBU"] if has_mbu else []),
-        "bound by",
-    ]
-    texts = [_waterfall_texts(explanation, parts, shares, has_mbu=has_mbu) for explanation in explained]
+    mbu = ["MBU"] if any(explanation.mbu is not None for explanation in explained) else []
+    headings = [*parts, Text(bold(f"a {unit}, measured")), *(labels[name] for name in shares), *mbu, "bound by"]
+    texts = [_waterfall_texts(explanation, parts, shares, has_mbu=bool(mbu)) for explanation in explained]
     columns = [
         Column[int](f"ms a {unit}", headings.__getitem__, "left"),
         *(Column[int](each.variant, lines.__getitem__) for each, lines in zip(explained, texts, strict=True)),

@@ -28,11 +28,7 @@ class Past:
 
 
 def history_sheets(collected: Collected, variant: str) -> list[Sheet]:
-    """Return a table for each device and cell, the oldest run first.
-
-    Raises:
-        ResultsError: No record of that variant.
-    """
+    """Return a table for each device and cell, the oldest run first. Raises ResultsError for an unknown variant."""
     runs: dict[tuple[str, str], list[tuple[Path, RunRecord]]] = defaultdict(list)
     for path, record in collected.files:
         if record.variant.name == variant:

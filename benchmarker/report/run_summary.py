@@ -44,9 +44,10 @@ def print_result(record: RunRecord, path: Path, terminal: Terminal, workload: Wo
 
 
 def _cell_table(record: RunRecord, workload: Workload) -> Sheet:
+    metrics = [metric for metric in workload.metrics if not metric.of_cell]
     columns = [
-        *(Column(axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
-        *(Column(metric.heading, partial(_median_text, metric)) for metric in workload.metrics if not metric.of_cell),
+        *(Column[CellBase](axis.heading, partial(_axis_text, axis)) for axis in workload.axes),
+        *(Column[CellBase](metric.heading, partial(_median_text, metric)) for metric in metrics),
         Column[CellBase]("status", lambda cell: status_words(cell.status), "left"),
     ]
     return Sheet("", columns, record.cells)
@@ -83,11 +84,7 @@ class ShownRecord(RunRecord):
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record. It has the class of its workload too.
-
-    Raises:
-        ResultsError: No such record, or an unreadable one.
-    """
+    """Read one record; it has the class of its workload too. Raises ResultsError for a missing or unreadable file."""
     record = record_io.read_record(Path(path))
     # The workload's fields come before those of any record.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})

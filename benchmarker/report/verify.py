@@ -90,11 +90,7 @@ class _Expected:
 
 
 def verify(paths: Sequence[str | Path]) -> Verified:
-    """Check all records below these paths, and the tables and answers that they make: one per folder and workload.
-
-    Raises:
-        ResultsError: There is no record.
-    """
+    """Check the records, tables and answers of each folder and workload below these paths. Raises ResultsError."""
     sides = [collect(members) for members in side_paths(paths).values()]
     checks = [(str(path), check) for side in sides for path, record in side.files for check in record_checks(record)]
     for side in sides:

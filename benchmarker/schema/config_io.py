@@ -118,10 +118,7 @@ def resolved(
     flags: Mapping[str, str] = NO_FLAGS,
     subject: Plain | None = None,
 ) -> VariantBase:
-    """Return the variant with the registries' names instead of aliases.
-
-    Messages begin with the option of the field, from `flags`, or with `where` and the field.
-    """
+    """Return the variant with the registries' names. Errors name the field's option in `flags`, or `where`."""
     try:
         variant = workload.resolve(variant, subject)
     except FieldError as error:

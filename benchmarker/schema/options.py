@@ -43,14 +43,8 @@ GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure
 HIDDEN = ("procedure.rounds", "variant.variant")
 """Fields without an option: `rounds` is of a sweep, and every run has `--variant`."""
 COMMON = {
-    "--config": True,
-    "--job": True,
-    "--variant": True,
-    "--device": True,
-    "--output": True,
-    "--find-limit": True,
-    "--quiet": False,
-    "--verbose": False,
+    **dict.fromkeys(("--config", "--job", "--variant", "--device", "--output", "--find-limit"), True),
+    **dict.fromkeys(("--quiet", "--verbose"), False),
 }
 """Options that set no field of a job, and whether each takes a value."""
 

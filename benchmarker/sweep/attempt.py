@@ -21,18 +21,15 @@ from benchmarker.sweep.retries import Decision, Fault, decide, disturbance, faul
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
-BROKEN = ".broken"
 CELL_LIMIT_S = 1800.0
 """Limit for a cell of unknown duration: compiling for a new shape can take minutes."""
 MIN_CELL_LIMIT_S = 120.0
 CELL_LIMIT_FACTOR = 10
 ENERGY_S = 300.0
 """Two times three windows of at least ten seconds, with a graph compiled for each."""
-HIDDEN = ("  run ", "error: ")
 
 
 def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> None:
-    """Measure the tasks of a round in order, except for cells that were given up in an earlier round."""
     given_up, schedule = sweep.progress.given_up, sweep.schedule
     for planned in tasks:
         for task in without_given_up([planned], given_up):
@@ -113,8 +110,6 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
 
 
 class Attempt(Child):
-    """One child that times cells of one variant, from its command to its completed record."""
-
     def __init__(self, sweep: Sweep, equipment: Equipment, task: Task, cells: tuple[int, ...]) -> None:
         path = sweep.folder / f"{slug(task.variant)}-round{task.round + 1}-{now_id()}.json"
         super().__init__(sweep, equipment, task.variant, path, cells)
@@ -161,7 +156,7 @@ class Attempt(Child):
             try:
                 read_record(self.path)
             except ResultsError as error:
-                self.path.rename(self.path.with_name(self.path.name + BROKEN))
+                self.path.rename(self.path.with_name(self.path.name + ".broken"))
                 problem = str(error)
         return fault_of(end, self.record, problem=problem, tail=self.log.last_lines)
 
@@ -251,10 +246,8 @@ class Attempt(Child):
             self._host.read()
 
     def _judged(self, cell: CellBase) -> CellBase:
-        """Return the cell with the state of the GPU and the load of other programs on its cores.
-
-        Both may make it invalid. Its time plays no part in this.
-        """
+        """Return the cell with the GPU's state and the load of other programs, which may make it invalid."""
+        # Its time plays no part in this.
         equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
         if equipment.shares_host and "shared_host" not in cell.flags:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
@@ -286,7 +279,7 @@ class Attempt(Child):
             self._host.read()
         print_line, workload = self.equipment.print_line, self.sweep.workload
         for line in lines:
-            if not line.startswith((*HIDDEN, f"{self.variant}: ", workload.cell_opening)):
+            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", workload.cell_opening)):
                 print_line(f"  {line}")
         monitor = self.equipment.monitor
         if monitor and monitor.problem and not self.equipment.is_unwatched:

@@ -18,7 +18,7 @@ from benchmarker.core.formatting import gib
 from benchmarker.core.process import PARENT
 from benchmarker.execution.jobs import write_job
 from benchmarker.schema.job import Job, Part
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import CellBase, RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.schema.registry import workload_of
 from benchmarker.sweep.retries import OUT_OF_MEMORY
@@ -128,7 +128,7 @@ def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
-    last = record.cells[0] if record.cells else record
+    last: CellBase | RunRecord = record.cells[0] if record.cells else record
     if record.cells and record.cells[0].status == "ok":
         memory = record.cells[0].memory
         return Trial(value, None, memory.peak_allocated_bytes or memory.resident_growth_bytes)

@@ -164,11 +164,10 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         name, keys = record.variant.name, _keys(sweep, record)
         is_foreign = (record.round, candidate.card) in foreign
         is_disturbed = all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells)
-        if record.profile and cells and not is_foreign:
-            profiled.add(name)
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
         elif cells:
+            profiled |= {name} if record.profile else set()
             finished |= {(record.round, name, position): cell for position, cell in cells.items()}
             if candidate.is_changed:
                 write_record(record, path)

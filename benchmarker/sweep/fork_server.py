@@ -146,9 +146,10 @@ class _Fork:
             if not self._connection.poll(timeout):
                 raise subprocess.TimeoutExpired([SERVER], timeout or 0.0)
             # A child ends with the process that it was forked from.
-            self.returncode = -signal.SIGKILL
+            code = -signal.SIGKILL
             with contextlib.suppress(*DEAD):
-                self.returncode = self._connection.recv()
+                code = self._connection.recv()
+            self.returncode = code
         return self.returncode
 
 

@@ -40,10 +40,7 @@ def prepare_host(
     variables: Mapping[str, str] | None = None,
     print_line: Callable[[str], None] = lambda line: None,
 ) -> Environment:
-    """Return the environment of a run on that device, after preparing the jobs' checkpoints; raises DeviceError.
-
-    The process has the environment variables of this one and `variables`.
-    """
+    """Return the environment of a run on that device, after preparing the jobs' checkpoints; raises DeviceError."""
     last, environment = "", None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

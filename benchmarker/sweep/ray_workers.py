@@ -189,12 +189,9 @@ class RayPool(Pool):
         return task.remote(*arguments)
 
     def _profiles_of(self, work: Work) -> set[str]:
-        """Return the variants whose profile this work makes.
-
-        Profiles take as long as timing: rounds that begin together share them in turns.
-        """
         if isinstance(work, Judgement):
             return set()
+        # Profiles take as long as timing: rounds that begin together share them in turns.
         begun = sum(not isinstance(running.work, Judgement | None) for running in self._running.values())
         missing = [task.variant for task in work.tasks if task.variant not in self._sweep.progress.profiled]
         return set(missing[:: max(1, len(self.workers()) - begun)])
@@ -353,10 +350,7 @@ def engine_fingerprints() -> dict[str, str]:
 
 
 def _refused_engine(setting: Setting) -> str | None:
-    """Return the reason if an engine's environment differs from the sweep's own.
-
-    Otherwise whoever can write to a host's cache folder could decide which program runs.
-    """
+    # Otherwise whoever can write to a host's cache folder could decide which program runs.
     engines = {getattr(job.variant, "engine", None) for job in setting.jobs.values()}
     of_engine = {state.spec.name: state.spec.engine for state in environment_states()}
     for name, fingerprint in engine_fingerprints().items():

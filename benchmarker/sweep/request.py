@@ -24,8 +24,6 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True)
 class Settings:
-    """Options of the sweep itself; their help describes them."""
-
     rounds: int | None = None
     output: Path | None = None
     resume: bool = False
@@ -46,8 +44,6 @@ class Settings:
 
 @dataclass(frozen=True)
 class Options:
-    """Options that a sweep passes on to every run, parsed once."""
-
     typed: Mapping[str, Any]
     """Values by their place in the job, such as `grid.new_tokens`."""
     device: str
@@ -83,11 +79,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def make_request(config: ConfigFile, words: Sequence[str], options: Options, settings: Settings) -> SweepRequest:
-    """Return the checked request of a sweep. Raises BenchmarkerError.
-
-    Args:
-        words: Names of variants, and at most one folder of an earlier sweep.
-    """
+    """Return the checked request; `words` are names of variants and at most one folder. Raises BenchmarkerError."""
     experiment, path = config.experiment, config.path
     names, word = chosen(experiment, words, path)
     if word and not settings.resume:

@@ -166,10 +166,7 @@ class Schedule:
 
 
 def first_process_s(record: RunRecord, ended: float) -> float:
-    """Return the seconds that only the first process of a variant takes.
-
-    These are the profile, and most of the set-up: later processes find compiled code in the cache.
-    """
+    """Return the seconds of a variant's first process for the profile, and for the set-up that caches save later."""
     timed = [cell.timed_at[1] for cell in record.cells if cell.timed_at]
     if not timed:
         return 0.0

@@ -163,8 +163,6 @@ class Progress:
 
 @dataclass
 class Equipment:
-    """One worker's device and everything that watches it."""
-
     name: str | None
     """Name of the worker in the records, as `local:1`; None for the children of the sweep's own process."""
     environment: Environment

@@ -103,8 +103,6 @@ class Ended:
 
 
 class Pool(Protocol):
-    """The workers of a sweep."""
-
     def prepare(self, request: SweepRequest, print_line: Callable[[str], None]) -> tuple[Environment, str | None]:
         """Check the device, prepare the checkpoints, and return the environment and the model's hub commit."""
 
@@ -194,10 +192,8 @@ def topology(core: int) -> tuple[int, ...]:
 def share_of(
     cores: Sequence[int], slot: int, slots: int, *, order: Callable[[int], tuple[int, ...]] = topology
 ) -> tuple[int, ...]:
-    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers.
-
-    Cores of one socket, and the two threads of one core, stay together. Most hosts number GPUs by socket, too.
-    """
+    """Return the cores of one of several workers, all with equally many; none if there are fewer cores than workers."""
+    # Cores of one socket, and the two threads of one core, stay together. Most hosts number GPUs by socket, too.
     each = len(cores) // slots
     return tuple(sorted(cores, key=order)[slot * each : (slot + 1) * each])
 

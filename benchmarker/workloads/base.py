@@ -38,8 +38,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
     """A kind of measurement, with everything that other packages need from it."""
 
     name: ClassVar[str]
-    unit: ClassVar[str]
-    """Unit of one repeat: `token`, `call`, `step`."""
+    unit: ClassVar[str]  # Unit of one repeat: `token`, `call`, `step`.
     experiment: ClassVar[type[ExperimentBase]]
     job: type[JobT]
     record: type[RecordT]
@@ -47,28 +46,21 @@ class Workload(Generic[JobT, RecordT, RowT]):
     metrics: ClassVar[tuple[Metric, ...]]
     headline: ClassVar[str]
     """Name of the metric that a sweep shows while it runs, and that ranks rows if `ranked_by` is empty."""
-    ranked_by: ClassVar[tuple[str, ...]] = ()
-    """Names of the metrics that rank rows: the first that a cell has."""
+    ranked_by: ClassVar[tuple[str, ...]] = ()  # Names of the metrics that rank rows: the first that a cell has.
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that every process of a sweep imports; with shared imports a sweep imports them once a round."""
-    example: ClassVar[str] = ""
-    """Arguments of `benchmarker run` that measure something."""
-    default_variant: ClassVar[Mapping[str, Any]] = {}
-    """Variant that is measured if none is named."""
+    example: ClassVar[str] = ""  # Arguments of `benchmarker run` that measure something.
+    default_variant: ClassVar[Mapping[str, Any]] = {}  # Variant that is measured if none is named.
     cell_opening: ClassVar[str] = "cell: "
     """First words of the line that is printed before a cell is measured; a sweep filters such lines."""
-    grid_heading: ClassVar[str] = "cells"
-    """Heading of the cells of a plan."""
+    grid_heading: ClassVar[str] = "cells"  # Heading of the cells of a plan.
     explains_runs: ClassVar[bool] = False
     """Whether a single run prints its explanation too, in place of a row for each cell."""
-    must_be_equal: ClassVar[tuple[str, ...]] = ()
-    """Circumstances that must be equal for the gate too."""
+    must_be_equal: ClassVar[tuple[str, ...]] = ()  # Circumstances that must be equal for the gate too.
     subject_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a record that describe the measured subject; they are part of a cell's key."""
-    baseline_noun: ClassVar[str] = "baseline"
-    """Kind of variant with which the others are compared: `unquantized form`."""
-    surroundings_noun: ClassVar[str] = "table"
-    """Value that a row shares with its reference: `engine`."""
+    baseline_noun: ClassVar[str] = "baseline"  # Kind of variant with which the others are compared: `unquantized form`.
+    surroundings_noun: ClassVar[str] = "table"  # Value that a row shares with its reference: `engine`.
     speed_axis: ClassVar[str] = ""
     """Label of the ranking metric on a chart's axis; by default the heading of its column."""
 
@@ -120,11 +112,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {"variant": VariantFacts(name=job.variant.name, options=job.variant.model_dump(exclude={"name"}))}
 
     def inputs(self, job: JobT, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
-        """Return the fingerprint of each file that a job reads, by its description.
-
-        Args:
-            judged: Whether to include the files that only the quality measurement reads.
-        """
+        """Return the fingerprint of each file that a job reads; with `judged`, also of the files for quality alone."""
         return {}
 
     def look_for(self, job: JobT) -> str | None:  # noqa: ARG002
@@ -167,12 +155,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return {}
 
     def row(self, fields: dict[str, Any], records: Sequence[RecordT], good: Sequence[Any]) -> RowT:  # noqa: ARG002
-        """Return the row of a variant and cell.
-
-        Args:
-            fields: Values of every workload's row.
-            good: Records and cells that measured the cell.
-        """
+        """Return the row with the values `fields` of every workload; `good` has the records that measured the cell."""
         from benchmarker.comparison.rows import Row
 
         return cast("RowT", Row(**fields))
@@ -232,11 +215,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         return ()
 
     def limit_sheet(self, rows: Sequence[RowT], *, whole: bool = False) -> Sheet | None:
-        """Return the table of rows beside the limits of the device; None if these are unknown.
-
-        Args:
-            whole: Choose from the rows of all cells.
-        """
+        """Return the rows beside the device's limits, if these are known; `whole` chooses from all cells."""
         from benchmarker.comparison.rows import headline_rows
         from benchmarker.report.columns import floors
 
@@ -261,11 +240,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        """Return the facts that a reader needs before believing a number, the most important first.
-
-        Args:
-            baseline: Variant with which the table compares; None for a short list.
-        """
+        """Return the facts needed before believing a number, the most important first; fewer without `baseline`."""
         from benchmarker.report.caveats import plain_caveats
 
         return plain_caveats(records, rows)

@@ -26,11 +26,9 @@ class Session(Protocol):
     """The run in which a bench is opened."""
 
     terminal: Terminal
-    device_memory: DeviceMemory
-    """Memory of the device before the run allocated any."""
+    device_memory: DeviceMemory  # Memory of the device before the run allocated any.
 
-    record: Any
-    """The record so far."""
+    record: Any  # The record so far.
 
     def keep(self, **changes: Any) -> None:
         """Change fields of the record, in a sweep also on disk."""
@@ -106,12 +104,7 @@ class Judging(Generic[JobT, RecordT]):
         raise NotImplementedError
 
     def changes(self, job: JobT, judged: RecordT | None, reason: Missing | None) -> dict[str, Any]:
-        """Return fields for the records of all variants that share the measurement.
-
-        Args:
-            judged: Record of the process that measured; None if there is none.
-            reason: Why that process failed.
-        """
+        """Return fields for the records that share the measurement; `reason` is why its process failed."""
         raise NotImplementedError
 
     def missing(self, record: RecordT) -> Missing | None:
@@ -124,14 +117,7 @@ class Judging(Generic[JobT, RecordT]):
 
 
 def refuse_other_commit(job: Job, model: str, commit: str | None) -> None:
-    """Refuse to measure another commit of the model than that with which the sweep began.
-
-    Args:
-        commit: Current commit on the hub; None if the model is a folder.
-
-    Raises:
-        ChangedError: With the option that keeps the commit.
-    """
+    """Refuse another commit of the model on the hub than that with which the sweep began. Raises ChangedError."""
     planned = job.origin.commit if job.origin and job.part else None
     if planned and commit and commit != planned:
         raise ChangedError(

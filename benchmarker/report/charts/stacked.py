@@ -37,14 +37,7 @@ WIDEST_SCALE = 10.0  # Ratio to the shortest bar above which a bar gets another 
 def stacked(
     bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizontal: str, columns: int, totals: Parts | None
 ) -> Figure:
-    """Draw stacked bars.
-
-    Args:
-        bars: Milliseconds of each bar by the name of the part.
-        names: All parts in the order of stack and legend.
-        columns: Columns of the legend.
-        totals: Milliseconds beside each bar, by which bars are sorted and distributed to panels.
-    """
+    """Draw bars of milliseconds by part; `totals`, if any, stand beside the bars, sort them, and fill panels."""
     panels = panels_of(totals) if totals else [list(bars)]
     legend_in = 0.17 * math.ceil(len(names) / columns)
     drawn = Figure(figsize=(WIDTH_IN, 0.35 + 0.4 * len(panels) + 0.36 * len(bars) + legend_in))
@@ -110,13 +103,7 @@ def kernels_chart(
     units: Mapping[str, int] | None = None,
     subject: str = "call of each variant",
 ) -> Chart | None:
-    """Return stacked bars of kernel categories, one per variant.
-
-    Args:
-        per: Unit of the horizontal axis.
-        units: Number of these units in the profile of each variant, such as tokens. Default: one.
-        subject: Profiled unit, in the note.
-    """
+    """Return stacked bars of kernel categories, one per variant; `units` is the number of units of each profile."""
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None

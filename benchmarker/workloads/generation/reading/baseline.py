@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 
 from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
@@ -89,13 +91,21 @@ def _without_incomparable(row: GenerationRow, standard: Quality | None) -> Gener
     return row
 
 
-def _about(value: float | None, error: float | None) -> float | Estimate | None:
-    return value if value is None or not error else Estimate(value, value - 2 * error, value + 2 * error)
+def _of_quality(
+    field: str, error_field: str, units: Mapping[str, float], form: Callable[[float], str], meaning: str = ""
+) -> Limitable:
+    """Return a field of a row and its standard error, a field of `Quality`, as a quantity; limits allow two errors."""
+
+    def value(row: GenerationRow) -> float | Estimate | None:
+        measured = getattr(row, field)
+        error = attrgetter(error_field)(row.quality) if row.quality and measured is not None else None
+        return Estimate(measured, measured - 2 * error, measured + 2 * error) if error else measured
+
+    longer_text = f"a longer text ({code('--quality full')})"
+    return Limitable(value, units, form, f"{code('--quality')} measures it, on real weights", longer_text, meaning)
 
 
 _TIMING = f"{code('benchmarker run')} measures it"
-_QUALITY = f"{code('--quality')} measures it, on real weights"
-_LONGER_TEXT = f"a longer text ({code('--quality full')})"
 LIMITABLE: Mapping[str, Limitable] = {
     "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
     "bits": Limitable(lambda row: row.bits_per_weight, UNITLESS, decimal, _TIMING),
@@ -107,27 +117,16 @@ LIMITABLE: Mapping[str, Limitable] = {
         decimal,
         f"{code('--energy')} measures it",
     ),
-    "perplexity": Limitable(
-        lambda row: _about(row.perplexity, row.quality.perplexity_error if row.quality else None),
+    "perplexity": _of_quality("perplexity", "perplexity_error", UNITLESS, decimal),
+    "kld": _of_quality(
+        "kl_divergence",
+        "against.kl_mean_error",
         UNITLESS,
         decimal,
-        _QUALITY,
-        _LONGER_TEXT,
-    ),
-    "kld": Limitable(
-        lambda row: _about(row.kl_divergence, row.quality.against.kl_mean_error if row.quality else None),
-        UNITLESS,
-        decimal,
-        _QUALITY,
-        _LONGER_TEXT,
         f"(kld bounds how much the predictions move, not harm; below {SILENT_KL} it does not rank forms: use tasks.)",
     ),
-    "top1": Limitable(
-        lambda row: _about(row.top1_agreement, row.quality.against.same_top_error if row.quality else None),
-        {**UNITLESS, "%": 0.01},
-        lambda share: percent(share, places=1),
-        _QUALITY,
-        _LONGER_TEXT,
+    "top1": _of_quality(
+        "top1_agreement", "against.same_top_error", {**UNITLESS, "%": 0.01}, partial(percent, places=1)
     ),
 }
 

@@ -105,11 +105,7 @@ def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -
 
 
 def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
-    """Return where the speed-up falls below 1 if it does so once; else None.
-
-    Args:
-        speed_ups: By size, the smallest first.
-    """
+    """Return the size at which a speed-up falls below 1, if it does so once. The sizes are sorted."""
     logs = {size: math.log(ratio.value) for size, ratio in speed_ups.items()}
     signs = [value > 0 for value in logs.values()]
     if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):

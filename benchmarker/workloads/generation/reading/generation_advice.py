@@ -126,12 +126,7 @@ ADVICE: Advice = {
 
 
 def communication(profile: Profile, phase: Phase, *, total_s: float) -> tuple[str, ...]:
-    """Return a sentence on the communication of a token; none without such kernels.
-
-    Args:
-        phase: Of the profiled tokens.
-        total_s: Seconds per token without the profiler.
-    """
+    """Return a sentence on the communication of a profiled token; `total_s` is its time without the profiler."""
     kernels = [kernel for kernel in profile.kernels if category(kernel.name) == "communication"]
     times = [kernel.sections["decode"] for kernel in kernels if "decode" in kernel.sections]
     if not (times and phase.is_decode):

@@ -11,7 +11,6 @@ from scipy import stats
 
 from benchmarker.comparison.invariants import TOLERANCE, Check, equal
 from benchmarker.comparison.rows import keys_of
-from benchmarker.schema.record import Limits
 from benchmarker.workloads.generation.architecture import MBU_LIMIT, mbu
 from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 
@@ -19,11 +18,14 @@ DRAIN_S, DRAIN_SHARE = 0.05, 0.10  # Longest time between the last token and the
 
 
 def checks(record: GenerationRecord) -> Iterator[Check]:
-    """Yield the checks of a record."""
+    limits = record.limits
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         if cell.status == "ok":
             yield from _token_checks(f"cell {key.place}", cell)
-            yield from _limit_checks(f"cell {key.place}", cell, record.limits)
+            tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
+            if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
+                used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
+                yield Check(f"cell {key.place}", "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
     if record.load:
         bits = 8 * record.load.weight_bytes / record.load.parameters
         yield equal("load", "bits_per_weight", record.load.bits_per_weight, bits)
@@ -52,13 +54,6 @@ def _token_checks(place: str, cell: GenerationCell) -> Iterator[Check]:
                 sample.latency_s <= most_s or has_tpot != bool(steps)
             )
             yield Check(where, "latency_s", sample.latency_s, f"{known_s} for first token and steps", holds=fits)
-
-
-def _limit_checks(place: str, cell: GenerationCell, limits: Limits | None) -> Iterator[Check]:
-    tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
-    if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
-        used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
-        yield Check(place, "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
 
 
 def _quality_of(windows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

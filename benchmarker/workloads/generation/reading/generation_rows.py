@@ -311,10 +311,7 @@ class EnergyUse:
 def energy_use(good: Good) -> EnergyUse | None:
     """Return the energy of one row; None if no process counted it."""
     by_round: dict[Moment, list[float]] = defaultdict(list)
-    windows: list[float] = []
-    net: list[float] = []
-    decode: list[float] = []
-    prefill: list[float] = []
+    windows, net, decode, prefill = [], [], [], []
     for record, cell, energy in ((record, cell, cell.energy) for record, cell in good if cell.energy):
         tokens = cell.new_tokens * cell.batch_size
         whole_j, seconds = _per_generation(energy.generation)

@@ -142,11 +142,7 @@ def break_evens(comparison: Comparison) -> list[str]:
 
 
 def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost, Cost]) -> str | None:
-    """Return a sentence without its full stop; None if a rate or a cost is unknown.
-
-    Args:
-        costs: The baseline's and the variant's.
-    """
+    """Return a sentence, if rates and costs are known; the costs are the baseline's and the variant's."""
     if baseline.rate is None or row.rate is None:
         return None
     saved_s = 1 / baseline.rate.value - 1 / row.rate.value

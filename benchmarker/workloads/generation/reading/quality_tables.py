@@ -229,18 +229,15 @@ def _paths(qualities: Sequence[tuple[str, Quality]]) -> list[str]:
 def _incomparable(judged: Sequence[GenerationRow]) -> list[str]:
     texts = [row.variant for row in judged if row.perplexity is None]
     limited = [row.variant for row in judged if row.perplexity is not None and row.kl_divergence is None]
-    sentences = []
-    if texts:
-        sentences.append(
-            "Perplexities and divergences on different texts, or parts of one, do not compare: the first table and "
-            f"budgets leave out those of {listed(texts)}."
-        )
-    if limited:
-        sentences.append(
-            "Divergences over different numbers of tokens do not compare: the first table and budgets leave out those "
-            f"of {listed(limited)}."
-        )
-    return sentences
+    reasons = {
+        "Perplexities and divergences on different texts, or parts of one,": texts,
+        "Divergences over different numbers of tokens": limited,
+    }
+    return [
+        f"{subject} do not compare: the first table and budgets leave out those of {listed(variants)}."
+        for subject, variants in reasons.items()
+        if variants
+    ]
 
 
 def _noise(floors: Sequence[float]) -> str:

@@ -66,11 +66,7 @@ def timed_token(name: str, records: Sequence[GenerationRecord]) -> Timed | NotEx
 
 
 def floor_of_step(demand: GenerationDemand | None, limits: Limits | None, bits: float | None) -> Floor | None:
-    """Return the least time of a decode step's products; None if bytes or limits are unknown.
-
-    Args:
-        bits: Average bits per weight.
-    """
+    """Return the least time of a decode step's products, if known; `bits` is the average number per weight."""
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.decode_flops), limits) if demand else None
     if floor is None or floor.by == "flops":
         return replace(floor, fewer=INTEGER_SAVES) if floor else None
