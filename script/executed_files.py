@@ -7,11 +7,14 @@ The command runs as `benchmarker COMMAND ...` in this process; the list goes to 
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import sys
 import threading
+from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,11 +43,30 @@ class Recorder:
         return sorted({file for file, _, _ in self.functions})
 
 
+def pause_in_library_imports() -> None:
+    """Let no hook run while a library is imported: torch and transformers make millions of calls."""
+    original = builtins.__import__
+
+    @wraps(original)
+    def imported(name: str, *arguments: Any, **keywords: Any) -> Any:
+        hook = sys.getprofile()
+        if hook is None or name.partition(".")[0] in ("", "benchmarker"):
+            return original(name, *arguments, **keywords)
+        sys.setprofile(None)
+        try:
+            return original(name, *arguments, **keywords)
+        finally:
+            sys.setprofile(hook)
+
+    builtins.__import__ = imported
+
+
 def main(arguments: list[str]) -> int:
     """Run a command, print the list and return the command's exit status."""
     sys.path[0] = str(ROOT)
     recorder = Recorder(ROOT / "benchmarker")
     sys.argv = ["benchmarker", *arguments]
+    pause_in_library_imports()
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     status = 0

@@ -122,8 +122,8 @@ def command_of(run_help: RunHelp, function: Callable[[dict[str, Any]], Any]) -> 
     def call(**values: Any) -> Any:
         return function(values)
 
-    own = {_name_of(option): _annotation(option) for option in run_help.options}
-    annotations: dict[str, Any] = {"context": typer.Context, **COMMON_FIRST, **own, **COMMON_LAST}
+    fields = {_name_of(option): _annotation(option) for option in run_help.options}
+    annotations: dict[str, Any] = {"context": typer.Context, **COMMON_FIRST, **fields, **COMMON_LAST}
     defaults = DEFAULTS | {_name_of(option): False for option in run_help.options if option.kind == "flag"}
     parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=defaults.get(name))

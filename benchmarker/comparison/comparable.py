@@ -45,8 +45,8 @@ class Difference:
 
     def sentence(self) -> str:
         """Return `device is A in 3 records and B in 2`."""
-        shown = list(self.counts.items())[:SHOWN_VALUES]
-        phrases = [f"{plain_line(value)} in {plural(count, 'record', 'records')}" for value, count in shown]
+        values = list(self.counts.items())[:SHOWN_VALUES]
+        phrases = [f"{plain_line(value)} in {plural(count, 'record', 'records')}" for value, count in values]
         if len(self.counts) > SHOWN_VALUES:
             phrases.append(f"{len(self.counts) - SHOWN_VALUES} other values")
         return f"{self.field} is {' and '.join(phrases)}"
@@ -150,7 +150,7 @@ def _label(identity: Identity, others: Sequence[Identity]) -> str:
         return len({tuple(parts[position] for position in positions) for parts in namesakes})
 
     name, parts = identity[0], parts_of(identity)
-    namesakes = [parts_of(other) for other in others if other[0] == name]
+    namesakes = [parts_of(each) for each in others if each[0] == name]
     positions: list[int] = []
     for position in range(len(parts)):
         if distinct([*positions, position]) > distinct(positions):

@@ -222,8 +222,8 @@ class Row:
 
     def spread_text(self, measured: Estimate | None, *, scale: float = 1.0) -> str:
         """Return a value with its interval, or the outlier round or the wide interval in its place."""
-        shown = with_spread(measured, scale=scale)
-        return number_text(measured, shown, self.outlier) if measured else shown
+        text = with_spread(measured, scale=scale)
+        return number_text(measured, text, self.outlier) if measured else text
 
     @property
     def pace_spread(self) -> str:

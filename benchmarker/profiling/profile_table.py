@@ -39,11 +39,11 @@ def hundredths(times: list[float]) -> list[str]:
     if total <= 0:
         return ["0.00" for _ in times]
     exact = [10_000 * time / total for time in times]
-    whole = [int(share) for share in exact]
-    by_remainder = sorted(range(len(times)), key=lambda index: whole[index] - exact[index])
-    for index in by_remainder[: 10_000 - sum(whole)]:
-        whole[index] += 1
-    return [f"{share / 100:.2f}" for share in whole]
+    rounded = [int(share) for share in exact]
+    by_remainder = sorted(range(len(times)), key=lambda index: rounded[index] - exact[index])
+    for index in by_remainder[: 10_000 - sum(rounded)]:
+        rounded[index] += 1
+    return [f"{share / 100:.2f}" for share in rounded]
 
 
 def _rows(profile: Profile, limit: int) -> Sheet:

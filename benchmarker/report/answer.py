@@ -80,7 +80,7 @@ def _gain(results: Results, ranking: Ranking, leader: Row) -> str:
 
 def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> tuple[str, ...]:
     slower = [rival.row.label for rival in ranking.rivals if rival.verdict == "faster"]
-    known = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
+    decided = f"Known: {plain_line(fastest.label)} is faster than {listed(slower)}." if slower else ""
     claim = f"{may_lead(ranking)} may be the fastest"
     if ranking.undecided and (rounds := max(rival.ratio.rounds for rival in ranking.undecided)) < MIN_ROUNDS:
         rounds = max(rounds, 1)
@@ -88,7 +88,7 @@ def _undecided(results: Results, ranking: Ranking, fastest: Row, where: str) -> 
     elif not ranking.undecided:
         claim = f"{plain_line(fastest.label)} has no number"
     first = f"{where}{bold('not decided:' if where else 'Not decided:')} {claim}; {_doubt(ranking, fastest)}."
-    return tuple(filter(None, (first, known, _to_decide(results, ranking))))
+    return tuple(filter(None, (first, decided, _to_decide(results, ranking))))
 
 
 def _doubt(ranking: Ranking, fastest: Row) -> str:

@@ -194,14 +194,14 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     """Return the answer, the first table, and a hint at the rest; a recommendation and a sheet replace these."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
-    elsewhere = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
+    other_sheet = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
     workload = workload_of(results.workload)
     caveats = caveats_of(results)
     return [
         "\n".join([*forced(results), *lines]),
         where(results),
         sheet or first_table(ranking),
-        *([elsewhere] if elsewhere else []),
+        *([other_sheet] if other_sheet else []),
         bullets(budget_lines(recommendation) if recommendation else []),
         bullets(workload.remarks(results.rows, results.baseline, brief=True)),
         bullets([*caveats[:MOST_CAVEATS], *left_out(results)]),

@@ -251,8 +251,8 @@ class Attempt(Child):
         equipment, allow_shared = self.equipment, self.sweep.settings.allow_shared
         if equipment.shares_host and "shared_host" not in cell.flags:
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
-        own = self.sweep.jobs[self.variant].processes
-        cell = with_gpu_state(cell, equipment.monitor, own_processes=own, allow_shared=allow_shared)
+        processes = self.sweep.jobs[self.variant].processes
+        cell = with_gpu_state(cell, equipment.monitor, own_processes=processes, allow_shared=allow_shared)
         load = self._host.between(*cell.timed_at) if self._host and cell.timed_at and not cell.host_load else None
         if load is None:
             return cell

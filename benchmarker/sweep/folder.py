@@ -94,8 +94,8 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         with contextlib.suppress(OSError):
             owner = owner_path.read_text(encoding="utf-8").removesuffix(f" on {socket.gethostname()}")
-        other = f"another sweep{f' ({owner})' if owner else ''} is writing there; wait for it, or"
-        raise ResultsError(f"{folder}: {other} choose another folder with --output") from error
+        reason = f"another sweep{f' ({owner})' if owner else ''} is writing there; wait for it, or"
+        raise ResultsError(f"{folder}: {reason} choose another folder with --output") from error
     except OSError as error:
         reason = f"results cannot be written there ({error.strerror})"
         raise ResultsError(f"{folder}: {reason}; choose another folder with --output") from error

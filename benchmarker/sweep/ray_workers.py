@@ -182,9 +182,9 @@ class RayPool(Pool):
         self._ray.shutdown()
 
     def _submit(self, function: Callable[..., Result], worker: Worker, name: str, *arguments: object) -> Any:
-        cores, here = cores_each(self._ray.nodes()), self._near(worker.host)
+        cores, affinity = cores_each(self._ray.nodes()), self._near(worker.host)
         task = self._ray.remote(function).options(
-            num_gpus=1, num_cpus=cores, max_retries=2, name=name, scheduling_strategy=here
+            num_gpus=1, num_cpus=cores, max_retries=2, name=name, scheduling_strategy=affinity
         )
         return task.remote(*arguments)
 
@@ -317,9 +317,9 @@ def measure(
         except BenchmarkerError as error:
             return Result(card, environment, error=error)
         visible = (path for path in sorted(sweep.folder.glob("[!.]*")) if path.is_file())
-        made = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
+        contents = {path.name: path.read_bytes() for path in visible if not is_job_file(path)}
         # The records travel as files.
-        return Result(card, environment, files=made, progress=replace(sweep.progress, records=[]))
+        return Result(card, environment, files=contents, progress=replace(sweep.progress, records=[]))
 
 
 def _enter(setting: Setting, worker: Worker) -> str:

@@ -96,11 +96,11 @@ def _series(
 def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> dict[int, SpeedUp]:
     speed_ups = {}
     for size, (row, peer) in sorted(pairs.items()):
-        own, other = time(row), time(peer)
-        if own and other:
-            halves = [math.log(side.high / side.value) for side in (own, other) if side.high is not None]
+        row_time, peer_time = time(row), time(peer)
+        if row_time and peer_time:
+            halves = [math.log(side.high / side.value) for side in (row_time, peer_time) if side.high is not None]
             spread = math.hypot(*halves) if len(halves) == 2 else None
-            speed_ups[size] = SpeedUp(other.value / own.value, spread)
+            speed_ups[size] = SpeedUp(peer_time.value / row_time.value, spread)
     return speed_ups
 
 
@@ -110,14 +110,14 @@ def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
     signs = [value > 0 for value in logs.values()]
     if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
         return None
-    at = _first_fall(logs)
-    assert at is not None
+    size_at_1 = _first_fall(logs)
+    assert size_at_1 is not None
     if any(ratio.spread is None for ratio in speed_ups.values()):
-        return Crossover(at, None, None, has_interval=False)
+        return Crossover(size_at_1, None, None, has_interval=False)
     spreads = {size: ratio.spread or 0.0 for size, ratio in speed_ups.items()}
     low = _first_fall({size: value - spreads[size] for size, value in logs.items()})
     high = _first_fall({size: value + spreads[size] for size, value in logs.items()})
-    return Crossover(at, low, high, has_interval=True)
+    return Crossover(size_at_1, low, high, has_interval=True)
 
 
 def _first_fall(logs: Mapping[int, float]) -> float | None:

@@ -109,18 +109,18 @@ def first_difference(quality: Quality | None, baseline: Quality | None) -> First
     places, gaps = [], []
     for text, standard in pairs:
         both = zip(text.tokens, standard.tokens, strict=False)
-        place = next((number for number, (one, other) in enumerate(both) if one != other), None)
+        place = next((number for number, (new, old) in enumerate(both) if new != old), None)
         if place is None:
             continue
         places.append(place)
         # Both engines read the same tokens before it, so that either gap is valid.
-        gaps.append(next((known.gaps[place] for known in (standard, text) if known.gaps), None))
-    known = [gap for gap in gaps if gap is not None]
+        gaps.append(next((measured.gaps[place] for measured in (standard, text) if measured.gaps), None))
+    measured = [gap for gap in gaps if gap is not None]
     return FirstDifference(
         prompts=len(pairs),
         same=len(pairs) - len(places),
         token=min(places) + 1 if places else None,
-        gap=max(known) if known and len(known) == len(gaps) else None,
+        gap=max(measured) if measured and len(measured) == len(gaps) else None,
     )
 
 

@@ -147,7 +147,7 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
         return None
     saved_s = 1 / baseline.rate.value - 1 / row.rate.value
     verdict = row.call.verdict if row.call else None
-    variant, other = plain_line(row.variant), plain_line(baseline.variant)
+    variant, base = plain_line(row.variant), plain_line(baseline.variant)
     tokens = {
         state: max(0, math.ceil((after - before) / saved_s))
         for state, before, after in zip(("cold", "warm"), *costs, strict=True)
@@ -157,7 +157,7 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
         return None
     if verdict in ("same", "inconclusive") or saved_s <= 0:
         why = "is not faster" if saved_s <= 0 else f"is not told to be faster ({verdict})"
-        return f"{variant} {why} than {other}, and never pays for its loading"
+        return f"{variant} {why} than {base}, and never pays for its loading"
     counts = {state: f"{count:,} tokens" if count else "at once" for state, count in tokens.items()}
     times = [
         f"{state} {counts[state]} ({seconds(cost)} before the first token)"
@@ -165,7 +165,7 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
         if state in counts and cost is not None
     ]
     untested = ", if the difference is real (not tested)" if verdict == "not tested" else ""
-    return f"{variant} has paid for itself against {other} after: {'; '.join(times)}{untested}"
+    return f"{variant} has paid for itself against {base} after: {'; '.join(times)}{untested}"
 
 
 def cost_of(records: Sequence[GenerationRecord]) -> Cost:

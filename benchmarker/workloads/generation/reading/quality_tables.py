@@ -64,11 +64,11 @@ def _of(
     *,
     sort: Callable[[GenerationRow], float | None] | None = None,
 ) -> Column[GenerationRow]:
-    def shown(row: GenerationRow) -> str:
+    def cell_text(row: GenerationRow) -> str:
         value = getattr(row, field)
         return MISSING if value is None else text(value)
 
-    return Column(heading, shown, align, sort=sort)
+    return Column(heading, cell_text, align, sort=sort)
 
 
 # Timed step

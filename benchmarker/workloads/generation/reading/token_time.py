@@ -181,12 +181,12 @@ def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
 
 def _own_clock(records: Sequence[GenerationRecord]) -> str:
     engines = [record.engine.external for record in records if record.engine and record.engine.external]
-    told = [engine.disagreement for engine in engines if engine.disagreement is not None]
-    if not told or max(told) > DISAGREEMENT:
+    disagreements = [engine.disagreement for engine in engines if engine.disagreement is not None]
+    if not disagreements or max(disagreements) > DISAGREEMENT:
         return ""
     return (
-        f"; the engine's own clock says the same within {percent(max(told), places=1)}, so that this is its own time "
-        "and not that of handing over its tokens"
+        f"; the engine's own clock says the same within {percent(max(disagreements), places=1)}, so that this is its "
+        "own time and not that of handing over its tokens"
     )
 
 
