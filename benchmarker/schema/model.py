@@ -33,6 +33,10 @@ class ModelSpec(Plain):
         return self
 
 
+AUTO = "auto"
+"""Quantization that stands for that of the checkpoint itself, or fp16 for an unquantized checkpoint."""
+
+
 class QuantSpec(Plain):
     quant: str
     """Quantization of the weights."""
@@ -42,6 +46,8 @@ class QuantSpec(Plain):
 
 class ModelFacts(Plain):
     id: str
+    checkpoint: str | None = None
+    """Checkpoint of the model that was measured. None for `id` itself."""
     revision: str | None = None
     config_sha256: str | None = None
     """SHA-256 of the model's shapes. It distinguishes models of equal names."""
