@@ -6,6 +6,7 @@ HF_ENDPOINT and HF_HUB_OFFLINE itself; this module never handles a token.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,6 +103,22 @@ def look_for(model: ModelSpec) -> str | None:
     read_config(folder)
     if model.load_format != "dummy":
         check_weights(folder)
+    return None
+
+
+def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
+    """Return `quantization_config` of a model's files; of a hub id, only config.json is downloaded.
+
+    None for an unquantized model, for random weights, and if the config cannot be read: errors are raised later.
+    """
+    if model.load_format == "dummy" or shipped_shape(model.id) is not None:
+        return None
+    if gguf_file(model):
+        return {"quant_method": FORMAT}
+    with contextlib.suppress(ModelError, _NoAnswerError):
+        folder = _local_folder(model) or _snapshot(model, ("config.json",), Silent())
+        stored = read_config(folder).get("quantization_config")
+        return stored if isinstance(stored, dict) else None
     return None
 
 

@@ -168,7 +168,7 @@ def import_libraries(*packages: str) -> None:
         logging.getLogger(name).addFilter(_concerns_user)
     with undisturbed(), report_library_conflicts():
         for name in ("transformers.models.auto.modeling_auto", "transformers.generation", *packages):
-            importlib.import_module(name)
+            importlib.import_module(name.replace("-", "_"))
 
 
 def import_architecture(config: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def generate(
     ] = "float16",
     quant: Annotated[
         str, typer.Option(help=quantization_names(), autocompletion=common_options.quantizations)
-    ] = "fp16",
+    ] = "auto",
     option: common_options.KeyValues = None,
     engine: Annotated[
         str, typer.Option(help="eager, cuda_graph, compile or native.", autocompletion=common_options.model_engines)

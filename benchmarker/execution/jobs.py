@@ -75,7 +75,9 @@ def make_job(
         part: _overlaid(_part_class(description, part), part_values, _below(part, typed), _below(part, flags))
         for part, part_values in {"subject": subject, "grid": {}, "procedure": {}, **values}.items()
     }
-    parts["variant"] = _variant(description, base, _below("variant", typed), _below("variant", flags))
+    parts["variant"] = _variant(
+        description, base, _below("variant", typed), _below("variant", flags), subject=parts["subject"]
+    )
     job = description.job(workload=description.name, **parts, device=device, output=output, reproduce=reproduce)
     if typed.get("procedure.profile") is False and typed.get("procedure.profile_tokens") is not None:
         raise SpecError("--profile-tokens: does nothing beside --no-profile; give one of them")
@@ -122,7 +124,12 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags:
 
 
 def _variant(
-    workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str]
+    workload: Workload,
+    base: VariantBase | None,
+    typed: dict[str, Any],
+    flags: Mapping[str, str],
+    *,
+    subject: Plain,
 ) -> VariantBase:
     kind = _part_class(workload, "variant")
     data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)
@@ -142,7 +149,7 @@ def _variant(
     if not data:
         raise SpecError(f"no variant is given; for example: {workload.example}")
     variant = validated(kind, data, where=WHERE, flags=flags)
-    return resolved(workload, variant, where=f"{WHERE}: ", flags=flags)
+    return resolved(workload, variant, where=f"{WHERE}: ", flags=flags, subject=subject)
 
 
 def blank_record(job: Job, environment: Environment, *, run_id: str, started: datetime) -> RunRecord:

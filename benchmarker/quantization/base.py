@@ -60,6 +60,10 @@ class Loader:
     """Makes the checkpoint for `load` if quantizing takes long: once, cached on disk."""
     reads: Callable[[dict[str, Any]], bool] = lambda stored: False
     """Returns whether a checkpoint with this `quantization_config` is loaded as it is."""
+    stored_options: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: {}
+    """Maps the `quantization_config` of a checkpoint that it `reads` to the options that the config determines."""
+    unpacked_unless: str | None = None
+    """Devices on which transformers computes with a stored checkpoint's packed weights, if not on all."""
     stored_only: str | None = None  # Error text for a checkpoint that `reads` rejects, if the loader does not quantize.
     packing: Packing | None = None
     """Format of a dummy checkpoint; None for 16-bit weights that are quantized while loading."""
@@ -135,17 +139,36 @@ def load_torchao(
     """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
     from transformers import TorchAoConfig
 
-    experts = fused_experts(checkpoint) if quantizes_experts else ()
+    is_stored = checkpoint.quantization is not None
+    experts = fused_experts(checkpoint) if quantizes_experts and not is_stored else ()
     if experts:
         from torchao.quantization import FqnToConfig
 
         config = FqnToConfig({"_default": config, **dict.fromkeys(experts, config)})
-    model = read_model(checkpoint, target, quantization=TorchAoConfig(config))
+    model = read_model(checkpoint, target, quantization=None if is_stored else TorchAoConfig(config))
     if experts:
         model.set_experts_implementation("eager")
     tied = ", tied to the embedding" if is_tied(model) else ""
     notes = () if has_int8_head(options) else (f"lm_head is not quantized: it stays in {target.dtype}{tied}",)
     return Loaded(model, notes=(*notes, ONE_BY_ONE) if experts else notes)
+
+
+def reads_torchao(config_name: str) -> Callable[[dict[str, Any]], bool]:
+    """Return a `reads` for checkpoints that torchao saved with the config class of this name."""
+    return lambda stored: stored.get("quant_method") == "torchao" and _torchao_type(stored).get("_type") == config_name
+
+
+def torchao_group(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the group size of a checkpoint that torchao saved; empty for one scale per row."""
+    data = _torchao_type(stored).get("_data") or {}
+    granularity = data.get("granularity") or {}
+    group = data.get("group_size") or (granularity.get("_data") or {}).get("group_size")
+    return {"group_size": group} if group else {}
+
+
+def _torchao_type(stored: dict[str, Any]) -> dict[str, Any]:
+    default = (stored.get("quant_type") or {}).get("default")
+    return default if isinstance(default, dict) else {}
 
 
 def fused_experts(checkpoint: Checkpoint) -> tuple[str, ...]:

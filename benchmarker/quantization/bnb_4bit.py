@@ -38,13 +38,20 @@ def load(checkpoint: Checkpoint, options: Bnb4Options, target: Target, progress:
     )
     stored = checkpoint.quantization
     if stored is not None:
-        own = {"quant_type": stored.get("bnb_4bit_quant_type"), "double_quant": stored.get("bnb_4bit_use_double_quant")}
-        return Loaded(read_model(checkpoint, target), own_config_notes("bitsandbytes 4 bit", own, options))
+        notes = own_config_notes("bitsandbytes 4 bit", stored_options(stored), options)
+        return Loaded(read_model(checkpoint, target), notes)
     return Loaded(read_model(checkpoint, target, quantization=quantization))
 
 
 def reads(stored: dict[str, Any]) -> bool:
     return stored.get("quant_method", "bitsandbytes") == "bitsandbytes" and bool(stored.get("load_in_4bit"))
+
+
+def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "quant_type": stored.get("bnb_4bit_quant_type", "fp4"),
+        "double_quant": stored.get("bnb_4bit_use_double_quant", False),
+    }
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -65,6 +72,7 @@ LOADER: Loader = Loader(
     packages=("bitsandbytes",),
     load=load,
     reads=reads,
+    stored_options=stored_options,
     aliases=("nf4", "bnb-4bit", "bnb-nf4", "bitsandbytes-4bit"),
     splits=("layers",),
     bits=(4,),

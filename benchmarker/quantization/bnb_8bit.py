@@ -34,8 +34,8 @@ def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress:
 
     stored = checkpoint.quantization
     if stored is not None:
-        own = {"threshold": stored.get("llm_int8_threshold")}
-        return Loaded(read_model(checkpoint, target), own_config_notes("bitsandbytes 8 bit", own, options))
+        notes = own_config_notes("bitsandbytes 8 bit", stored_options(stored), options)
+        return Loaded(read_model(checkpoint, target), notes)
     quantization = BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=options.threshold)
     return Loaded(read_model(checkpoint, target, quantization=quantization))
 
@@ -43,6 +43,10 @@ def load(checkpoint: Checkpoint, options: Bnb8Options, target: Target, progress:
 def reads(stored: dict[str, Any]) -> bool:
     is_theirs = stored.get("quant_method", "bitsandbytes") == "bitsandbytes"
     return is_theirs and bool(stored.get("load_in_8bit")) and not stored.get("load_in_4bit")
+
+
+def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
+    return {"threshold": stored.get("llm_int8_threshold", 6.0)}
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -60,6 +64,7 @@ LOADER: Loader = Loader(
     packages=("bitsandbytes",),
     load=load,
     reads=reads,
+    stored_options=stored_options,
     aliases=("llm.int8", "llm-int8", "bnb-8bit", "bnb-int8", "bitsandbytes-8bit"),
     bits=(8,),
     extra_tensors=extra_tensors,

@@ -51,4 +51,5 @@ LOADER: Loader = Loader(
     packages=("gguf",),
     load=load,
     of_gguf=True,
+    reads=lambda stored: stored.get("quant_method") == "gguf",
 )

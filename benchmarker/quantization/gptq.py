@@ -299,6 +299,7 @@ LOADER: Loader = Loader(
     check=check,
     prepare=prepare,
     reads=lambda stored: stored.get("quant_method") == "gptq",
+    stored_options=lambda stored: {key: stored[key] for key in FORMAT_KEYS if key in stored},
     packing=PACKING,
     aliases=("gptqmodel", "auto-gptq", "autogptq"),
     dtypes=("float16", "bfloat16"),

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds, Silent, Target
-from benchmarker.checkpoints.find import find_for_quantization, gguf_file
+from benchmarker.checkpoints.find import find_for_quantization, gguf_file, stored_quantization
 from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
-from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
+from benchmarker.quantization.registry import LOADERS, QuantT, loader_options, quant_named, resolved_quant, stored_quant
+from benchmarker.quantization.stored_formats import STORED_LOADERS
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
-from benchmarker.schema.model import LoadFacts, ModelSpec, QuantSpec
+from benchmarker.schema.model import AUTO, LoadFacts, ModelSpec, QuantSpec
 
 if TYPE_CHECKING:
     import torch
@@ -168,8 +170,16 @@ def prepare_checkpoint(
     progress: Progress,
     *,
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+    is_external: bool = False,
 ) -> Checkpoint:
-    checkpoint = find_checkpoint(model, variant, progress=progress, device=device.torch_name, check_config=check_config)
+    checkpoint = find_checkpoint(
+        model,
+        variant,
+        progress=progress,
+        device=device.torch_name,
+        check_config=check_config,
+        is_external=is_external,
+    )
     target = Target(device.torch_name, model.dtype)
     return LOADERS[variant.quant].prepare(checkpoint, loader_options(variant), target, progress)
 
@@ -181,8 +191,13 @@ def find_checkpoint(
     progress: Progress | None = None,
     device: str = "cpu",
     check_config: Callable[[dict[str, Any]], None] = lambda config: None,
+    is_external: bool = False,
 ) -> Checkpoint:
-    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized."""
+    """Return the checkpoint of a model and variant, downloaded or made if necessary, and not yet quantized.
+
+    Args:
+        is_external: True for an engine that reads stored formats with its own libraries.
+    """
     loader = LOADERS[variant.quant]
     if loader.of_gguf and gguf_file(model) is None:
         raise ModelError(
@@ -190,9 +205,35 @@ def find_checkpoint(
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
     options = loader_options(variant)
-    check_supported(loader, options, Target(device, model.dtype))
-    needs = QuantizationNeeds(loader.packages, partial(check_stored, variant.quant), loader.packing, options)
+    packages = loader.packages
+    if is_external and loader.name in STORED_LOADERS:
+        packages = ()
+    else:
+        check_supported(loader, options, Target(device, model.dtype))
+    needs = QuantizationNeeds(packages, partial(check_stored, variant.quant), loader.packing, options)
     return find_for_quantization(model, needs, progress=progress, device=device, check_config=check_config)
+
+
+def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
+    """Return the form with the quantization and the options of the model's checkpoint.
+
+    The config of a hub id is read for `auto` alone, because that takes a request to the hub.
+    """
+    if form.quant != AUTO and not Path(model.id).expanduser().is_dir():
+        return form
+    stored = stored_quantization(model) or {}
+    quant = stored_quant(stored) or "fp16" if form.quant == AUTO else quant_named(form.quant)
+    loader = LOADERS[quant]
+    defaults = loader.options().model_dump()
+    own = loader.stored_options(stored) if loader.reads(stored) else {}
+    options = {name: value for name, value in own.items() if value != defaults[name]}
+    return form.model_copy(update={"quant": quant, "options": options | form.options})
+
+
+def options_of(quant: str, options: Options, checkpoint: Checkpoint) -> Options:
+    """Return the options with those that a quantized checkpoint's own config determines."""
+    stored, loader = checkpoint.quantization or {}, LOADERS[quant]
+    return options.model_copy(update=loader.stored_options(stored)) if loader.reads(stored) else options
 
 
 def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
@@ -215,7 +256,9 @@ def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
     if loader.reads(stored):
         return
     method = str(stored.get("quant_method", "an unnamed method"))
-    able = next((name for name, loader in LOADERS.items() if loader.reads(stored)), None)
+    able = stored_quant(stored)
+    scheme = LOADERS[able].stored_options(stored).get("scheme") if able else None
+    method = f"{method}, {scheme}" if scheme and scheme != method else method
     way_on = f"use --quant {able}, or an unquantized checkpoint" if able else "use an unquantized checkpoint"
     raise ModelError(f"{model_id}: quantized already ({method}), which --quant {quant} cannot take; {way_on}")
 
@@ -236,7 +279,8 @@ def load_model(
     Args:
         model: A hub id, a folder, or a shipped model: `qwen3-small`, or with `load_format="dummy"` the shape
             `qwen3-tiny`.
-        quant: A name in `quantization.registry.LOADERS`, such as `int8`, or an alias.
+        quant: A name in `quantization.registry.LOADERS`, such as `int8`, or an alias; `auto` for the checkpoint's own
+            quantization.
         device: `auto`, `cpu`, `cuda` or `cuda:1`.
         dtype: Type of tensors that are not quantized.
     """
@@ -244,7 +288,7 @@ def load_model(
     spec = validated(ModelSpec, fields | {"trust_remote_code": trust_remote_code}, where="load_model")
     variant = validated(QuantSpec, {"quant": quant, "options": options or {}}, where="load_model")
     try:
-        variant = resolved_quant(variant)
+        variant = resolved_quant(of_checkpoint(variant, spec))
     except FieldError as error:
         raise SpecError(f"load_model: {error.field + ': ' if error.field else ''}{error}") from error
     loaded, _ = prepare_and_load(spec, variant, find_device(device), Silent())
@@ -265,7 +309,8 @@ def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target:
     if refusal:
         raise UnsupportedError(refusal)
     loaded = LOADERS[quant].load(checkpoint, options, target, progress)
-    if LOADERS[quant].has_low_bits and not quantized_linears(loaded.model):
+    is_made_here = checkpoint.quantization is None or checkpoint.is_gguf
+    if LOADERS[quant].has_low_bits and is_made_here and not quantized_linears(loaded.model):
         raise UnsupportedError(_nothing_quantized(quant, loaded.model))
     if checkpoint.is_text_part:
         note = f"only the text part ({checkpoint.config['model_type']}) of the multimodal checkpoint is loaded"

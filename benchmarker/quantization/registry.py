@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -21,6 +21,7 @@ from benchmarker.quantization import (
     torchao_int8_dynamic,
 )
 from benchmarker.quantization.base import Loader, Options
+from benchmarker.quantization.stored_formats import STORED_LOADERS
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import QuantSpec
 
@@ -37,7 +38,13 @@ LOADERS: dict[str, Loader] = {
     "bnb4": bnb_4bit.LOADER,
     "bnb8": bnb_8bit.LOADER,
     "gguf": gguf.LOADER,
+    **STORED_LOADERS,
 }
+
+
+def stored_quant(stored: dict[str, Any]) -> str | None:
+    """Return the quantization that loads checkpoints with this `quantization_config` as they are."""
+    return next((name for name, loader in LOADERS.items() if loader.reads(stored)), None)
 
 
 def quant_named(text: str) -> str:
@@ -73,6 +80,8 @@ def _instead(plain: str) -> str:
     bits = gguf or re.fullmatch(r"(?:w|bits?)?(\d)(?:-?bits?)?", plain)
     if bits is None:
         return did_you_mean(plain, LOADERS)
-    names = ", ".join(name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits)
+    names = ", ".join(
+        name for name, loader in LOADERS.items() if int(bits[1]) in loader.bits and not loader.stored_only
+    )
     title = "; that is a format of GGUF files" if gguf else ""
     return f"{title}; in {bits[1]} bits: {names}" if names else f"{title}{did_you_mean(plain, LOADERS)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, torch_gpu
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, torch_gpu
 
 CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
 
@@ -40,6 +40,7 @@ LOADER: Loader = Loader(
     options=FormOptions,
     packages=("torchao",),
     load=load,
+    reads=reads_torchao("Float8DynamicActivationFloat8WeightConfig"),
     check=check,
     aliases=("float8", "torchao-fp8"),
     dtypes=("bfloat16",),

@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import DeviceError, SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, torch_gpu
+from benchmarker.quantization.base import (
+    FormOptions,
+    Loaded,
+    Loader,
+    load_torchao,
+    reads_torchao,
+    torch_gpu,
+    torchao_group,
+)
 
 CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
@@ -74,6 +82,8 @@ LOADER: Loader = Loader(
     options=Int4Options,
     packages=("torchao",),
     load=load,
+    reads=reads_torchao("Int4WeightOnlyConfig"),
+    stored_options=torchao_group,
     check=check,
     aliases=("torchao-int4", "int4wo", "int4-weight-only"),
     dtypes=("bfloat16",),

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, torchao_group
 
 
 class Int8Options(FormOptions):
@@ -42,6 +42,8 @@ LOADER: Loader = Loader(
     options=Int8Options,
     packages=("torchao",),
     load=load,
+    reads=reads_torchao("Int8WeightOnlyConfig"),
+    stored_options=torchao_group,
     aliases=("torchao-int8", "int8wo", "int8-weight-only"),
     splits=("layers",),
     bits=(8,),

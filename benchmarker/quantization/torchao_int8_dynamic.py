@@ -10,7 +10,7 @@ bits.
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
@@ -26,6 +26,7 @@ LOADER: Loader = Loader(
     options=FormOptions,
     packages=("torchao",),
     load=load,
+    reads=reads_torchao("Int8DynamicActivationInt8WeightConfig"),
     aliases=("w8a8", "int8da", "torchao-int8-dynamic"),
     bits=(8,),
     quantizes_experts=True,

@@ -85,7 +85,9 @@ def parse_experiment(content: bytes, path: Path) -> Any:
         resolved(workload, variant, where=f"{path}: variants[{position}].")
         for position, variant in enumerate(experiment.variants)
     )
-    return experiment.model_copy(update={"variants": variants})
+    renamed = {variant.name: new.name for variant, new in zip(experiment.variants, variants, strict=True)}
+    baseline = experiment.baseline and renamed[experiment.baseline]
+    return experiment.model_copy(update={"variants": variants, "baseline": baseline})
 
 
 def _mapping(content: bytes, path: Path) -> dict[str, Any]:
@@ -109,11 +111,16 @@ def workload_in(path: Path) -> str | None:
 
 
 def resolved(
-    workload: Workload, variant: VariantBase, *, where: str, flags: Mapping[str, str] = NO_FLAGS
+    workload: Workload,
+    variant: VariantBase,
+    *,
+    where: str,
+    flags: Mapping[str, str] = NO_FLAGS,
+    subject: Plain | None = None,
 ) -> VariantBase:
     """Return the variant with the registries' names. Errors name the field's option in `flags`, or `where`."""
     try:
-        variant = workload.resolve(variant)
+        variant = workload.resolve(variant, subject)
     except FieldError as error:
         place = f"{where}{error.field}" if error.field else where.rstrip(".: ")
         raise SpecError(f"{flags.get(error.field, place)}: {error}") from error

@@ -84,6 +84,11 @@ class ExperimentBase(Plain):
             raise ValueError(f"baseline: no variant '{self.baseline}'{did_you_mean(self.baseline, names)}")
         return self
 
+    @property
+    def first_baseline(self) -> str:
+        """Name of the baseline if the config names none."""
+        return self.variants[0].name
+
     def subject_values(self) -> dict[str, Any]:
         subject: Plain = getattr(self, "subject")  # noqa: B009
         return subject.model_dump(mode="json")

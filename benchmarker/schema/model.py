@@ -33,6 +33,10 @@ class ModelSpec(Plain):
         return self
 
 
+AUTO = "auto"
+"""Quantization that stands for that of the checkpoint itself, or fp16 for an unquantized checkpoint."""
+
+
 class QuantSpec(Plain):
     quant: str
     """Quantization of the weights."""
@@ -42,6 +46,8 @@ class QuantSpec(Plain):
 
 class ModelFacts(Plain):
     id: str
+    checkpoint: str | None = None
+    """Checkpoint of the model that was measured. None for `id` itself."""
     revision: str | None = None
     config_sha256: str | None = None
     """SHA-256 of the model's shapes. It distinguishes models of equal names."""
@@ -270,6 +276,9 @@ class EngineFacts(Plain):
     graph_kernels: Whole | None = None
     """Number of kernels, copies and fills in the last graph. A step that runs more of them makes the cell invalid."""
     attention: str | None = None
+    experts: str | None = None
+    """transformers' product of the experts in a decode step: `batched_mm` copies the experts of each token,
+    `grouped_mm` reads each once. None for a model without fused experts, and in older records."""
     prefill: Literal["captured", "plain"] | None = None
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()

@@ -94,7 +94,7 @@ def make_request(config: ConfigFile, words: Sequence[str], options: Options, set
         before_names = before.variants or tuple(jobs_by_name)
         earlier = {name: jobs_by_name[name] for name in before_names} if {*before_names} <= {*jobs_by_name} else {}
     jobs = earlier or _new_jobs(config, names, options)
-    first = experiment.baseline or experiment.variants[0].name
+    first = experiment.baseline or experiment.first_baseline
     if before and earlier:
         arguments, baseline = before.arguments, before.baseline or first
     else:

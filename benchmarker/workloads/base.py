@@ -75,8 +75,12 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Return the values of the command line by place, with the config's values that they replace."""
         return dict(typed)
 
-    def resolve(self, variant: Any) -> Any:
-        """Return the variant with names as the registries have them. Raises FieldError."""
+    def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
+        """Return the variant with names as the registries have them, and what the subject decides. Raises FieldError.
+
+        Args:
+            subject: Of the job; None while a config is read.
+        """
         return variant
 
     def check(self, job: JobT, typed: Mapping[str, Any]) -> None:

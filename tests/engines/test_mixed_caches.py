@@ -8,9 +8,11 @@ from transformers import PreTrainedModel
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.compile import compile_decoder
-from benchmarker.engines.decoders.prefill_decode import KEEPS_PADDING
+from benchmarker.engines.decoders.eager import EagerDecoder
+from benchmarker.engines.decoders.prefill_decode import KEEPS_PADDING, captured_experts
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
+from benchmarker.engines.decoders.torch_engine import expert_modules
 from benchmarker.hardware.device import CpuDevice
 from tests.architectures import small_model
 from tests.engines.test_engines_graph import Rerun
@@ -62,6 +64,34 @@ def test_compiled_layers_make_the_tokens_of_generate(kind: str) -> None:
         decoder.generate(prompt(), 24)
         with decoder.timed():
             assert tuple(decoder.generate(prompt(), 24).tokens) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "product"),
+    [
+        (torch.bfloat16, 1, "batched_mm"),
+        (torch.bfloat16, 4, "batched_mm"),
+        (torch.bfloat16, 5, "grouped_mm"),
+        (torch.float16, 5, "batched_mm"),
+    ],
+)
+def test_a_graph_groups_many_rows_of_experts_in_bfloat16_alone(dtype: torch.dtype, rows: int, product: str) -> None:
+    # Two of eight experts for each row.
+    assert captured_experts(small_model("qwen3_moe").to(dtype), rows) == product
+
+
+def test_the_record_has_the_product_of_the_experts_that_the_graph_holds() -> None:
+    model = random_model("qwen3_moe").bfloat16()
+    seen: set[str] = set()
+    expert_modules(model)[0].register_forward_hook(lambda module, *_: seen.add(module.config._experts_implementation))
+    decoder = cuda_graph_decoder(model, CpuDevice(), capture=Rerun())
+    decoder.generate(prompt()[:1], 3)
+    assert decoder.facts().experts == "batched_mm"
+    assert seen == {"grouped_mm", "batched_mm"}  # The prompt's, and the steps'.
+    decoder.generate(prompt().repeat(3, 1), 3)
+    assert decoder.facts().experts == "grouped_mm"
+    assert EagerDecoder(model, CpuDevice()).facts().experts == "grouped_mm"
+    assert EagerDecoder(random_model("llama"), CpuDevice()).facts().experts is None
 
 
 def test_a_window_keeps_its_newest_positions_and_takes_no_padding() -> None:

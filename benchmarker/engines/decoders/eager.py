@@ -19,7 +19,14 @@ from benchmarker.checkpoints.base import Checkpoint
 from benchmarker.checkpoints.read_model import head_dim, key_heads
 from benchmarker.core.errors import install_hint, installed_version
 from benchmarker.engines.base import Form, UnsupportedError
-from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder, TorchEngine, linear_kernels
+from benchmarker.engines.decoders.torch_engine import (
+    CHUNK,
+    Batch,
+    TorchDecoder,
+    TorchEngine,
+    experts_implementation,
+    linear_kernels,
+)
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, TokenClock, time_streamed
 from benchmarker.quantization.base import Options, has_int8_head
@@ -174,11 +181,15 @@ class EagerDecoder(TorchDecoder):
         stored = f"{self.kv_cache} by HQQ in groups of {GROUP}, up to {UNPACKED} of the newest tokens as they are"
         if self.kv_cache == "fp8":
             stored = "fp8 by transformers, a scale a layer, fixed by the prompt"
+        experts = experts_implementation(self.model)
+        if experts == "grouped_mm" and self.device.kind != "cpu":
+            experts = "batched_mm"  # `generate` exchanges it for its decode steps.
         return EngineFacts(
             name="eager",
             tokens_read="each",
             kv_cache="quantized" if self.kv_cache else "dynamic",
             kv_cache_stored=f"{stored}; every step unpacks all of it" if self.kv_cache else None,
+            experts=experts,
             kernels_used=linear_kernels(self.model, compiled=False),
         )
 

@@ -71,7 +71,9 @@ class NativeStep(CompiledStep):
             keep_kernels_beside_inductors(self._device)
             self._replaced = native_kernels(self.model, optimize(self.model))
             self._one_row = fused_decode_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
-        step = self._one_row if batch == 1 else None
+        # In a longer cache than the window the layers keep rings.
+        window = getattr(self.model.config.get_text_config(decoder=True), "sliding_window", None)
+        step = self._one_row if batch == 1 and (window is None or length <= window) else None
         self._rotation = step.rotation(length) if step else None
 
     def run(self, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ token sees padding, because attention is causal, and each decode step writes to 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from benchmarker.engines.decoders.static_kv_cache import (
     StaticKVCache,
     cache_attention,
 )
-from benchmarker.engines.decoders.torch_engine import linear_kernels
+from benchmarker.engines.decoders.torch_engine import expert_modules, linear_kernels
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 PART = 128  # Vocabulary entries in one part of the two-step argmax.
 STEP = 32  # Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights.
 KEEPS_PADDING = "a sliding window or a recurrent state would keep the padding of a captured prompt"
+GROUPED_ON = (9, 10)  # Major compute capabilities for which torch's grouped product has a bfloat16 kernel.
 LONGEST_CHUNK = 4096  # Tokens of a sequence in one graph.
 MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more would take gigabytes and save no time.
 
@@ -84,6 +85,38 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def cache_length(tokens: int) -> int:
     """Round up to a multiple of 128, so that similar shapes share one compilation."""
     return -(-tokens // 128) * 128
+
+
+def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
+    """Return the product of the experts, by transformers' name, that a graph of this many tokens records.
+
+    `batched_mm` copies the experts of each token. `grouped_mm` reads each expert once; only its bfloat16 kernel never
+    copies sizes to the host. None without fused experts.
+    """
+    modules = expert_modules(model)
+    if not modules:
+        return None
+    weight, config = next(modules[0].parameters()), modules[0].config
+    per_token = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None) or 1
+    has_kernel = not weight.is_cuda or (
+        torch.version.hip is None and torch.cuda.get_device_capability(weight.device)[0] in GROUPED_ON
+    )
+    can_group = weight.dtype == torch.bfloat16 and has_kernel
+    return "grouped_mm" if can_group and rows * per_token > modules[0].num_experts else "batched_mm"
+
+
+@contextmanager
+def experts_as(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
+    """Make transformers multiply fused experts by this implementation; None leaves the model's own."""
+    configs = {id(module.config): module.config for module in expert_modules(model)} if implementation else {}
+    before = {key: config._experts_implementation for key, config in configs.items()}
+    for config in configs.values():
+        config._experts_implementation = implementation
+    try:
+        yield
+    finally:
+        for key, config in configs.items():
+            config._experts_implementation = before[key]
 
 
 class LibraryStep:
@@ -232,12 +265,16 @@ class CapturedPrefill:
         # The lengths are set in the step.
         visible = SequenceLengths(cache.sequence_lengths.lengths.clone(), starts * length, starts * cache.length)
         logits: list[Tensor] = []
+        experts = captured_experts(self._step.model, batch * length)
+        if experts == "batched_mm":
+            raise UnsupportedError("the experts of a captured prompt need bfloat16 and a Hopper or newer GPU")
 
         def step() -> None:
             cache.position.on_device.copy_(start)
             visible.lengths.copy_(start + length)
             cache.sequence_lengths.lengths.copy_(start + 1)
-            following, prompt_logits = self._step.run_prompt(ids, cache, visible, (count - 1).view(1))
+            with experts_as(self._step.model, experts):
+                following, prompt_logits = self._step.run_prompt(ids, cache, visible, (count - 1).view(1))
             cache.advance(count)
             token.copy_(following)
             tokens.index_copy_(1, cache.position.on_device.view(1), token)

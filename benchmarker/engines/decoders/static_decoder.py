@@ -23,13 +23,15 @@ from benchmarker.engines.decoders.prefill_decode import (
     LibraryStep,
     RecordedPrefill,
     cache_length,
+    captured_experts,
+    experts_as,
     log_probabilities,
     padded,
     plain_prefill,
     prefill,
 )
 from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
-from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder
+from benchmarker.engines.decoders.torch_engine import CHUNK, Batch, TorchDecoder, experts_implementation
 from benchmarker.hardware.device import Device
 from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.model import EngineFacts, StepFacts
@@ -48,6 +50,7 @@ class Shape:
     captured: Captured | None
     logits: list[Tensor]
     """Logits of the newest step, [batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
+    experts: str | None = None  # Product of the experts in the graph.
     context: Tensor | None = None  # Tokens of the depth that the cache holds.
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
@@ -191,8 +194,11 @@ class StaticCacheDecoder(TorchDecoder):
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
         logits: list[Tensor] = []
 
+        experts = captured_experts(self.model, batch) if self._capture else None
+
         def step() -> None:
-            following, step_logits = self.step.run(token, cache)
+            with experts_as(self.model, experts):
+                following, step_logits = self.step.run(token, cache)
             logits[:] = [step_logits]
             token.copy_(following)
             tokens.index_copy_(1, cache.position.on_device.view(1), token)
@@ -200,7 +206,7 @@ class StaticCacheDecoder(TorchDecoder):
         cache.begin_decoding()
         captured = self._capture(step) if self._capture else None
         self._captured += captured is not None
-        return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, logits)
+        return Shape(cache, token, tokens, step, captured.replay if captured else step, captured, logits, experts)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -256,6 +262,7 @@ class StaticCacheDecoder(TorchDecoder):
             graph_replays=self._replays if self._capture else None,
             graph_kernels=last.graph_kernels,
             attention=last.attention,
+            experts=(self.shape and self.shape.experts) or experts_implementation(self.model),
             kernels_used=self.step.kernels_used(last.attention) if last.attention else self.step.linear_kernels(),
             **(self._captured_prefill.facts(self.shape) if self._captured_prefill else {}),
             **self.step.facts(has_shape=self.shape is not None),

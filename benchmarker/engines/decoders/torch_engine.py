@@ -155,6 +155,16 @@ def measure_load(
     return loaded.model, facts.model_copy(update={"coverage": coverage})
 
 
+def expert_modules(model: nn.Module) -> list[Any]:
+    """Return the modules whose fused experts transformers multiplies by an implementation of its config."""
+    return [module for module in model.modules() if hasattr(module, "num_experts") and hasattr(module, "_apply_gate")]
+
+
+def experts_implementation(model: nn.Module) -> str | None:
+    """Return transformers' name of the product of the experts; None without fused experts."""
+    return next((str(module.config._experts_implementation) for module in expert_modules(model)), None)
+
+
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
     """Count the libraries' linears by class; inductor writes the kernels of class `Linear` if `compiled`."""
     linears = [module for module in model.modules() if is_linear(module)]

@@ -31,7 +31,7 @@ class SglangEngine(ExternalEngine):
     def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
         if checkpoint.is_gguf:
             return "GGUF files are for --engine llama-cpp"
-        if form.quant not in AS_STORED:
+        if form.quant not in AS_STORED and checkpoint.quantization is None:
             return f"SGLang cannot load {form.quant}; it takes {', '.join(AS_STORED)}"
         return head_refusal(form)
 

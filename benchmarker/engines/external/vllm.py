@@ -87,7 +87,8 @@ class VllmEngine(ExternalEngine):
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
-        plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+        file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+        plain_bytes = file_bytes if checkpoint.quantization is None else None
         problem = contradiction(label, source.external_facts(), plain_bytes)
         if problem:
             raise UnsupportedError(f"vllm: {problem}")
@@ -110,16 +111,16 @@ class VllmEngine(ExternalEngine):
         )
 
 
-def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int) -> str | None:
+def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int | None) -> str | None:
     """Return the contradiction between a model and its label. Online quantization must take clearly less than the
-    checkpoint's files, `plain_bytes`."""
+    checkpoint's files, `plain_bytes`, which are None for a quantized checkpoint."""
     quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
     layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
     if label is None:
         return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
     if not layers:
         return f"no layer runs quantized, though the row is labelled {label}"
-    if facts.weight_bytes is not None and label not in ("gptq", "awq") and facts.weight_bytes > 0.95 * plain_bytes:
+    if plain_bytes is not None and facts.weight_bytes is not None and facts.weight_bytes > 0.95 * plain_bytes:
         return (
             f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row is labelled "
             f"{label}"

@@ -69,12 +69,3 @@ def _recorded(model: PreTrainedModel) -> Iterator[list[Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def copies_experts(model: PreTrainedModel, engine: str) -> bool:
-    """Return whether the library copies the experts of each token before it multiplies them (`batched_mm`)."""
-    # `generate` exchanges them for its decode steps on a GPU.
-    implementation = getattr(model.config.get_text_config(), "_experts_implementation", None)
-    return implementation == "batched_mm" or (
-        implementation == "grouped_mm" and engine == "eager" and model.device.type != "cpu"
-    )

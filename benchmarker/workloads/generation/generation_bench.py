@@ -15,7 +15,7 @@ from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import NEEDS_GPU, TokenSource
-from benchmarker.engines.registry import ENGINES
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.hardware.device import Device, one_of_several
 from benchmarker.hardware.gpu import find_gpu
 from benchmarker.measure.energy import measure_energy
@@ -25,8 +25,9 @@ from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quality.judge import Subject
 from benchmarker.quality.step_check import step_divergence, texts_for
 from benchmarker.quantization.coverage import refusal
-from benchmarker.quantization.load import find_checkpoint
-from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.load import find_checkpoint, options_of
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.quantization.stored_formats import unpacked_words
 from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.quality import StepDivergence, step_line, wrong_step_words
 from benchmarker.schema.record import Energy, Missing
@@ -57,6 +58,7 @@ def open_bench(job: GenerationJob, device: Device, session: Session) -> Iterator
         progress=session.terminal,
         device=device.torch_name,
         check_config=partial(check_config, job, device),
+        is_external=job.variant.engine not in MODEL_ENGINES,
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     tokenizer = load_tokenizer(checkpoint)
@@ -93,6 +95,7 @@ class GenerationBench(SourceBenchmarker):
         self._session = session
         self._plan = plan
         self._stack = stack
+        self._is_stored = checkpoint.quantization is not None
         if self.no_demand:
             session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
 
@@ -101,9 +104,10 @@ class GenerationBench(SourceBenchmarker):
 
     def correct(self, point: Point) -> dict[str, Any]:
         """Raise WrongResultError if most of the model is not in the variant's quantization."""
-        loaded = self.source.loaded
-        if reason := refusal(LOADERS[self._job.variant.quant], loaded.coverage if loaded else None):
-            raise WrongResultError(reason)
+        loader, loaded = LOADERS[self._job.variant.quant], self.source.loaded
+        coverage = loaded.coverage if loaded else None
+        if reason := refusal(loader, coverage):
+            raise WrongResultError(unpacked_words(loader, coverage) if coverage and self._is_stored else reason)
         return super().correct(point)
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
@@ -156,20 +160,22 @@ def open_engine(
     if reason:
         raise UnsupportedError(f"{engine.name}: {reason}")
     source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, session.terminal))
-    _say_loaded(source.loaded, checkpoint, session)
+    _say_loaded(job, source.loaded, checkpoint, session)
     return source
 
 
-def _say_loaded(facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
+def _say_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
     model = session.record.model.model_copy(
         update={
             "revision": checkpoint.revision,
             "config_sha256": shapes_sha256(checkpoint.config),
-            "files_sha256": None if checkpoint.revision else model_fingerprint(session.record.model.id),
+            "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
             "parameters": facts.parameters if facts else None,
         }
     )
-    session.keep(model=model, load=facts)
+    variant = session.record.variant
+    options = options_of(job.variant.quant, loader_options(job.variant), checkpoint).model_dump()
+    session.keep(model=model, load=facts, variant=variant.model_copy(update={"options": options}))
     if facts:
         session.terminal.line(
             f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}, "

@@ -22,22 +22,25 @@ from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.hardware.device import Device, torch_device
 from benchmarker.hardware.read_environment import available_bytes
 from benchmarker.quantization.base import Options
+from benchmarker.quantization.load import of_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options, resolved_quant
 from benchmarker.schema.base import DType, Scalar, first_problem
-from benchmarker.schema.model import ModelFacts
+from benchmarker.schema.model import AUTO, ModelFacts, ModelSpec
 from benchmarker.workloads.generation.read_architecture import describe, on_meta
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
-from benchmarker.workloads.generation.spec import GenerationJob, Point, VariantSpec, name_of
+from benchmarker.workloads.generation.spec import GenerationJob, GenerationSubject, Point, VariantSpec, name_of
 
 
-def resolve(variant: VariantSpec) -> VariantSpec:
-    """Return the variant with the registries' names.
+def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> VariantSpec:
+    """Return the variant with the registries' names, and with the quantization of its checkpoint if it has none.
 
     Raises:
         FieldError: There is no such quantization, engine or option.
     """
     is_named = variant.name != name_of(variant.model_dump())
-    variant = resolved_quant(variant)
+    variant = _of_checkpoint(variant, subject)
+    if variant.quant != AUTO:
+        variant = resolved_quant(variant)
     if variant.engine not in ENGINES:
         raise FieldError(f"no engine '{variant.engine}'{did_you_mean(variant.engine, ENGINES)}", field="engine")
     try:
@@ -50,6 +53,17 @@ def resolve(variant: VariantSpec) -> VariantSpec:
             raise FieldError(reason) from None
         raise FieldError(first_problem(error, ENGINES[variant.engine].options), field="engine_options") from None
     return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
+
+
+def _of_checkpoint(variant: VariantSpec, subject: GenerationSubject | None) -> VariantSpec:
+    model = subject.model if subject else None
+    if variant.checkpoint and (model is None or variant.checkpoint != model.id):
+        model = ModelSpec(id=variant.checkpoint)
+    if model is None:
+        return variant
+    found = of_checkpoint(variant, model)
+    is_named_by_file = variant.quant == AUTO and found.quant != "fp16"
+    return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
 
 
 def runs_in_generate(engine: str) -> bool:
@@ -158,7 +172,10 @@ def key_parts(job: GenerationJob) -> dict[str, Any]:
 def record_fields(job: GenerationJob) -> dict[str, Any]:
     variant = job.variant
     return {
-        "model": ModelFacts(**job.model.model_dump()),
+        "model": ModelFacts(
+            **{**job.model.model_dump(), "id": job.subject.model.id},
+            checkpoint=job.model.id if job.model.id != job.subject.model.id else None,
+        ),
         "variant": GenerationVariant(
             name=variant.name,
             quant=variant.quant,
@@ -267,6 +284,8 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
+    if job.variant.checkpoint and job.model.load_format == "dummy":
+        raise SpecError("checkpoint: has its own weights; leave load_format dummy out")
     if job.variant.gpus > 1:
         _check_split(job)
 

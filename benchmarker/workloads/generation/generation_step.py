@@ -18,7 +18,7 @@ from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory, Missing
 from benchmarker.workloads.generation.architecture import Architecture
-from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.expert_routing import experts_per_step
 from benchmarker.workloads.generation.generation_job import refuse_cell
 from benchmarker.workloads.generation.prompts import Prompt, check_fits, distinct_count, inputs_sha256, make_prompts
 from benchmarker.workloads.generation.read_architecture import describe
@@ -240,7 +240,7 @@ class SourceBenchmarker(Bench):
         shape = {name: getattr(cell, name) for name in ("prompt_tokens", "new_tokens", "batch_size", "depth")}
         demand = architecture.demand(**shape, used_experts=used)
         copied_bytes = 2 * batch_size * experts.per_token * experts.bytes_each
-        is_copied = copies_experts(model, self.source.facts().name)
+        is_copied = self.source.facts().experts == "batched_mm"
         return demand.model_copy(update={"copied_bytes": copied_bytes if is_copied else None})
 
     def _peaks(self, cell: GenerationCell, step: GenerationStep) -> dict[str, tuple[GenerationSample, ...] | Memory]:

@@ -16,13 +16,18 @@ from pydantic import Field, model_validator
 
 from benchmarker.schema.base import Plain, Scalar, Split
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, VariantBase
-from benchmarker.schema.model import ModelSpec, QuantSpec
+from benchmarker.schema.model import AUTO, ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
+
+LONGEST_CHECKPOINT = 40
+"""Characters of a checkpoint's name that are part of a variant's name."""
 
 
 class VariantSpec(QuantSpec, VariantBase):
     """One variant: a quantization and an engine with their options."""
 
+    checkpoint: str | None = None
+    """Folder, GGUF file or hub id of one checkpoint of the model. Without `quant`, its own quantization is measured."""
     engine: str = "eager"
     """`eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a CUDA or HIP graph;
     `compile` the same with the step compiled by torch; `native` adds benchmarker's own kernels, on a GPU. `runtime` is
@@ -44,9 +49,11 @@ class VariantSpec(QuantSpec, VariantBase):
     @model_validator(mode="before")
     @classmethod
     def _name_after_quant(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "name" not in data and isinstance(data.get("quant"), str):
-            return {**data, "name": name_of(data)}
-        return data
+        if not isinstance(data, dict):
+            return data
+        if isinstance(data.get("checkpoint"), str):
+            data = {"quant": AUTO, **data}
+        return {**data, "name": name_of(data)} if "name" not in data and isinstance(data.get("quant"), str) else data
 
     @model_validator(mode="before")
     @classmethod
@@ -65,11 +72,16 @@ class VariantSpec(QuantSpec, VariantBase):
 
 
 def name_of(data: Mapping[str, Any]) -> str:
-    """Return the default name of a variant: `gptq group_size=64 compile`."""
-    parts = [data["quant"]]
-    for field in ("options", "engine_options"):
-        if isinstance(data.get(field), dict):
-            parts += [f"{key}={value}" for key, value in data[field].items()]
+    """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`."""
+    options, engine_options = (
+        dict(given) if isinstance(given := data.get(field), dict) else {} for field in ("options", "engine_options")
+    )
+    quant = str(options.pop("scheme", data["quant"]))
+    parts = [quant, *(f"{key}={value}" for key, value in options.items())]
+    if data.get("checkpoint"):
+        parts = parts if quant != AUTO else []
+        parts.append(str(data["checkpoint"]).rstrip("/").rpartition("/")[2][:LONGEST_CHECKPOINT])
+    parts += [f"{key}={value}" for key, value in engine_options.items()]
     if data.get("engine", "eager") != "eager":
         parts.append(str(data["engine"]))
     if data.get("gpus", 1) != 1:
@@ -185,7 +197,11 @@ class GenerationJob(Job):
 
     @property
     def model(self) -> ModelSpec:
-        return self.subject.model
+        """The model's checkpoint of this variant."""
+        model, checkpoint = self.subject.model, self.variant.checkpoint
+        if checkpoint in (None, model.id):
+            return model
+        return model.model_copy(update={"id": checkpoint, "revision": None})
 
     @property
     def quality(self) -> QualitySpec:
@@ -197,7 +213,7 @@ class GenerationJob(Job):
 
     @property
     def title(self) -> str:
-        return self.model.id
+        return self.subject.model.id
 
     @property
     def matmul_dtype(self) -> str:
@@ -246,5 +262,13 @@ class Experiment(ExperimentBase):
     quality: QualitySpec = QualitySpec()
     variants: Annotated[tuple[VariantSpec, ...], Field(min_length=1)]
 
+    @property
+    def first_baseline(self) -> str:
+        plain = [variant.name for variant in self.variants if variant.checkpoint and variant.quant == "fp16"]
+        return next(iter(plain), super().first_baseline)
+
     def subject_values(self) -> dict[str, Any]:
-        return {"model": self.model.model_dump(mode="json"), "quality": self.quality.model_dump(mode="json")}
+        model, first = self.model, self.variants[0].checkpoint
+        if first and "model" not in self.model_fields_set:
+            model = ModelSpec(id=first)
+        return {"model": model.model_dump(mode="json"), "quality": self.quality.model_dump(mode="json")}

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmarker.engines.registry import ENGINES
+from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
 from benchmarker.measure.clock import GenerationSample
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.schema.model import AUTO
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
@@ -115,7 +116,7 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         "transformers.models.qwen3.modeling_qwen3",
     )
     example = "--quant int8 --prompt-tokens 26 --new-tokens 100"
-    default_variant: ClassVar[Mapping[str, Any]] = {"quant": "fp16"}
+    default_variant: ClassVar[Mapping[str, Any]] = {"quant": AUTO}
     cell_opening = "prompt of "
     grid_heading = "prompt x new tokens"
     explains_runs = True
@@ -149,7 +150,8 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
                 "subject.quality.baseline": "--quality-baseline",
             },
             helps={
-                "variant.quant": f"{', '.join(LOADERS)}; docs/config.md says what each is.",
+                "variant.quant": f"{', '.join(LOADERS)}; docs/config.md says what each is.  "
+                "\\[default: the checkpoint's own, or fp16]",
                 "variant.options": "The quantization's own, as key=value; repeat it.",
                 "variant.engine": f"{', '.join(ENGINES)}; docs/engines.md says what each is.",
                 "variant.engine_options": "The engine's own, as key=value; repeat it.",
@@ -224,7 +226,14 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
         from benchmarker.quantization.load import prepare_checkpoint
         from benchmarker.workloads.generation.generation_bench import check_config
 
-        prepare_checkpoint(job.model, job.variant, device, progress, check_config=partial(check_config, job, device))
+        prepare_checkpoint(
+            job.model,
+            job.variant,
+            device,
+            progress,
+            check_config=partial(check_config, job, device),
+            is_external=job.variant.engine not in MODEL_ENGINES,
+        )
 
     def judging(self) -> Judging[GenerationJob, GenerationRecord]:
         from benchmarker.workloads.generation.generation_quality import GenerationJudging

@@ -121,7 +121,7 @@ class OperationWorkload(Workload[JobT, RecordT, RowT]):
     def registered(self, name: str) -> object:
         raise NotImplementedError
 
-    def resolve(self, variant: Any) -> Any:
+    def resolve(self, variant: Any, subject: Any = None) -> Any:  # noqa: ARG002
         try:
             self.registered(variant.variant)
         except SpecError as error:

@@ -12,7 +12,7 @@ from benchmarker.engines.base import TokenSource
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.schema.job import Procedure
 from benchmarker.workloads.generation.architecture import DESCRIBED, Architecture
-from benchmarker.workloads.generation.expert_routing import copies_experts, experts_per_step
+from benchmarker.workloads.generation.expert_routing import experts_per_step
 from benchmarker.workloads.generation.generation_step import ModelBenchmarker, SourceBenchmarker
 from benchmarker.workloads.generation.read_architecture import describe
 from benchmarker.workloads.generation.spec import Grid
@@ -105,13 +105,6 @@ def test_the_last_layers_that_only_read_a_cache_compute_one_position_of_the_prom
     readers = sum(2 * layer.weights for layer in architecture.layers if layer.shares_kv)
     scores = sum(layer.score_flops * (1 if layer.shares_kv else 2) for layer in architecture.layers)
     assert two - one == 2 * architecture.body - readers + scores
-
-
-def test_the_library_copies_experts_where_generate_exchanges_the_product() -> None:
-    model = small_model("qwen3_moe")
-    assert not copies_experts(model, "eager")
-    model.set_experts_implementation("batched_mm")
-    assert copies_experts(model, "compile")
 
 
 def test_a_cell_records_the_experts_of_its_steps() -> None:

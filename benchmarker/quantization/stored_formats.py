@@ -1,0 +1,187 @@
+"""Formats of published checkpoints that transformers loads by itself: compressed-tensors, FP8, AutoRound and MXFP4.
+
+These checkpoints are made elsewhere. transformers has a kernel for packed weights on some devices only. Elsewhere it
+unpacks the weights to 16 bits, while loading or in the first forward pass, and the model then has the speed and the
+memory of 16 bits. The weights are therefore examined after a first forward pass (coverage.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.read_model import read_model
+from benchmarker.core.errors import UnsupportedError
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
+from benchmarker.schema.model import WeightCoverage
+
+MIXED = "mixed"
+FP8_BLOCK = [128, 128]  # Weights that share a scale in most FP8 checkpoints.
+FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
+
+
+class StoredOptions(FormOptions):
+    """Options of a quantized checkpoint; all come from its own config."""
+
+    scheme: str = ""
+    """Number format of weights and activations, which names the row: `w4a16`, `fp8-dynamic`."""
+
+
+@dataclass(frozen=True)
+class StoredFormat:
+    """A `quant_method` of a checkpoint's config.json."""
+
+    method: str
+    name: str  # Name of the loader.
+    summary: str
+    packages: tuple[str, ...]
+    gpu_packages: tuple[str, ...]  # Packages that supply the kernels on a GPU.
+    kernels: str | None
+    """Devices on which transformers computes with the packed weights; None if it always unpacks them."""
+    options: Callable[[dict[str, Any]], dict[str, Any]]
+    """Maps `quantization_config` to the loader's options."""
+    is_read: bool = True  # False if transformers cannot read the format.
+    bits: tuple[int, ...] = (4, 8)
+
+
+def compressed_scheme(stored: Mapping[str, Any]) -> str:
+    """Return the scheme of a compressed-tensors config: `w4a16`, `w8a8`, `fp8-dynamic`, `nvfp4`; or `mixed`."""
+    groups = (stored.get("config_groups") or {}).values()
+    schemes = {_group_scheme(group) for group in groups if isinstance(group, dict) and group.get("weights")}
+    return schemes.pop() if len(schemes) == 1 else MIXED
+
+
+def _group_scheme(group: Mapping[str, Any]) -> str:
+    weights, activations = group["weights"], group.get("input_activations")
+    bits = weights.get("num_bits")
+    if weights.get("type") != "float":
+        return f"w{bits}a{activations.get('num_bits') if activations else 16}"
+    if bits == 4:
+        is_micro = "mxfp4" in str(group.get("format"))
+        return f"{'mx' if is_micro else 'nv'}fp4{'' if activations else 'a16'}"
+    if bits == 8 and activations:
+        return "fp8-dynamic" if activations.get("dynamic") else "fp8-static"
+    return f"fp{bits}a16"
+
+
+def _fp8_options(stored: dict[str, Any]) -> dict[str, Any]:
+    block = stored.get("weight_block_size")
+    return {"scheme": "fp8-tensor" if not block else "fp8" if block == FP8_BLOCK else f"fp8-{block[0]}x{block[1]}"}
+
+
+def _modelopt_options(stored: dict[str, Any]) -> dict[str, Any]:
+    return {"scheme": str(stored.get("quant_algo", "modelopt")).lower()}
+
+
+FORMATS = (
+    StoredFormat(
+        method="compressed-tensors",
+        name="compressed-tensors",
+        summary="a compressed-tensors checkpoint",
+        packages=("compressed-tensors",),
+        gpu_packages=(),
+        kernels=f"FP8 weights and activations on {FP8_GPU}",
+        options=lambda stored: {"scheme": compressed_scheme(stored)},
+    ),
+    StoredFormat(
+        method="fp8",
+        name="fp8-checkpoint",
+        summary="an FP8 checkpoint with scales per block or tensor",
+        packages=(),
+        gpu_packages=("kernels",),
+        kernels=FP8_GPU,
+        options=_fp8_options,
+        bits=(8,),
+    ),
+    StoredFormat(
+        method="auto-round",
+        name="autoround",
+        summary="an AutoRound checkpoint",
+        packages=("auto-round",),
+        gpu_packages=(),
+        kernels="CPUs and GPUs",
+        options=lambda stored: {"scheme": f"w{stored.get('bits')}a16-autoround"},
+        bits=(2, 3, 4, 8),
+    ),
+    StoredFormat(
+        method="mxfp4",
+        name="mxfp4",
+        summary="an MXFP4 checkpoint of gpt-oss",
+        packages=(),
+        gpu_packages=("kernels",),
+        kernels="NVIDIA GPUs of compute capability 7.5 and above",
+        options=lambda stored: {"scheme": "mxfp4"},
+        bits=(4,),
+    ),
+    StoredFormat(
+        method="modelopt",
+        name="modelopt",
+        summary="a checkpoint of NVIDIA's ModelOpt, for the engine vllm",
+        packages=(),
+        gpu_packages=(),
+        kernels=None,
+        options=_modelopt_options,
+        is_read=False,
+    ),
+)
+
+
+def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
+    """Load the checkpoint as it is, with the option of transformers that keeps the weights packed."""
+    switch = packed_switch(checkpoint.quantization or {})
+    model = read_model(checkpoint, target, quantization=switch)
+    note = f"the checkpoint is {options.scheme} already"
+    return Loaded(model, notes=(f"{note}; use_optimized_inference was requested" if switch else note,))
+
+
+def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:
+    """Return `ran in bfloat16: ...` for a quantized checkpoint that ran unpacked, with the reason."""
+    sizes: Counter[str] = Counter()
+    for weights in coverage.kinds.values():
+        sizes.update(weights.bytes_by_type)
+    (dtype, _), *_ = sizes.most_common(1)
+    where = loader.unpacked_unless
+    kernels = f"its kernels for packed weights are for {where}" if where else "it has no kernel for packed weights"
+    return f"ran in {dtype}: transformers unpacked the checkpoint, {kernels}; {coverage.words}"
+
+
+def packed_switch(stored: dict[str, Any]) -> Any:
+    """Return compressed-tensors' config with `use_optimized_inference`, or None if transformers lacks the option."""
+    if stored.get("quant_method") != "compressed-tensors":
+        return None
+    from transformers import CompressedTensorsConfig
+
+    if "use_optimized_inference" not in inspect.signature(CompressedTensorsConfig.__init__).parameters:
+        return None
+    return CompressedTensorsConfig(use_optimized_inference=True)
+
+
+def _loader(stored_format: StoredFormat) -> Loader:
+    def check(options: StoredOptions, target: Target) -> None:  # noqa: ARG001
+        if not stored_format.is_read:
+            raise UnsupportedError(f"{stored_format.name}: transformers does not read this format; use --engine vllm")
+        if torch_gpu(target.device):
+            require(stored_format.name, *stored_format.gpu_packages)
+
+    return Loader(
+        name=stored_format.name,
+        summary=stored_format.summary,
+        options=StoredOptions,
+        packages=stored_format.packages,
+        load=load,
+        check=check,
+        reads=lambda stored: stored.get("quant_method") == stored_format.method,
+        stored_options=stored_format.options,
+        stored_only=(
+            f"not quantized, and --quant {stored_format.name} reads {stored_format.summary}; leave --quant out"
+        ),
+        bits=stored_format.bits,
+        unpacked_unless=stored_format.kernels,
+    )
+
+
+STORED_LOADERS: dict[str, Loader] = {each.name: _loader(each) for each in FORMATS}

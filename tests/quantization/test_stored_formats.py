@@ -1,0 +1,144 @@
+"""Quantized checkpoints in their own form, without --quant. Those of compressed-tensors are packed by the library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarker.core.errors import SpecError
+from benchmarker.execution.jobs import make_job
+from benchmarker.quantization.coverage import coverage_after_forward, refusal
+from benchmarker.quantization.load import check_stored
+from benchmarker.quantization.registry import LOADERS, stored_quant
+from benchmarker.quantization.stored_formats import compressed_scheme, unpacked_words
+from benchmarker.schema.config_io import read_experiment
+from benchmarker.schema.model import ModuleWeights, WeightCoverage
+from tests.loading import LINEARS, facts_of, load
+
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+W4A16 = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": WEIGHTS}}}
+GPTQ = {"quant_method": "gptq", "bits": 8, "group_size": 64, "desc_act": True, "sym": False}
+
+
+def stored(folder: Path, **quantization: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": quantization}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "scheme"),
+    [
+        ({"num_bits": 4, "type": "int"}, None, "w4a16"),
+        ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, "w8a8"),
+        ({"num_bits": 8, "type": "int"}, None, "w8a16"),
+        ({"num_bits": 8, "type": "float"}, {"num_bits": 8, "dynamic": True}, "fp8-dynamic"),
+        ({"num_bits": 8, "type": "float"}, {"num_bits": 8, "dynamic": False}, "fp8-static"),
+        ({"num_bits": 4, "type": "float"}, {"num_bits": 4, "dynamic": "local"}, "nvfp4"),
+    ],
+)
+def test_the_scheme_of_compressed_tensors_names_bits_of_weights_and_activations(weights, activations, scheme):
+    group = {"weights": weights, "input_activations": activations}
+    assert compressed_scheme({"config_groups": {"group_0": group}}) == scheme
+    other = {"weights": {"num_bits": 2, "type": "int"}}
+    assert compressed_scheme({"config_groups": {"group_0": group, "group_1": other}}) == "mixed"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "quant", "name"),
+    [
+        (W4A16, "compressed-tensors", "w4a16 {}"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8-checkpoint", "fp8 {}"),
+        ({"quant_method": "auto-round", "bits": 4}, "autoround", "w4a16-autoround {}"),
+        ({"quant_method": "mxfp4"}, "mxfp4", "mxfp4 {}"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "modelopt", "nvfp4 {}"),
+        (GPTQ, "gptq", "gptq bits=8 group_size=64 sym=False desc_act=True {}"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "bnb4", "bnb4 {}"),
+    ],
+)
+def test_without_quant_the_checkpoint_decides(model_folder, quantization, quant, name):
+    job = make_job({"subject.model.id": str(stored(model_folder, **quantization))})
+    assert (job.variant.quant, job.variant.name) == (quant, name.format(model_folder.name))
+
+
+def test_an_unquantized_checkpoint_stays_fp16(model_folder):
+    variant = make_job({"subject.model.id": str(model_folder)}).variant
+    assert (variant.quant, variant.name, variant.checkpoint) == ("fp16", "fp16", None)
+
+
+def test_a_quant_that_contradicts_the_checkpoint_names_its_form():
+    with pytest.raises(Exception, match="quantized already") as caught:
+        check_stored("int8", "some/model", {"quantization_config": W4A16})
+    assert str(caught.value) == (
+        "some/model: quantized already (compressed-tensors, w4a16), which --quant int8 cannot take; "
+        "use --quant compressed-tensors, or an unquantized checkpoint"
+    )
+
+
+def test_a_config_lists_checkpoints_of_one_model_with_the_unquantized_one_as_baseline(model_folder, tmp_path):
+    plain, packed = model_folder, tmp_path / "packed"
+    packed.mkdir()
+    (packed / "config.json").write_bytes((plain / "config.json").read_bytes())
+    stored(packed, **W4A16)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"variants: [{{checkpoint: {packed}}}, {{checkpoint: {plain}}}]")
+    experiment = read_experiment(config)
+    assert [variant.name for variant in experiment.variants] == ["w4a16 packed", f"fp16 {plain.name}"]
+    assert experiment.first_baseline == f"fp16 {plain.name}"
+    job = make_job({}, config=config, variant=f"fp16 {plain.name}")
+    assert (job.title, job.model.id) == (str(packed), str(plain))
+    with pytest.raises(SpecError, match="checkpoint: has its own weights; leave load_format dummy out"):
+        make_job({"subject.model.load_format": "dummy"}, config=config, variant=f"fp16 {plain.name}")
+
+
+def test_a_torchao_checkpoint_is_read_by_the_loader_of_its_config_class():
+    saved = {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}}
+    assert stored_quant(saved) == "int8"
+
+
+def test_unpacked_weights_ran_in_16_bits():
+    weights = ModuleWeights(parameters=100, quantized_parameters=0, bytes_by_type={"bfloat16": 200})
+    assert unpacked_words(LOADERS["fp8-checkpoint"], WeightCoverage(kinds={"MLP": weights})) == (
+        "ran in bfloat16: transformers unpacked the checkpoint, its kernels for packed weights are for NVIDIA GPUs of "
+        "compute capability 8.9 and above; 100 % of the weights are not quantized (MLP 100 %)"
+    )
+
+
+@pytest.mark.parametrize(("scheme", "name", "bits"), [("W4A16", "w4a16", 4), ("FP8_DYNAMIC", "fp8-dynamic", 8)])
+def test_a_packed_checkpoint_has_the_bytes_of_its_files_and_is_unpacked_in_the_first_forward_pass(
+    model_folder, tmp_path, scheme, name, bits
+):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")
+    folder = compressed(model_folder, tmp_path / "packed", scheme)
+    assert make_job({"subject.model.id": str(folder)}).variant.name == f"{name} packed"
+    loaded = load(folder, "compressed-tensors", dtype="bfloat16")
+    file_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    assert facts_of(loaded).weight_bytes == pytest.approx(file_bytes, rel=0.02)
+    assert facts_of(loaded).weight_bytes < 2 * LINEARS * bits / 16 + 2 * (2048 * 128) + LINEARS / 16
+    coverage = coverage_after_forward(loaded.model)
+    assert refusal(LOADERS["compressed-tensors"], coverage)
+    assert unpacked_words(LOADERS["compressed-tensors"], coverage).startswith("ran in bfloat16: ")
+
+
+def compressed(plain: Path, folder: Path, scheme: str) -> Path:
+    """Quantize a model to the nearest codes and save it with compressed-tensors' own packing."""
+    from compressed_tensors.compressors import ModelCompressor
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config, preset_name_to_scheme
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.bfloat16)
+    groups = {"group_0": preset_name_to_scheme(scheme, ["Linear"])}
+    apply_quantization_config(model, QuantizationConfig(config_groups=groups, ignore=["lm_head"]))
+    for module in model.modules():
+        if arguments := getattr(getattr(module, "quantization_scheme", None), "weights", None):
+            largest = 448 if arguments.type == "float" else 2 ** (arguments.num_bits - 1) - 1
+            rows = module.weight.data.float().reshape(*module.weight_scale.shape, -1)
+            module.weight_scale.data = (rows.abs().amax(-1) / largest).to(module.weight_scale.dtype)
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(folder)
+    compressor.update_config(folder)
+    return folder
