@@ -16,25 +16,26 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 41_000,
+    "lines outside kernels/": 42_400,
     "lines in kernels/": 4_300,
-    "files": 266,
+    "files": 280,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,
     "workload hooks": 35,
     "string dispatch": 0,
-    "modules in a chain of imports": 12,
+    "modules in a chain of imports": 13,
     "mutual packages": 0,
-    "packages": 20,
+    "packages": 21,
     "modules at the top": 3,
 }
-"""Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4."""
+"""Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4. Architectures, stored formats and
+`comply` added 2,000 lines."""
 MAXIMAL_PRONOUNS = 0.006
 """Share of the bindings."""
 MAXIMAL_EXECUTED_FILES = {
     "compare results/reference/h100-native": 45,
-    "run --quant int8 --model qwen3-tiny --load-format dummy --runs 1 --warmup 1 --new-tokens 8": 82,
+    "run --quant int8 --model qwen3-tiny --load-format dummy --runs 1 --warmup 1 --new-tokens 8": 85,
 }
 """Files with a function that a command executes; goal: 55 and 85."""
 
