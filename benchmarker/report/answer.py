@@ -20,7 +20,7 @@ from benchmarker.core.formatting import approximate_duration, gib, percent, plur
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
 from benchmarker.report.columns import contenders, may_lead, pace_text
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 
@@ -46,7 +46,8 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
         rate_of_second = "" if second.is_withheld else f", {_rate(second)}"
         following = "" if ranking.named is second else f"; next is {plain_line(second.label)}{rate_of_second}"
         first = f"{name} is fastest: {rate}{following}."
-    return (f"{where}{first}", *_rest_of_answer(results, ranking, leader))
+    doubt = " Other programs disturbed it: its times may be too long." if DISTURBING & {*leader.flags} else ""
+    return (f"{where}{first}{doubt}", *_rest_of_answer(results, ranking, leader))
 
 
 def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ FLAGS: dict[Flag, str] = {
     "throttling_unknown": "the driver did not report the clocks' limits",
     "shared_device": "other processes used the device during the measurement",
     "step_differs": "predictions of the timed step differ from the variant's forward pass by more than rounding",
-    "disturbed": "other programs used the same cores; of several tries, the least disturbed is kept",
+    "disturbed": "other programs used the same cores during the measurement: its times may be too long",
     "shared_host": "other workers of the same host measured at the same time; host-bound rows, such as eager ones, "
     "may be slower than alone",
     "imported": "read from a log, which contains less than a record",

@@ -77,6 +77,7 @@ def judge(sweep: Sweep, equipment: Equipment, judgement: Judgement) -> None:
     sweep.schedule.learn_judgement(judgement.variants, time.monotonic() - started)
     tail, job, judged = child.log.last_lines, sweep.jobs[variant], child.record
     missing = judging.missing(judged) if judged else None
+    fault: Fault | None
     if missing:
         fault = Fault(missing.error_kind, missing.reason)
     elif fault := fault_of(end, judged, problem=None, tail=tail):

@@ -85,7 +85,7 @@ def test_a_log_may_be_of_every_quantization():
     assert set(QUANTS) == LOADERS.keys() - STORED_LOADERS.keys()
 
 
-@pytest.mark.parametrize("quant", LOADERS.keys() - STORED_LOADERS.keys())
+@pytest.mark.parametrize("quant", sorted(LOADERS.keys() - STORED_LOADERS.keys()))
 def test_a_log_of_this_program_is_of_the_variant_that_its_first_line_names(quant):
     (run,) = find_runs([f"{quant} compile: Qwen/Qwen3-4B on NVIDIA H100"])
     assert run.evidence is not None

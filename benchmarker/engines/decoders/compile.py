@@ -291,8 +291,10 @@ def kernels_timed_alone() -> Iterator[None]:
     timer: Any = benchmarking.benchmarker
     attributes = dict(vars(timer))
     if isinstance(timer, benchmarking.InductorBenchmarker):
-        timer.L2_cache_size *= TIMES_THE_CACHE
-        timer.benchmark_gpu = partial(timer.benchmark_gpu, **REPEATS)
+        vars(timer).update(
+            L2_cache_size=timer.L2_cache_size * TIMES_THE_CACHE,
+            benchmark_gpu=partial(timer.benchmark_gpu, **REPEATS),
+        )
     try:
         yield
     finally:

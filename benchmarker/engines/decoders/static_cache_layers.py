@@ -149,7 +149,7 @@ def refuse_kinds(model: PreTrainedModel) -> None:
 def tried_layers(model: PreTrainedModel) -> list[Any]:
     """Return transformers' layers of a cache that holds one token: the sizes that a config does not give."""
     cache = StaticCache(config=model.config, max_cache_len=1)
-    token = torch.zeros(1, 1, dtype=torch.int64, device=model.get_input_embeddings().weight.device)
+    token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
     # Without this, gptqmodel would compile its dequantization for this one token.
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         model(input_ids=token, past_key_values=cache, use_cache=True)

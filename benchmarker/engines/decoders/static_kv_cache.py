@@ -15,7 +15,7 @@ The layers of the cache are in static_cache_layers.py.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +87,7 @@ class StaticKVCache:
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
         refuse_kinds(model)
         self.length = length
-        device = model.get_input_embeddings().weight.device
+        device: torch.device = cast("Any", model.get_input_embeddings().weight).device
         self.position = CachePosition(torch.zeros((), dtype=torch.int64, device=device), on_host=0)
         self.layers = StaticCache(config=model.config, max_cache_len=length)
         parts: list[Any] = self.layers.layers

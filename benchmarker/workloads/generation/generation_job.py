@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchmarker.checkpoints.files import fingerprint, model_fingerprint
+from benchmarker.checkpoints.files import fingerprint, model_fingerprint, models_with_weights, only_shipped
 from benchmarker.core.errors import FieldError, MemoryNeededError, SpecError, UnsupportedError, did_you_mean
 from benchmarker.core.formatting import gib
 from benchmarker.engines.base import Form
@@ -66,9 +66,10 @@ def _of_checkpoint(variant: VariantSpec, subject: GenerationSubject | None) -> V
     return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
 
 
-def runs_in_generate(engine: str) -> bool:
-    """Return whether `benchmarker generate` has the engine: those of other programs it has not."""
-    return engine in MODEL_ENGINES
+def runs_in_generate(engine: str, model_id: str) -> bool:
+    """Return whether `benchmarker generate` has the engine and the model, whose weights some shipped shapes lack."""
+    has_weights = not only_shipped(model_id) or model_id in models_with_weights()
+    return engine in MODEL_ENGINES and has_weights
 
 
 def engine_options(variant: VariantSpec) -> Options:
@@ -139,7 +140,8 @@ def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
     """Return the bytes of the weights: `bits` each in the blocks, without scales."""
     ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None}
     sizes = [(tensor.numel(), tensor.ndim > 1 and id(tensor) not in ends) for tensor in model.parameters()]
-    return round(sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes))
+    least: float = sum(count * (bits / 8 if is_quantized else value_bytes) for count, is_quantized in sizes)
+    return round(least)
 
 
 def refuse_cell(point: Point, needed_bytes: int, *, weight_bytes: int = 0) -> None:

@@ -14,6 +14,7 @@ from benchmarker.checkpoints.files import shape_names, shipped_shape
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.core.formatting import gib, percent
 from benchmarker.core.tables import Block, Column, Sheet
+from benchmarker.engines.decoders.eager import EagerEngine
 from benchmarker.engines.decoders.torch_engine import TorchEngine
 from benchmarker.engines.registry import ENGINES
 from benchmarker.quantization.coverage import LARGEST_UNQUANTIZED, quantizable_share
@@ -103,4 +104,4 @@ def engine_names(model: PreTrainedModel) -> list[str]:
     except UnsupportedError:
         has_static_cache = False
     engines = [engine for engine in ENGINES.values() if isinstance(engine, TorchEngine)]
-    return [engine.name for engine in engines if has_static_cache or not engine.has_static_cache]
+    return [engine.name for engine in engines if has_static_cache or isinstance(engine, EagerEngine)]

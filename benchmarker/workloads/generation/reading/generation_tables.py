@@ -197,10 +197,11 @@ TEXTS = {"qwen3-small": "The function returns"}  # Prompts for models that only 
 def generate_command(records: Sequence[GenerationRecord]) -> str:
     """Return `benchmarker generate --model Qwen/Qwen3-4B --quant int8 --engine native "Why is the sky blue?"`.
 
-    Empty for an external engine, for several GPUs and for an imported record.
+    Empty for an external engine, for several GPUs, for an imported record and for a shape without weights.
     """
     first = records[0]
-    if not runs_in_generate(first.variant.engine) or first.variant.gpus > 1 or first.imported:
+    can_run = runs_in_generate(first.variant.engine, first.model.id)
+    if not can_run or first.variant.gpus > 1 or first.imported:
         return ""
     words = ["--model", first.model.id]
     words += ["--revision", first.model.revision] if first.model.revision else []
