@@ -21,7 +21,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("benchmarker/*/__init__
 MAXIMUM_OF_PAGES = (2.0, 2.0, 3.0)
 """Limits of hand-written pages per 1,000 words: "what", "where", forms of say/tell/ask/know/want."""
 GENERATED = {"record.md", "options.md", "config.md", "explained.md"}
-MAXIMAL_WORDS = {"docs": 13_800, "README.md": 1_100, "CHANGELOG.md": 600}
+MAXIMAL_WORDS = {"docs": 14_000, "README.md": 1_100, "CHANGELOG.md": 700}
 """Words of hand-written pages, their tables and code included, generated tables not."""
 MAXIMAL_WORDS_OF_A_RECORD = 200
 """Words with a letter or a digit in the hand-written part of a record's README."""
