@@ -34,7 +34,7 @@ and `comply` added 2,000 lines."""
 MAXIMAL_PRONOUNS = 0.006
 """Share of the bindings."""
 MAXIMAL_EXECUTED_FILES = {
-    "compare results/reference/h100-native": 45,
+    "compare results/reference/h100-native": 46,
     "run --quant int8 --model qwen3-tiny --load-format dummy --runs 1 --warmup 1 --new-tokens 8": 85,
 }
 """Files with a function that a command executes; goal: 55 and 85."""
