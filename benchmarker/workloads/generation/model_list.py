@@ -87,7 +87,7 @@ def form_words(model: PreTrainedModel) -> str:
     """Return the quantizations with the share that they cover, `fp16; int8 98 %; invalid: bnb4 3 %`."""
     shares: dict[str, list[str]] = {}
     for loader in LOADERS.values():
-        if loader.has_low_bits:
+        if loader.has_low_bits and loader.stored_only is None:
             share = quantizable_share(loader, model)
             prefix = "" if 1 - share <= LARGEST_UNQUANTIZED else "invalid: "
             shares.setdefault(f"{prefix}{{}} {percent(share, places=0)}", []).append(loader.name)
