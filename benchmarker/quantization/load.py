@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, QuantizationNeeds, Silent, Target
@@ -219,7 +219,8 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
 
     The config of a hub id is read for `auto` alone, because that takes a request to the hub.
     """
-    if form.quant != AUTO and not Path(model.id).expanduser().is_dir():
+    # Unlike Path.is_dir, this is False for a name that is too long.
+    if form.quant != AUTO and not os.path.isdir(os.path.expanduser(model.id)):
         return form
     stored = stored_quantization(model) or {}
     quant = stored_quant(stored) or "fp16" if form.quant == AUTO else quant_named(form.quant)

@@ -120,4 +120,12 @@ def test_native_on_a_cpu_is_one_line_before_anything_is_loaded(capsys: pytest.Ca
 
 def test_each_line_of_a_pipe_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("one\n\n two\n"))
-    assert list(verb._lines()) == ["one", " two"]
+    texts: list[str] = []
+
+    def generate(text: str, **options: object) -> list[str]:
+        texts.append(text)
+        return []
+
+    monkeypatch.setattr(verb, "_load", lambda *arguments, **options: SimpleNamespace(generate=generate))
+    verb.generate()
+    assert texts == ["one", " two"]
