@@ -137,13 +137,17 @@ def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:
     assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {WHY}")
 
 
-def test_the_kernels_counters_separate_other_programs_from_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a host of two cores and 100 ticks per second readings at 100 and 101 s."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     now = iter([100.0, 101.0])
     monkeypatch.setattr(time, "time", lambda: next(now))
+
+
+@pytest.mark.usefixtures("two_readings")
+def test_the_kernels_counters_separate_other_programs_from_the_run(tmp_path: Path) -> None:
     gauge = HostGauge(7, proc=tmp_path)
     # In the second between the readings: 150 ticks of 200 were busy, 40 of them ours and our child's, 10 were stolen.
     write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
@@ -179,14 +183,11 @@ def test_a_system_without_counters_has_no_load(tmp_path: Path) -> None:
     assert gauge.between(0.0, 1.0) is None
 
 
+@pytest.mark.usefixtures("two_readings")
 def test_a_process_that_watches_itself_counts_its_ended_children_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 7)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    monkeypatch.setattr(os, "sysconf", lambda name: 100)
-    now = iter([100.0, 101.0])
-    monkeypatch.setattr(time, "time", lambda: next(now))
     gauge = HostGauge(7, proc=tmp_path)
     write_counters(tmp_path, busy=(1000, 1000), steal=0, own=500, child=20, switches=3)
     gauge.read()
