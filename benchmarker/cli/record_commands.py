@@ -248,7 +248,7 @@ def comply(
     terminal = Terminal()
     file = check_folder(folder, variant or [], terminal.line)
     terminal.show(comply_blocks(file))
-    if any(finding.outcome == "failed" for finding in file.findings):
+    if file.of("failed"):
         raise typer.Exit(1)
 
 

@@ -13,11 +13,12 @@ from benchmarker import __version__
 from benchmarker.comply.folder_checks import check_false_verdicts, check_order
 from benchmarker.comply.machine_checks import check_planted_delay, check_power
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Block, Column, Sheet, bullets
 from benchmarker.execution.jobs import job_path, saved_jobs
 from benchmarker.hardware.device import find_device
 from benchmarker.hardware.read_environment import environment
-from benchmarker.report.compare import compare
+from benchmarker.report.compare import compare_records
 from benchmarker.schema.comply_file import ComplyFile, Finding, judged, write_findings
 from benchmarker.schema.record_io import collect
 
@@ -41,7 +42,8 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     device = find_device("auto")
     report("this machine: a planted delay and simulated sweeps")
     findings = [*check_planted_delay(device), check_power(), check_order(folder)]
-    findings += check_false_verdicts(compare([folder]))
+    comparison = compare_records(collected.records, sweep_baseline=collected.baseline)
+    findings += check_false_verdicts(comparison)
     by_variant: dict[str, list[Path]] = defaultdict(list)
     for path, record in collected.files:
         by_variant[record.variant.name].append(path)
@@ -67,20 +69,18 @@ def _in_process(job: Path, records: Iterable[Path], variant: str) -> list[Findin
 
 
 def answer_line(file: ComplyFile) -> str:
-    failed = [finding for finding in file.findings if finding.outcome == "failed"]
-    passed = sum(finding.outcome == "passed" for finding in file.findings)
-    apart = len(file.findings) - passed - len(failed)
-    skipped = f"; {apart} not applicable" if apart else ""
+    passed, failed, skipped = file.of("passed"), file.of("failed"), file.of("not applicable")
+    end = f"; {len(skipped)} not applicable." if skipped else "."
     if not failed:
-        return f"All {passed} checks passed on {file.device}{skipped}."
+        return f"All {len(passed)} checks passed on {file.device}{end}"
     names = ", ".join(dict.fromkeys(finding.title for finding in failed))
-    return f"{len(failed)} of {passed + len(failed)} checks failed on {file.device}: {names}{skipped}."
+    return f"{len(failed)} of {len(passed + failed)} checks failed on {file.device}: {names}{end}"
 
 
 def comply_blocks(file: ComplyFile) -> list[Block]:
     columns: tuple[Column[Finding], ...] = (
         Column("check", lambda finding: finding.check, "left"),
-        Column("variant", lambda finding: finding.variant or "–", "left"),
+        Column("variant", lambda finding: finding.variant or MISSING, "left"),
         Column("result", lambda finding: finding.outcome, "left"),
     )
     return [

@@ -35,6 +35,9 @@ class ComplyFile(Plain):
     device: str
     findings: tuple[Finding, ...]
 
+    def of(self, outcome: Outcome) -> list[Finding]:
+        return [finding for finding in self.findings if finding.outcome == outcome]
+
 
 def judged(check: str, text: str, *, holds: bool, variant: str | None = None) -> Finding:
     return Finding(check=check, outcome="passed" if holds else "failed", text=text, variant=variant)
@@ -65,8 +68,7 @@ def comply_lines(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return a line on the checks of each folder that has a comply.json."""
     lines = []
     for file in filter(None, map(read_findings, filter(Path.is_dir, paths))):
-        failed = [finding for finding in file.findings if finding.outcome == "failed"]
-        passed = sum(finding.outcome == "passed" for finding in file.findings)
+        passed, failed = file.of("passed"), file.of("failed")
         lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
-        lines += [f"`benchmarker comply`: {passed} of {passed + len(failed)} checks passed on {file.device}"]
+        lines += [f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}"]
     return tuple(lines)
