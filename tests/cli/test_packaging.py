@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from benchmarker import __version__
 from benchmarker.quantization.registry import LOADERS
@@ -38,8 +39,21 @@ def test_every_variant_has_its_extra_and_all_has_them_all():
     for name, loader in LOADERS.items():
         wanted = {requirement.split(">")[0].lower() for requirement in extras[name]}
         assert {package.lower() for package in loader.packages} <= wanted
-    wanted_by_all = [extra for extra in extras if (extra in LOADERS or extra == "finetune") and extra != "autoround"]
+    apart = {"autoround", "fp8-checkpoint", "mxfp4"}
+    wanted_by_all = [extra for extra in extras if (extra in LOADERS or extra == "finetune") and extra not in apart]
     assert extras["all"] == [f"llm-quant-benchmarker[{','.join(wanted_by_all)}]"]
+
+
+def test_every_requirement_that_the_scripts_install_is_pinned_within_its_range():
+    lines = (ROOT / "script" / "constraints.txt").read_text().splitlines()
+    pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pins = {pin.name.lower().replace("_", "-"): pin.specifier for pin in pinned}
+    extras = PROJECT["project"]["optional-dependencies"]
+    names = [*Requirement(extras["all"][0]).extras, "dev", "ray"]
+    wanted = [*PROJECT["project"]["dependencies"], *(text for name in names for text in extras[name])]
+    for requirement in map(Requirement, wanted):
+        (pin,) = pins[requirement.name.lower().replace("_", "-")]
+        assert requirement.specifier.contains(pin.version), requirement
 
 
 def test_a_config_is_found_by_name_away_from_the_checkout(tmp_path, monkeypatch):
