@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarker import __version__
+from benchmarker.comparison.results import results_of_records
 from benchmarker.comply.folder_checks import check_false_verdicts, check_order
 from benchmarker.comply.machine_checks import check_planted_delay, check_power
-from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
+from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Block, Column, Sheet, bullets
 from benchmarker.execution.jobs import job_path, saved_jobs
 from benchmarker.hardware.device import find_device
 from benchmarker.hardware.read_environment import environment
-from benchmarker.report.compare import compare_records
 from benchmarker.schema.comply_file import ComplyFile, Finding, judged, write_findings
 from benchmarker.schema.record_io import collect
 
@@ -37,13 +37,10 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
         if name not in names:
             raise SpecError(f"comply: no saved job of '{name}' in {folder}{did_you_mean(name, names)}")
     collected = collect([folder])
-    if not collected.files:
-        raise ResultsError(f"{folder}: no records; give the folder of a sweep")
     device = find_device("auto")
     report("this machine: a planted delay and simulated sweeps")
     findings = [*check_planted_delay(device), check_power(), check_order(folder)]
-    comparison = compare_records(collected.records, sweep_baseline=collected.baseline)
-    findings += check_false_verdicts(comparison)
+    findings += check_false_verdicts(results_of_records(collected.records, sweep_baseline=collected.baseline))
     by_variant: dict[str, list[Path]] = defaultdict(list)
     for path, record in collected.files:
         by_variant[record.variant.name].append(path)

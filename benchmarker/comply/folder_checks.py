@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from benchmarker.comparison.rows import Results
+from benchmarker.comparison.rows import Results, cell_words
 from benchmarker.core.formatting import plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.record_io import RUN_ORDER, OrderLine
-from benchmarker.sweep.folder import read_sweep_file
+from benchmarker.sweep.folder import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
 
 FLIPS = 1_000
@@ -44,7 +44,8 @@ def check_order(folder: Path) -> Finding:
     by_card: dict[tuple[str, str | None], list[OrderLine]] = defaultdict(list)
     for line in lines:
         by_card[line.device, line.worker].append(line)
-    faults = [fault for card in by_card.values() for fault in (*_order_faults(card), *_plan_faults(folder, card))]
+    sweep = read_sweep_file(folder)
+    faults = [fault for card in by_card.values() for fault in (*_order_faults(card), *_plan_faults(sweep, card))]
     processes = plural(len(lines), "process", "processes")
     rounds = plural(len({line.round for line in lines}), "round", "rounds")
     in_order = f"{processes} of {rounds} in the planned order, one at a time on a device"
@@ -62,9 +63,8 @@ def _order_faults(lines: Sequence[OrderLine]) -> list[str]:
     return faults
 
 
-def _plan_faults(folder: Path, lines: Sequence[OrderLine]) -> list[str]:
+def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[str]:
     """Return the rounds whose variants began in another order than the sweep had planned."""
-    sweep = read_sweep_file(folder)
     if sweep is None or not sweep.variants:
         return []
     faults = []
@@ -86,11 +86,14 @@ def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
         reference = pace[row.speed_up.reference, row.cell]
         logs = [math.log(reference[key] / row.pace_by_round[key]) for key in reference if key in row.pace_by_round]
         if len(logs) < LEAST_ROUNDS:
-            reason = f"not testable: {len(logs)} paired rounds, and random signs need {LEAST_ROUNDS}"
+            reason = (
+                f"{cell_words(row.cell)}: not testable, {len(logs)} paired rounds, and random signs need {LEAST_ROUNDS}"
+            )
             findings.append(not_applicable(FLIP_CHECK, reason, row.variant))
             continue
         share = false_share(logs, random.Random(seed))
         text = f"{share:.1%} of {FLIPS} random sign patterns are faster or slower; limit {MOST_FALSE:.0%}"
+        text = f"{cell_words(row.cell)}: {text}"
         findings.append(judged(FLIP_CHECK, text, holds=share <= MOST_FALSE, variant=row.variant))
     return findings
 

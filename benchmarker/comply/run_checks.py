@@ -7,8 +7,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, sentence_of
@@ -16,14 +17,15 @@ from benchmarker.execution.jobs import read_job_file
 from benchmarker.execution.single_run import Run
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.registry import workload_of
-from benchmarker.workloads.generation.spec import GenerationJob
+from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256
+from benchmarker.workloads.generation.spec import GenerationJob, Point
 
 if TYPE_CHECKING:
+    from benchmarker.engines.base import TokenSource
     from benchmarker.hardware.device import Device
     from benchmarker.measure.clock import Generation
     from benchmarker.schema.record import RunRecord
     from benchmarker.workloads.generation.generation_bench import GenerationBench
-    from benchmarker.workloads.generation.spec import Point
 
 WITHIN = 0.02
 TIE = 0.01
@@ -51,8 +53,12 @@ def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Findi
     run = Run(job.model_copy(update={"procedure": quiet, "part": None, "output": None}), Terminal(quiet=True))
     point = job.points()[0]
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
-        subject = Subject(cast("GenerationBench", bench), point, run.device)
-        subject.warm_up()
+        tokens = cast("GenerationBench", bench)
+        # The batches of all repeats; the point's own is the first.
+        wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
+        subject = Subject(tokens.source, run.device, point, tokens.prompts(point), tokens.prompts(wider))
+        for _ in range(3):
+            subject.generate(subject.own)
         name = job.variant.name
         yield check_timed_output(subject, records, name)
         yield check_no_caching(subject, name)
@@ -61,22 +67,21 @@ def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Findi
         yield check_clock(subject, name)
 
 
+@dataclass(frozen=True)
 class Subject:
-    """Open bench at one point, with its prompts."""
+    """Open engine at one point, with its batch of prompts and those of further batches."""
 
-    def __init__(self, bench: GenerationBench, point: Point, device: Device) -> None:
-        self.source, self.point, self.device = bench.source, point, device
-        # Enough different prompts for every repeat; a sweep's own batch begins with the first.
-        wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
-        self.prompts = [prompt.ids for prompt in bench.prompts(wider)]
-        self.own = [prompt.ids for prompt in bench.prompts(point)]
+    source: TokenSource
+    device: Device
+    point: Point
+    own: Sequence[Prompt]
+    prompts: Sequence[Prompt]
 
-    def warm_up(self) -> None:
-        for _ in range(3):
-            self.generate(self.own)
-
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int | None = None) -> Generation:
-        return self.source.generate(prompts, new_tokens or self.point.new_tokens)
+    def generate(self, prompts: Sequence[Prompt], new_tokens: int | None = None) -> Generation:
+        context = [prompt.context for prompt in prompts] if self.point.depth else None
+        return self.source.generate(
+            [prompt.ids for prompt in prompts], new_tokens or self.point.new_tokens, context=context
+        )
 
 
 def seconds_of(generation: Generation) -> float:
@@ -87,8 +92,8 @@ def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: 
     """Compare the tokens of a timed generation with the likeliest ones of the scored step, and its time with the
     record's runs."""
     generation = subject.generate(subject.own)
-    tokens, prompt = generation.tokens[0], subject.own[0]
-    scores = subject.source.step_scores((*prompt, *tokens[:-1]), prompt_tokens=len(prompt))
+    tokens, ids = generation.tokens[0], (*subject.own[0].context, *subject.own[0].ids)
+    scores = subject.source.step_scores((*ids, *tokens[:-1]), prompt_tokens=len(ids))
     if scores is None:
         return not_applicable("timed output", "the engine gives no predictions of its step", variant)
     rows = scores.log_probabilities[-len(tokens) :]
@@ -98,7 +103,8 @@ def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: 
     text = f"{len(tokens) - len(wrong)} of {len(tokens)} tokens are the likeliest of the scored step"
     if ties:
         text += f", {len(ties)} of them ties within {TIE} nats (positions {', '.join(map(str, ties[:8]))})"
-    times = [sample.latency_s for record in records for cell in record.cells[:1] for sample in cell.samples]
+    cells = [cell for record in records for cell in record.cells if is_cell_of(subject, cell)]
+    times = [sample.latency_s for cell in cells for sample in cell.samples]
     if not times:
         return judged("timed output", text, holds=not wrong, variant=variant)
     low, high, taken = min(times) * (1 - WITHIN), max(times) * (1 + WITHIN), seconds_of(generation)
@@ -106,8 +112,18 @@ def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: 
     return judged("timed output", text, holds=not wrong and low <= taken <= high, variant=variant)
 
 
+def is_cell_of(subject: Subject, cell: Any) -> bool:
+    """Return whether a record's cell was measured at the subject's point, and is valid."""
+    point = subject.point
+    shape = cell.new_tokens, cell.batch_size, cell.depth, cell.inputs_sha256
+    expected = point.new_tokens, point.batch_size, point.depth, inputs_sha256(subject.own)
+    return cell.status == "ok" and shape == expected
+
+
 def check_no_caching(subject: Subject, variant: str) -> Finding:
     """Compare new prompts with a repeated one, and a batch of distinct prompts with copies of one."""
+    if distinct_count(subject.prompts) == 1:
+        return not_applicable("no caching", "the prompt is a given text, and there is no other", variant)
     size = subject.point.batch_size
     first, *distinct = (subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size))
     distinct_s, repeated_s = [], []

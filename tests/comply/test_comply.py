@@ -4,6 +4,7 @@ import json
 import math
 import random
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy
@@ -18,6 +19,8 @@ from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, wri
 from benchmarker.schema.record_io import RUN_ORDER
 from benchmarker.sweep.folder import SweepFile, write_sweep_file
 from benchmarker.sweep.sweep_plan import order
+from benchmarker.workloads.generation.prompts import Prompt, inputs_sha256
+from benchmarker.workloads.generation.spec import Point
 
 VOCABULARY = 7
 
@@ -36,7 +39,7 @@ class Source:
         self.now_ns = 0
         self.seen = set()
 
-    def generate(self, prompts, new_tokens):
+    def generate(self, prompts, new_tokens, context=None):
         rows = []
         for prompt in prompts:
             ids = list(prompt)
@@ -59,13 +62,10 @@ class Source:
         return Scores(rows)
 
 
-def subject_of(source, batch_size=1):
-    subject = object.__new__(run_checks.Subject)
-    subject.source, subject.device = source, find_device("cpu")
-    subject.point = SimpleNamespace(new_tokens=5, batch_size=batch_size)
-    subject.prompts = [(number, number + 1) for number in range((run_checks.REPEATS + 1) * batch_size)]
-    subject.own = subject.prompts[:batch_size]
-    return subject
+def subject_of(source, batch_size=1, depth=0):
+    point = Point(2, None, new_tokens=5, batch_size=batch_size, depth=depth)
+    prompts = [Prompt((number, number + 1), "") for number in range((run_checks.REPEATS + 1) * batch_size)]
+    return run_checks.Subject(source, find_device("cpu"), point, prompts[:batch_size], prompts)
 
 
 def outcome(check, source, *arguments):
@@ -100,7 +100,10 @@ def test_a_clock_that_is_three_percent_fast_fails(monkeypatch):
 
 
 def test_a_time_outside_the_timed_runs_fails():
-    record = SimpleNamespace(cells=[SimpleNamespace(samples=[SimpleNamespace(latency_s=0.0139)])])
+    shape = {"new_tokens": 5, "batch_size": 1, "depth": 0, "inputs_sha256": inputs_sha256(subject_of(Source()).own)}
+    timed = SimpleNamespace(**shape, status="ok", samples=[SimpleNamespace(latency_s=0.0139)])
+    longer = SimpleNamespace(**{**shape, "new_tokens": 50}, status="ok", samples=[SimpleNamespace(latency_s=9.0)])
+    record = SimpleNamespace(cells=[timed, longer])
     assert outcome(run_checks.check_timed_output, Source(), [record]) == "passed"
     record.cells[0].samples[0].latency_s = 0.010
     found = run_checks.check_timed_output(subject_of(Source()), [record], "plain")
@@ -109,6 +112,23 @@ def test_a_time_outside_the_timed_runs_fails():
         "5 of 5 tokens are the likeliest of the scored step; it took 0.0140 s, the timed runs 0.0098 to 0.0102 s "
         "(widened by 2%)"
     )
+
+
+def test_a_given_text_is_no_check_of_caching():
+    subject = subject_of(Source(cached=True))
+    same = replace(subject, prompts=[subject.own[0]] * len(subject.prompts))
+    assert run_checks.check_no_caching(same, "plain").outcome == "not applicable"
+
+
+def test_the_tokens_of_a_depth_are_passed_and_scored():
+    class Deep(Source):
+        def generate(self, prompts, new_tokens, context=None):
+            assert context == [(6,)]
+            return super().generate([(*before, *ids) for before, ids in zip(context, prompts, strict=True)], new_tokens)
+
+    subject = subject_of(Deep(), depth=1)
+    subject = replace(subject, own=[Prompt((0, 1), "", context=(6,))])
+    assert run_checks.check_timed_output(subject, [], "plain").outcome == "passed"
 
 
 def test_an_engine_without_scores_is_not_applicable():
