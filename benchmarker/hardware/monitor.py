@@ -292,7 +292,8 @@ class Surroundings:
 
     def free_cores(self, cores: int) -> int:
         """Return how many of the cores no other program needed since the start of this process, at least one."""
-        return max(1, round(cores - busy_cores(self._load_so_far())))
+        load = self._load_so_far()
+        return max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
 
     def _load_so_far(self) -> HostLoad | None:
         self._host.read()

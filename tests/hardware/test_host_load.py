@@ -237,6 +237,15 @@ def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(
     assert chosen == [2, 1]
 
 
+@pytest.mark.parametrize(("quota", "others_share", "free"), [(4, 10 / 64, 4), (4, 62 / 64, 2), (64, 10 / 64, 54)])
+def test_programs_on_other_cores_take_none_of_a_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: int, others_share: float, free: int
+) -> None:
+    load = QUIET.model_copy(update={"cores": 64, "others_share": others_share})
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(load))
+    assert Surroundings().free_cores(quota) == free
+
+
 def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet = explained_run("int8", *INT8, tpot_ms=20.0, load=INT8_LOAD)
     disturbed = quiet.model_copy(update={"cells": (quiet.cells[0].model_copy(update={"flags": ("disturbed",)}),)})
