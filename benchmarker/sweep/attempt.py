@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ErrorKind, ResultsError
 from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
 from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_state
@@ -64,7 +64,8 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
             equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
     for attempt in attempts:
         if (record := attempt.record) and record.profile and record.is_disturbed:
-            attempt.save(record.model_copy(update=_no_profile(record.cells[-1].reason)))
+            last = record.cells[-1]
+            attempt.save(record.model_copy(update=_no_profile(last.error_kind, last.reason)))
 
 
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
@@ -227,8 +228,8 @@ class Attempt(Child):
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
             load = self._host.between(timed_at[1], time.time())
-            if load and disturbance(load) > retries.LARGEST_DISTURBANCE:
-                changes |= _no_profile(why_disturbed(load))
+            if load and disturbance(load) > retries.LARGEST_DISTURBANCE and (why := why_disturbed(load)):
+                changes |= _no_profile("disturbed", why)
         after = before.model_copy(update=changes)
         self.save(after)
         self.progress.records.append(after)
@@ -296,5 +297,5 @@ class Attempt(Child):
             self._since, self._shown = now, self._shown + 1
 
 
-def _no_profile(reason: str | None) -> dict[str, object]:
-    return {"profile": None, "no_profile": Missing(error_kind="disturbed", reason=f"discarded: {reason}")}
+def _no_profile(kind: ErrorKind | None, reason: str | None) -> dict[str, object]:
+    return {"profile": None, "no_profile": Missing(error_kind=kind or "other", reason=f"discarded: {reason}")}
