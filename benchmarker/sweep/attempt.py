@@ -79,14 +79,16 @@ def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[lis
             if cell.error_kind == "disturbed":
                 attempt.equipment.print_line(f"  {cell.reason}; measured again")
             continue
-        value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
+        is_disturbed = cell.status == "invalid" and cell.error_kind not in retries.LASTING
+        is_last = reruns[position] >= retries.RERUNS
+        value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
         progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
             lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
     return again, lost
 
 
-def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | None:
+def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
     """Return the least disturbed of several tries of a cell, chosen by the counters and never by the time.
 
     It becomes the round's value if it is within the limit; otherwise the round is left out. None if no try was
@@ -98,7 +100,6 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
     share = disturbance(cell.host_load)
-    is_last = len(tries) > retries.RERUNS
     why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
     if share <= retries.LARGEST_DISTURBANCE:
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"

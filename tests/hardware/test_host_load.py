@@ -137,6 +137,47 @@ def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:
     assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {WHY}")
 
 
+def test_a_profile_beside_programs_on_other_cores_is_kept_and_made_once(tmp_path: Path) -> None:
+    on_other_cores = QUIET.model_copy(update={"others_share": 0.5})
+    watch_host = ToldLoads((QUIET, on_other_cores))
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=watch_host, is_profiled=True)
+    assert stage.sweep() == []
+    assert [record.round for record in stage.records() if record.profile] == [0]
+    assert {record.no_profile for record in stage.records()} == {None}
+
+
+def test_a_discarded_profile_has_the_kind_of_its_last_cell(tmp_path: Path) -> None:
+    hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
+    faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, is_profiled=True)
+    assert stage.sweep() == []
+    (bad,) = [record for record in stage.records() if record.no_profile]
+    assert bad.no_profile == Missing(error_kind="throttled", reason="discarded: the board was throttled meanwhile")
+
+
+def test_a_wrong_result_after_a_disturbed_try_is_a_failure(tmp_path: Path) -> None:
+    wrong = {"status": "invalid", "error_kind": "wrong_result", "reason": "another token"}
+    faults = [
+        {"variant": "a", "at": "cell 0", "cell": {}, "times": 1},
+        {"variant": "a", "at": "cell 0", "cell": wrong},
+    ]
+    watch_host = ToldLoads(busy(0.06, 0.0), QUIET)
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
+    assert stage.sweep() == ["a, round 1"]
+    assert sorted(str(record.cells[0].error_kind) for record in stage.records()) == ["disturbed", "wrong_result"]
+
+
+def test_without_a_further_try_the_busy_host_is_not_the_reason(tmp_path: Path) -> None:
+    hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
+    faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
+    watch_host = ToldLoads(QUIET, COMPILING)
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
+    stage.sweep()
+    assert [cell[3] for cell in stage.cells()] == ["invalid"] * 3
+    printed = " ".join(stage.printed.split())
+    assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
+
+
 @pytest.fixture
 def two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a host of two cores and 100 ticks per second readings at 100 and 101 s."""
