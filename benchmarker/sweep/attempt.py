@@ -11,13 +11,13 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind, ResultsError
 from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_state
+from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import Decision, Fault, decide, disturbance, fault_of, is_repeated
+from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, is_repeated
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
@@ -72,7 +72,8 @@ def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[lis
     """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
     attempt, lost = attempts[-1], {}
     measured, progress = attempt.measured.items(), attempt.progress
-    again = [position for position, cell in measured if is_repeated(cell, reruns[position], progress)]
+    is_busy = progress.is_host_busy
+    again = [position for position, cell in measured if is_repeated(cell, reruns[position], is_host_busy=is_busy)]
     reruns.update(again)
     for position, cell in measured:
         if position in again:
