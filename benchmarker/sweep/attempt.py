@@ -34,13 +34,11 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
     for planned in tasks:
         for task in without_given_up([planned], given_up):
             equipment.print_line(schedule.begin(task, given_up))
-            started, earlier = time.time(), len(sweep.progress.records)
-            _measure_variant(sweep, equipment, task)
-            records = [record for record in sweep.progress.records[earlier:] if record.variant.name == task.variant]
-            schedule.learn(task, started, time.time(), records)
+            attempts = _measure_variant(sweep, equipment, task)
+            schedule.learn(task, [(*attempt.span, attempt.record) for attempt in attempts if attempt.record])
 
 
-def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
+def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Attempt]:
     # Repetitions of each cell after a fault, and because it was invalid.
     tries: Counter[int] = Counter()
     reruns: Counter[int] = Counter()
@@ -66,6 +64,7 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
         if (record := attempt.record) and record.profile and record.is_disturbed:
             last = record.cells[-1]
             attempt.save(record.model_copy(update=_no_profile(last.error_kind, last.reason)))
+    return attempts
 
 
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
@@ -142,12 +141,13 @@ class Attempt(Child):
                 cells = tuple(map(self._judged, self.record.cells))
                 self.save(self.record.model_copy(update={"cells": cells, "status": status}))
             raise
+        self.span = started, time.time()
         line = OrderLine(
             round=self.round,
             variant=self.variant,
             pid=self._pid,
             start=started,
-            end=time.time(),
+            end=self.span[1],
             worker=self.equipment.name,
             device=device.uuid or device.name,
         )
