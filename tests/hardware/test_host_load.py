@@ -111,6 +111,15 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path) -> None:
     assert "left out: a round 3; the first: invalid: other programs took" in to_markdown(compare([stage.results]))
 
 
+def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path: Path) -> None:
+    bad = busy(0.2, 0.0)
+    stage = Stage(tmp_path, variants=["a"], rounds=3, watch_host=ToldLoads((bad, QUIET), bad, bad, (QUIET, bad)))
+    assert stage.sweep() == []
+    printed = " ".join(stage.printed.split())
+    assert "a, 26 x 50: other programs disturbed 1 of 3 rounds, which are left out; --resume" in printed
+    assert "a, 26 x 100: other programs disturbed 2 of 3 rounds, which are left out; --resume" in printed
+
+
 def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
     assert stage.sweep() == ["a"]
