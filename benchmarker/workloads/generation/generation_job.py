@@ -115,7 +115,7 @@ def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, An
     with contextlib.suppress(UnsupportedError):
         architecture = describe(model, kv_value_bytes=kv_bytes)
         needed = {point: architecture.cache_bytes(point.positions, point.batch_size) for point in needed}
-    least = min(needed, key=lambda point: needed[point], default=None)  # None for a process that measures quality alone.
+    least = min(needed, key=lambda point: needed[point], default=None)  # None if quality alone is measured.
     needed_bytes = needed[least] if least else 0
     weight_bytes = least_weight_bytes(model, bits=bits, value_bytes=element_bytes)
     if device.kind == "cpu":
