@@ -15,7 +15,7 @@ from benchmarker.core.errors import FieldError, ModelError, SpecError, Unsupport
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
 from benchmarker.quantization.registry import LOADERS, QuantT, loader_options, quant_named, resolved_quant, stored_quant
-from benchmarker.quantization.stored_formats import STORED_LOADERS
+from benchmarker.quantization.stored_formats import STORED_LOADERS, with_scheme
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
 from benchmarker.schema.model import AUTO, LoadFacts, ModelSpec, QuantSpec
@@ -204,6 +204,8 @@ def find_checkpoint(
             f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
+    if model.load_format == "dummy" and loader.stored_only and loader.packing is None:
+        raise ModelError(f"{variant.quant}: random weights of {loader.summary} are not made; give a checkpoint")
     options = loader_options(variant)
     packages = loader.packages
     if is_external and loader.name in STORED_LOADERS:
@@ -219,6 +221,7 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
 
     The config of a hub id is read for `auto` alone, because that takes a request to the hub.
     """
+    form = with_scheme(form)
     # Unlike Path.is_dir, this is False for a name that is too long.
     if form.quant != AUTO and not os.path.isdir(os.path.expanduser(model.id)):
         return form
@@ -227,6 +230,9 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     loader = LOADERS[quant]
     defaults = loader.options().model_dump()
     own = loader.stored_options(stored) if loader.reads(stored) else {}
+    scheme = form.options.get("scheme", own.get("scheme"))
+    if own and scheme != own.get("scheme"):
+        raise FieldError(f"{model.id} is {own['scheme']} and not {scheme}; leave --quant out", field="quant")
     options = {name: value for name, value in own.items() if value != defaults[name]}
     return form.model_copy(update={"quant": quant, "options": options | form.options})
 
