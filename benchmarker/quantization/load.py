@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 Linear = Any  # Module with in_features and out_features, of any library.
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Return the bytes of the unique storages of all parameters and buffers."""
+    return storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
+
+
 def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantize_s: float | None = None) -> LoadFacts:
     model = loaded.model
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
-    weight_bytes = storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
-    parameters = parameter_count(model)
+    stored_bytes, parameters = weight_bytes(model), parameter_count(model)
     experts = (
         parameter.numel()
         for module in model.modules()
@@ -46,9 +50,9 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
         load_s=load_s,
         quantize_s=quantize_s,
         peak_bytes=peak_bytes,
-        weight_bytes=weight_bytes,
+        weight_bytes=stored_bytes,
         parameters=parameters,
-        bits_per_weight=8 * weight_bytes / parameters,
+        bits_per_weight=8 * stored_bytes / parameters,
         quantized_fraction=(sum(map(weights_of, quantized_linears(model))) + sum(experts)) / parameters,
         linear_classes=_counted(type(linear).__name__ for linear in linears),
         weight_classes=_counted(_weight_class(linear) for linear in linears),

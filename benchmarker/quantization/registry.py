@@ -53,7 +53,7 @@ def quant_named(text: str) -> str:
     for name, loader in LOADERS.items():
         if plain == name or plain in loader.aliases:
             return name
-    raise FieldError(f"no loader '{text}'{_instead(plain)}", field="quant")
+    raise FieldError(f"no quantization '{text}'{_instead(plain)}", field="quant")
 
 
 def resolved_quant(form: QuantT) -> QuantT:
