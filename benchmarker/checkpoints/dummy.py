@@ -128,7 +128,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
     return PlannedTensor(name, dtype, shape, make)
 
 
-LAYOUT = 3  # Part of the key; increased if the same inputs give another checkpoint.
+LAYOUT = 4  # Part of the key; increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)

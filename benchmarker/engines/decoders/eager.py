@@ -278,7 +278,7 @@ def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class EagerEngine(TorchEngine):
-    def splits(self, form: Form) -> str | None:
+    def why_not_split(self, form: Form) -> str | None:
         if _kv_form(form):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
         has_head = has_int8_head(form.options)
@@ -290,8 +290,8 @@ class EagerEngine(TorchEngine):
         able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        return super().takes(form, checkpoint) or missing_library(_kv_form(form))
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        return super().why_not_taken(form, checkpoint) or missing_library(_kv_form(form))
 
 
 def _kv_form(form: Form) -> KVForm | None:

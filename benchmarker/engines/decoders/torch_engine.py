@@ -106,10 +106,10 @@ class TorchEngine(Engine):
     packages: tuple[str, ...] = ()
     """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
 
-    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+    def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "its static KV cache holds every head on one GPU; use --engine eager"
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         return file_refusal(form.quant, checkpoint)
 
     @contextmanager

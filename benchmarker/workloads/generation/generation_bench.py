@@ -155,7 +155,7 @@ def open_engine(
     job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
 ) -> TokenSource:
     engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)
-    reason = engine.installed() or engine.takes(form, checkpoint)
+    reason = engine.why_not_installed() or engine.why_not_taken(form, checkpoint)
     if reason:
         raise UnsupportedError(f"{engine.name}: {reason}")
     source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, session.terminal))

@@ -216,7 +216,7 @@ def lacking(job: GenerationJob) -> str | None:
 
     For `auto` an environment for any device is enough, because the device is still open.
     """
-    reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
+    reason, kind = ENGINES[job.variant.engine].why_not_installed(), job.device.split(":")[0]
     if reason or kind == "auto":
         return reason
     return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
@@ -300,7 +300,7 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
 
 def _check_split(job: GenerationJob) -> None:
     engine = ENGINES[job.variant.engine]
-    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+    if reason := engine.why_not_split(form_of(job.variant, job.model.dtype)):
         raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
     if job.quality.is_asked and job.variant.split == "tensors":
         raise SpecError(
