@@ -21,7 +21,7 @@ from typing import Protocol
 
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.execution.jobs import cell_keys, changed_files
-from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor
+from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor, load_per_core
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
@@ -53,6 +53,7 @@ class Tools:
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
+    load_per_core: Callable[[], float] = load_per_core
 
 
 @dataclass(frozen=True)

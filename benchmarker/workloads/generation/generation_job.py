@@ -28,7 +28,14 @@ from benchmarker.schema.base import DType, Scalar, first_problem
 from benchmarker.schema.model import AUTO, ModelFacts, ModelSpec
 from benchmarker.workloads.generation.read_architecture import describe, on_meta
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
-from benchmarker.workloads.generation.spec import GenerationJob, GenerationSubject, Point, VariantSpec, name_of
+from benchmarker.workloads.generation.spec import (
+    GenerationJob,
+    GenerationSubject,
+    Point,
+    VariantSpec,
+    checkpoint_of,
+    name_of,
+)
 
 VariantT = TypeVar("VariantT", bound=VariantSpec)
 
@@ -59,10 +66,9 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
 
 def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
     """Return the variant with the quantization of its checkpoint, or of the model, if it names none."""
-    if variant.checkpoint and (model is None or variant.checkpoint != model.id):
-        model = ModelSpec(id=variant.checkpoint)
-    if model is None:
+    if model is None and variant.checkpoint is None:
         return variant
+    model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
     found = of_checkpoint(variant, model)
     is_named_by_file = variant.quant == AUTO and found.quant != "fp16"
     return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
