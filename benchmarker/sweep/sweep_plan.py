@@ -120,8 +120,8 @@ class Schedule:
         """Number of processes of each of the latest tasks: more than one if a cell was measured again."""
         self._once_s: list[float] = []
         self._records: dict[str, tuple[float, RunRecord]] = {}
-        """Start and record of each variant's first process that measured a cell, undisturbed if there is one."""
-        self._judging_ratios: dict[bool, list[float]] = {True: [], False: []}
+        """Start and record of each variant's first undisturbed process that measured a cell."""
+        self._judging_ratios: list[float] = []
         self._left: list[Task] = []
         self._begun = 0
 
@@ -131,18 +131,16 @@ class Schedule:
     def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
         """Take in start and end, s since the epoch, and the record of each process of a finished task."""
         seconds, variant = processes[-1][1] - processes[0][0], task.variant
-        measured = [process for process in processes if process[2].cells] or processes[:1]
-        started, ended, record = measured[0]
+        started, ended, record = next((process for process in processes if process[2].cells), processes[0])
         if variant not in self._ratios:
             self._once_s.append(first_process_s(record, ended))
             seconds -= self._once_s[-1]
-        is_quiet = not any(record.is_disturbed for _, _, record in measured)
-        if variant not in self._records or (is_quiet and variant not in self._quiet_ratios):
-            self._records[variant] = started, record
         ratio = seconds / len(processes) / (self._guesses_s[variant] * task.share)
-        for ratios in (self._ratios, *([self._quiet_ratios] if is_quiet else [])):
-            ratios.setdefault(variant, []).append(ratio)
+        self._ratios.setdefault(variant, []).append(ratio)
         self._processes.append(len(processes))
+        if not any(record.is_disturbed for _, _, record in processes):
+            self._records.setdefault(variant, (started, record))
+            self._quiet_ratios.setdefault(variant, []).append(ratio)
 
     def seconds(self, tasks: Sequence[Task], *, is_quiet: bool = False) -> float:
         """Return the time of these tasks, from the same variant's earlier tasks if there are any.
@@ -163,23 +161,18 @@ class Schedule:
         once_s = statistics.median(self._once_s) if self._once_s else 0.0
         return once_s * len({task.variant for task in tasks} - self._ratios.keys()) + process_s
 
-    def judging_s(self, judgements: Sequence[tuple[str, ...]], *, is_quiet: bool = False) -> float:
-        guesses = (self._judging_guess_s(variants[0], is_quiet=is_quiet) for variants in judgements)
-        ratios = self._judging_ratios[is_quiet]
-        return sum(guesses) * (statistics.median(ratios) if ratios else 1.0)
+    def judging_s(self, judgements: Sequence[tuple[str, ...]]) -> float:
+        guesses = (self._judging_guess_s(variants[0]) for variants in judgements)
+        return sum(guesses) * (statistics.median(self._judging_ratios) if self._judging_ratios else 1.0)
 
     def learn_judgement(self, variants: tuple[str, ...], seconds: float) -> None:
-        for is_quiet, ratios in self._judging_ratios.items():
-            ratios.append(seconds / self._judging_guess_s(variants[0], is_quiet=is_quiet))
+        self._judging_ratios.append(seconds / self._judging_guess_s(variants[0]))
 
-    def _judging_guess_s(self, variant: str, *, is_quiet: bool = False) -> float:
+    def _judging_guess_s(self, variant: str) -> float:
         job, (started, record) = self._jobs[variant], self._records.get(variant, (0.0, None))
-        if is_quiet and record and record.is_disturbed:
-            record = None
         judging = workload_of(job.workload).judging()
         start_s = record.opened_at - started if record and record.opened_at else START_S
-        guess_s = start_s + (judging.guess_s(job, record) if judging else 0.0)
-        return guess_s if is_quiet or record else guess_s * (1 + self.load_per_core)
+        return start_s + (judging.guess_s(job, record) if judging else 0.0)
 
     def duration(
         self,
@@ -190,12 +183,10 @@ class Schedule:
         judges: int = 1,
     ) -> str:
         """Return `about 5 min`, or a range of the time that tasks and judgements take on so many workers."""
-        ends_s = (
-            self.seconds(tasks, is_quiet=is_quiet) / rounds_at_once
-            + self.judging_s(judgements, is_quiet=is_quiet) / judges
-            for is_quiet in (True, False)
-        )
-        return approximate_range(*ends_s)
+        judging_s = self.judging_s(judgements) / judges
+        low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
+        slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
+        return approximate_range(low_s, self.seconds(tasks) / rounds_at_once + judging_s * slowdown)
 
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
