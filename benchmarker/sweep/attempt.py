@@ -11,7 +11,7 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind, ResultsError
 from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state
+from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state, with_host_load
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
@@ -256,16 +256,11 @@ class Attempt(Child):
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
         processes = self.sweep.jobs[self.variant].processes
         cell = with_gpu_state(cell, equipment.monitor, own_processes=processes, allow_shared=allow_shared)
-        load = self._host.between(*cell.timed_at) if self._host and cell.timed_at and not cell.host_load else None
-        if load is None:
-            return cell
-        changes: dict[str, object] = {"host_load": load}
-        if cell.status == "ok":
-            reason = why_disturbed(load)
+        watched, reason = with_host_load(cell, self._host)
+        if watched is not cell and cell.status == "ok":
             self.progress.disturbed.append(reason is not None)
-            if reason:
-                changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
-        return cell.model_copy(update=changes)
+        changes = {"status": "invalid", "error_kind": "disturbed", "reason": reason} if reason else {}
+        return watched.model_copy(update=changes)
 
     def limit_s(self, phase: Phase) -> float:
         if phase == "load":
@@ -280,10 +275,10 @@ class Attempt(Child):
     def show(self, lines: list[str]) -> None:
         if self._host:
             self._host.read()
-        print_line, workload = self.equipment.print_line, self.sweep.workload
-        for line in lines:
-            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", workload.cell_opening)):
-                print_line(f"  {line}")
+        print_line = self.equipment.print_line
+        # A cell's line comes before those of the profile and of the next cell.
+        last_run = max((number for number, line in enumerate(lines, 1) if line.startswith("  run ")), default=0)
+        self._print_lines(lines[:last_run])
         monitor = self.equipment.monitor
         if monitor and monitor.problem and not self.equipment.is_unwatched:
             print_line(f"  {monitor.problem}")
@@ -292,11 +287,17 @@ class Attempt(Child):
             self._since = time.monotonic()
         points = self.sweep.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._shown :]:
-            print_line(f"  {cell_line(workload, points[position], cell)}")
+            print_line(f"  {cell_line(self.sweep.workload, points[position], cell)}")
             now = time.monotonic()
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
+        self._print_lines(lines[last_run:])
+
+    def _print_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", self.sweep.workload.cell_opening)):
+                self.equipment.print_line(f"  {line}")
 
 
 def _no_profile(kind: ErrorKind | None, reason: str | None) -> dict[str, object]:

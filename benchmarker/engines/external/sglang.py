@@ -49,7 +49,7 @@ class SglangEngine(ExternalEngine):
     sizing_options = ("context_length", "max_running_requests", "mem_fraction_static")
     mixes_prefill = True
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         options = form.engine_options
         assert isinstance(options, SglangOptions)
         if checkpoint.is_gguf:

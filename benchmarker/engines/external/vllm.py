@@ -54,10 +54,10 @@ class VllmEngine(ExternalEngine):
     sizing_options = ("max_model_len", "max_num_seqs", "gpu_memory_utilization", "cpu_kv_cache_gib")
     mixes_prefill = True
 
-    def splits(self, form: Form) -> str | None:
+    def why_not_split(self, form: Form) -> str | None:
         return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         method = (checkpoint.quantization or {}).get("quant_method")
