@@ -107,7 +107,7 @@ def ranked_alike(rows: Sequence[Row]) -> list[Row]:
         engines[row.cell].add(row.surroundings)
     mixed = {row.cell for row in rows if row.mixes_prefill and len(engines[row.cell]) > 1}
     return [
-        replace(row, is_ranked_by_call=True, pace_by_round=row.latency_by_round) if row.cell in mixed else row
+        replace(row, is_ranked_by_call=True, time_by_round=row.latency_by_round) if row.cell in mixed else row
         for row in rows
     ]
 
