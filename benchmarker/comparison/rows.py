@@ -49,7 +49,7 @@ class CellKey:
     @property
     def words(self) -> str:
         axes = {axis.name: axis for axis in workload_of(self.workload).axes}
-        return ", ".join(axes[name].words(value) for name, value in self.pairs)
+        return ", ".join(filter(None, (axes[name].words(value) for name, value in self.pairs)))
 
     @property
     def short_words(self) -> str:

@@ -351,6 +351,11 @@ class RunRecord(Plain):
         return None
 
     @property
+    def why_unfit(self) -> str | None:
+        """Reason, beside memory, why the last cell is above a limit for which `--find-limit` searches."""
+        return None
+
+    @property
     def moment(self) -> Moment:
         return self.sweep or "", self.round
 
