@@ -230,7 +230,8 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
         raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
     if times != sorted(times) or times[0] == times[-1]:
         raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    return Generation(tokens, *times, accepted_tokens=answer.get("accepted_tokens"))
+    start_ns, first_ns, last_ns, end_ns = times
+    return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:

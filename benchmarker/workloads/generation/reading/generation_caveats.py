@@ -221,7 +221,8 @@ def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
     for record in records:
         if record.engine and record.engine.external and (note := settings_note(record.engine.external)):
             notes[note].append(record.variant.name)
-    return [f"{names(dict.fromkeys(variants))}: {plain_line(note)}." for note, variants in notes.items()]
+    lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
+    return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
