@@ -274,9 +274,10 @@ def _by_workload(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, F
     common = [path for path in shared if sum(is_alike(path, own) for own in fields.values()) > len(fields) / 2]
     yield "All workloads", [(path, first[path]) for path in common]
     for name, own in fields.items():
-        yield f"Workload {name}", [
-            (path, field) for path, field in own.items() if path not in common or not is_alike(path, own)
-        ]
+        yield (
+            f"Workload {name}",
+            [(path, field) for path, field in own.items() if path not in common or not is_alike(path, own)],
+        )
 
 
 def _fields(model: type[BaseModel], place: str) -> Iterator[tuple[str, FieldInfo]]:
