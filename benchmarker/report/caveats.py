@@ -20,6 +20,7 @@ from benchmarker.schema.registry import workload_of
 
 FLAGS: dict[Flag, str] = {
     "unstable_warmup": "the last three warm-ups differed by more than 2 %, or there were fewer than three",
+    "unstable_ttft": "the TTFT of the last three warm-ups differed by more than 2 %",
     "late_warmup": "the first timed run was far slower than the others",
     "nondeterministic_tokens": "repeats of the same prompt gave different tokens",
     "power_limited": "the power limit held the clocks down",

@@ -27,6 +27,7 @@ STATUS_TEXTS = {
 }
 Flag = Literal[
     "unstable_warmup",
+    "unstable_ttft",
     "late_warmup",
     "nondeterministic_tokens",
     "power_limited",

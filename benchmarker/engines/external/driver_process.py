@@ -5,7 +5,8 @@ one:
 
     do        fields                              answer
     open      of the engine                       load_s
-    generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times
+    generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times,
+                                                  accepted_tokens
     score     ids, output, together, rows_from    path, and a file of log-probabilities or rows of the likeliest tokens
     facts                                         version, kv_cache, and fields of ExternalFacts
     close                                         {}

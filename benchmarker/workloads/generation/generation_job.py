@@ -299,6 +299,11 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
             "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
             "or leave them out"
         )
+    if job.variant.engine_options.get("speculative") and job.model.load_format == "dummy":
+        raise SpecError(
+            "--engine-option speculative: random weights (load_format dummy) accept and reject drafts as no real "
+            "model does; measure real weights, or leave it out"
+        )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")
     if job.variant.checkpoint and job.model.load_format == "dummy":
