@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from benchmarker.schema.base import Plain
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, Procedure
 from benchmarker.schema.model import AUTO, ModelSpec
-from benchmarker.workloads.generation.spec import VariantSpec, guess_parameters
+from benchmarker.workloads.generation.spec import VariantSpec, checkpoint_of, guess_parameters
 from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_slo
 
 REQUESTS_PER_USER = 4
@@ -125,10 +125,7 @@ class ServingJob(Job):
     @property
     def model(self) -> ModelSpec:
         """The model's checkpoint of this variant."""
-        model, checkpoint = self.subject.model, self.variant.checkpoint
-        if checkpoint in (None, model.id):
-            return model
-        return model.model_copy(update={"id": checkpoint, "revision": None})
+        return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
     def gpus(self) -> int:

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 
 from benchmarker.comparison.results import to_rows
+from benchmarker.core.console import Terminal
 from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
+from benchmarker.sweep import find_limit
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord
 from benchmarker.workloads.serving.serving_bounds import bound_of
+from tests.jobs import read_job
 from tests.workloads.serving.simulated_server import (
     NEW_TOKENS,
     SimulatedServer,
@@ -181,3 +184,19 @@ def test_the_charts_have_a_line_for_each_form(tmp_path):
     charts = charts_of(compare_records(records))
     assert [chart.name for chart in charts] == ["interactivity", "ttft-rate", "speed"]
     assert all(name in to_svg(charts[0]) for name in ("fp16", "gptq"))
+
+
+def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
+    # A step takes 10 ms, and 0.495 ms more for each further request in the server: 29.8 ms with 41.
+    server = SimulatedServer(0.1, 0.010, per_request=0.0495)
+
+    def measured_load(job, path, run):
+        return measured("fp16", server, concurrencies=[job.points()[0].concurrency])
+
+    monkeypatch.setattr(find_limit, "_measured", measured_load)
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--concurrency", "4"])
+    limit = find_limit.find_limit(job, "concurrency", Terminal(quiet=True), folder=tmp_path)
+    assert limit.words == (
+        "largest concurrency that fits: 41; 42 does not: 0 % [0, 2] of 200 requests are within TTFT 500 ms and "
+        "TPOT 30 ms"
+    )

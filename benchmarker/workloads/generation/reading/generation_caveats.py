@@ -9,7 +9,16 @@ from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
-from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
+from benchmarker.report.caveats import (
+    REASON_LENGTH,
+    conditions,
+    disturbed,
+    failed,
+    names,
+    origins,
+    unfinished,
+    variants_by,
+)
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -21,6 +30,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
+        *disturbed(rows),
         *_partly_quantized(records),
         *_dummy(rows),
         *checkpoint_notes(records),
@@ -42,13 +52,11 @@ MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
-    loads = [(record.variant.name, record.load.coverage) for record in records if record.load]
-    lines = [
-        f"{plain_line(name)}: {coverage.words}."
-        for name, coverage in loads
-        if coverage and coverage.unquantized_share > MOST_UNQUANTIZED
-    ]
-    return list(dict.fromkeys(lines))
+    def words(record: GenerationRecord) -> str | None:
+        coverage = record.load.coverage if record.load else None
+        return coverage.words if coverage and coverage.unquantized_share > MOST_UNQUANTIZED else None
+
+    return [f"{names(variants)}: {text}." for text, variants in variants_by(records, words).items()]
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
