@@ -265,6 +265,11 @@ def why_disturbed(load: HostLoad) -> str | None:
     return None
 
 
+def load_per_core() -> float:
+    """Return the programs that waited for a core or used it during the last minute, divided by the host's cores."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
 BUSY_CORES = 0.5
 """Mean number of busy cores above which another program is running."""
 

@@ -89,6 +89,7 @@ LOADER: Loader = Loader(
     packing=Packing(config=quantization_config, tensors=awq_tensors),
     aliases=("autoawq", "auto-awq"),
     dtypes=("float16", "bfloat16"),
+    bits=(BITS,),
     kernels={
         "aten::_weight_int4pack_mm_for_cpu": "quantized matmul",
         "awq_gemm_kernel": "quantized matmul",

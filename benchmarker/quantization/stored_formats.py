@@ -203,8 +203,7 @@ def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:
     for weights in coverage.kinds.values():
         sizes.update(weights.bytes_by_type)
     (dtype, _), *_ = sizes.most_common(1)
-    where = loader.unpacked_unless
-    kernels = f"its kernels for packed weights are for {where}" if where else "it has no kernel for packed weights"
+    kernels = f"its kernels for packed weights are for {loader.unpacked_unless}"
     return f"ran in {dtype}: transformers unpacked the checkpoint, {kernels}; {coverage.words}"
 
 

@@ -155,13 +155,14 @@ class EagerDecoder(TorchDecoder):
 
         if self._cache is None or self._cached_context is not context:
             self._cache = None  # frees its memory before the new one is allocated
-            self._cache = DynamicCache(config=self.model.config)
-            self._cached_context = context
-            self._fill(self._cache, context)
+            cache = DynamicCache(config=self.model.config)
+            for kind in (type(layer).__name__ for layer in cache.layers):
+                if kind != "DynamicLayer":
+                    raise UnsupportedError(f"a depth in a cache of {kind} is not written yet")
+            self._fill(cache, context)
+            self._cache, self._cached_context = cache, context
         parts: list[Any] = self._cache.layers
         for layer in parts:
-            if type(layer).__name__ != "DynamicLayer":
-                raise UnsupportedError(f"a depth in a cache of {type(layer).__name__} is not written yet")
             layer.keys = layer.keys[:, :, : context.shape[1]]
             layer.values = layer.values[:, :, : context.shape[1]]
         return self._cache

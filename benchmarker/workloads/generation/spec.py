@@ -72,18 +72,24 @@ class VariantSpec(QuantSpec, VariantBase):
 
 
 def name_of(data: Mapping[str, Any]) -> str:
-    """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`."""
+    """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`, `vllm fp8`."""
+    from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+
     options, engine_options = (
         dict(given) if isinstance(given := data.get(field), dict) else {} for field in ("options", "engine_options")
     )
+    name = str(data.get("engine", "eager"))
+    engine = ENGINES.get(name, ENGINES["eager"])
     quant = str(options.pop("scheme", data["quant"]))
+    if quant == "fp16" and engine_options.get(engine.quantizing_option):
+        quant = str(engine_options.pop(engine.quantizing_option))
     parts = [quant, *(f"{key}={value}" for key, value in options.items())]
     if data.get("checkpoint"):
         parts = parts if quant != AUTO else []
         parts.append(str(data["checkpoint"]).rstrip("/").rpartition("/")[2][:LONGEST_CHECKPOINT])
-    parts += [f"{key}={value}" for key, value in engine_options.items()]
-    if data.get("engine", "eager") != "eager":
-        parts.append(str(data["engine"]))
+    parts += [f"{key}={value}" for key, value in engine_options.items() if key not in engine.sizing_options]
+    if name != "eager":
+        parts = [*parts, name] if name in MODEL_ENGINES else [name, *parts]
     if data.get("gpus", 1) != 1:
         parts += [f"{data['gpus']} GPUs", *(["by layers"] if data.get("split") == "layers" else [])]
     return " ".join(parts)
@@ -184,6 +190,11 @@ def guess_parameters(model_id: str) -> float:
     return float(sizes[-1][0]) * (1e9 if sizes[-1][1] == "b" else 1e6) if sizes else 0.0
 
 
+def checkpoint_of(model: ModelSpec, checkpoint: str | None) -> ModelSpec:
+    """Return a variant's checkpoint of a model; it has the model's options, and no revision."""
+    return model if checkpoint in (None, model.id) else model.model_copy(update={"id": checkpoint, "revision": None})
+
+
 class GenerationJob(Job):
     """One run of text generation."""
 
@@ -198,10 +209,7 @@ class GenerationJob(Job):
     @property
     def model(self) -> ModelSpec:
         """The model's checkpoint of this variant."""
-        model, checkpoint = self.subject.model, self.variant.checkpoint
-        if checkpoint in (None, model.id):
-            return model
-        return model.model_copy(update={"id": checkpoint, "revision": None})
+        return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
     def quality(self) -> QualitySpec:
