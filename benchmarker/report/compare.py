@@ -101,7 +101,6 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
             force=force,
             problems=collected.problems,
         )
-        return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
     except ResultsError as error:
         if len(folders) < SEVERAL:
             if len(folders) > 1 and isinstance(error, DifferingRecordsError):
@@ -112,6 +111,7 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
         raise ResultsError(
             f"{len(folders)} folders of records, which do not all compare; give one of those in {above}: {names}"
         ) from error
+    return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
 
 
 def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:

@@ -65,9 +65,16 @@ def read_findings(folder: Path) -> ComplyFile | None:
 
 
 def comply_lines(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return a line on the checks of each folder that has a comply.json."""
+    """Return lines on the checks of each folder that has a comply.json, or that it cannot be read."""
     lines = []
-    for file in filter(None, map(read_findings, filter(Path.is_dir, paths))):
+    for path in filter(Path.is_dir, paths):
+        try:
+            file = read_findings(path)
+        except ResultsError as error:
+            lines.append(f"left out: {error}")
+            continue
+        if file is None:
+            continue
         passed, failed = file.of("passed"), file.of("failed")
         lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
         lines += [f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}"]
