@@ -155,7 +155,7 @@ WORDS_OF_OTHERS = {
     "scaling": "argument of an attention function",
     "weights": "key of compressed-tensors' config",
 }
-"""Names of workloads and metrics that have another meaning in other packages. The list only gets shorter."""
+"""Names of workloads and metrics that have another meaning in other packages."""
 
 
 def test_only_their_packages_name_workloads_and_metrics(house):

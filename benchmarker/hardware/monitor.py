@@ -261,9 +261,13 @@ BUSY_CORES = 0.5
 """Mean number of busy cores above which another program is running."""
 
 
+def disturbance(load: HostLoad | None) -> float:
+    """Return the share of the cores' time that other programs and other machines used; 0 if unknown."""
+    return load.steal_share + load.others_share if load else 0.0
+
+
 def busy_cores(load: HostLoad | None) -> float:
-    """Return the mean number of cores that other programs and other machines used; 0 if unknown."""
-    return load.cores * (load.others_share + load.steal_share) if load else 0.0
+    return load.cores * disturbance(load) if load else 0.0
 
 
 class Surroundings:
@@ -292,7 +296,8 @@ class Surroundings:
 
     def free_cores(self, cores: int) -> int:
         """Return how many of the cores no other program needed since the start of this process, at least one."""
-        return max(1, round(cores - busy_cores(self._load_so_far())))
+        load = self._load_so_far()
+        return max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
 
     def _load_so_far(self) -> HostLoad | None:
         self._host.read()

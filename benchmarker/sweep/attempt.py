@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ErrorKind, ResultsError
 from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.monitor import HostGauge, why_disturbed, with_gpu_state
+from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
 from benchmarker.sweep import retries
 from benchmarker.sweep.child import INTERRUPTIONS, Child, Phase
-from benchmarker.sweep.retries import Decision, Fault, decide, disturbance, fault_of, is_repeated
+from benchmarker.sweep.retries import Decision, Fault, decide, fault_of, is_repeated
 from benchmarker.sweep.sweep_plan import Task, without_given_up
 from benchmarker.sweep.sweep_state import LAST_CELLS, Equipment, Failure, Sweep, cell_line, now_id
 
@@ -34,13 +34,11 @@ def measure_round(sweep: Sweep, equipment: Equipment, tasks: Sequence[Task]) -> 
     for planned in tasks:
         for task in without_given_up([planned], given_up):
             equipment.print_line(schedule.begin(task, given_up))
-            started, earlier = time.time(), len(sweep.progress.records)
-            _measure_variant(sweep, equipment, task)
-            records = [record for record in sweep.progress.records[earlier:] if record.variant.name == task.variant]
-            schedule.learn(task, started, time.time(), records)
+            attempts = _measure_variant(sweep, equipment, task)
+            schedule.learn(task, [(*attempt.span, attempt.record) for attempt in attempts if attempt.record])
 
 
-def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
+def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> list[Attempt]:
     # Repetitions of each cell after a fault, and because it was invalid.
     tries: Counter[int] = Counter()
     reruns: Counter[int] = Counter()
@@ -64,28 +62,33 @@ def _measure_variant(sweep: Sweep, equipment: Equipment, task: Task) -> None:
             equipment.monitor.cool_down(stopped=lambda: equipment.stop.requests > 0)
     for attempt in attempts:
         if (record := attempt.record) and record.profile and record.is_disturbed:
-            attempt.save(record.model_copy(update=_no_profile(record.cells[-1].reason)))
+            last = record.cells[-1]
+            attempt.save(record.model_copy(update=_no_profile(last.error_kind, last.reason)))
+    return attempts
 
 
 def _judge_cells(attempts: Sequence[Attempt], reruns: Counter[int]) -> tuple[list[int], dict[int, Fault]]:
     """Return which measured cells of the last attempt are measured again, counted in `reruns`, and which are lost."""
     attempt, lost = attempts[-1], {}
     measured, progress = attempt.measured.items(), attempt.progress
-    again = [position for position, cell in measured if is_repeated(cell, reruns[position], progress)]
+    is_busy = progress.is_host_busy
+    again = [position for position, cell in measured if is_repeated(cell, reruns[position], is_host_busy=is_busy)]
     reruns.update(again)
     for position, cell in measured:
         if position in again:
             if cell.error_kind == "disturbed":
                 attempt.equipment.print_line(f"  {cell.reason}; measured again")
             continue
-        value = (_least_disturbed(attempts, position) if cell.status == "invalid" else None) or cell
+        is_disturbed = cell.status == "invalid" and cell.error_kind not in retries.LASTING
+        is_last = reruns[position] >= retries.RERUNS
+        value = (_least_disturbed(attempts, position, is_last=is_last) if is_disturbed else None) or cell
         progress.live_table.add(attempt.variant, position, value)
         if value.status != "ok":
             lost[position] = Fault(value.error_kind or "other", value.reason or "no reason is recorded")
     return again, lost
 
 
-def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | None:
+def _least_disturbed(attempts: Sequence[Attempt], position: int, *, is_last: bool) -> CellBase | None:
     """Return the least disturbed of several tries of a cell, chosen by the counters and never by the time.
 
     It becomes the round's value if it is within the limit; otherwise the round is left out. None if no try was
@@ -97,14 +100,13 @@ def _least_disturbed(attempts: Sequence[Attempt], position: int) -> CellBase | N
         return None
     best, cell = min(tries, key=lambda pair: disturbance(pair[1].host_load))
     share = disturbance(cell.host_load)
-    is_last = len(tries) > retries.RERUNS
     why = "all tries were disturbed" if is_last else f"most of the last {LAST_CELLS} cells were disturbed"
     if share <= retries.LARGEST_DISTURBANCE:
         outcome = f"the least disturbed try is kept ({percent(share, places=0)} of the cores' time)"
         cell = best.accept(position)
     else:
         outcome = "the round is left out"
-        best.progress.left_out.add((best.variant, best.round))
+        best.progress.left_out.add((best.variant, position, best.round))
     best.equipment.print_line(f"  {tries[-1][1].reason}; not measured again, because {why}; {outcome}")
     return cell
 
@@ -139,12 +141,13 @@ class Attempt(Child):
                 cells = tuple(map(self._judged, self.record.cells))
                 self.save(self.record.model_copy(update={"cells": cells, "status": status}))
             raise
+        self.span = started, time.time()
         line = OrderLine(
             round=self.round,
             variant=self.variant,
             pid=self._pid,
             start=started,
-            end=time.time(),
+            end=self.span[1],
             worker=self.equipment.name,
             device=device.uuid or device.name,
         )
@@ -227,8 +230,8 @@ class Attempt(Child):
             changes |= {"status": "failed", "error_kind": fault.kind, "reason": fault.reason}
         if before.profile and before.cells and (timed_at := before.cells[-1].timed_at) and self._host:
             load = self._host.between(timed_at[1], time.time())
-            if load and disturbance(load) > retries.LARGEST_DISTURBANCE:
-                changes |= _no_profile(why_disturbed(load))
+            if load and disturbance(load) > retries.LARGEST_DISTURBANCE and (why := why_disturbed(load)):
+                changes |= _no_profile("disturbed", why)
         after = before.model_copy(update=changes)
         self.save(after)
         self.progress.records.append(after)
@@ -296,5 +299,5 @@ class Attempt(Child):
             self._since, self._shown = now, self._shown + 1
 
 
-def _no_profile(reason: str | None) -> dict[str, object]:
-    return {"profile": None, "no_profile": Missing(error_kind="disturbed", reason=f"discarded: {reason}")}
+def _no_profile(kind: ErrorKind | None, reason: str | None) -> dict[str, object]:
+    return {"profile": None, "no_profile": Missing(error_kind=kind or "other", reason=f"discarded: {reason}")}

@@ -151,6 +151,7 @@ class RayPool(Pool):
         tasks, names = ((), work.records) if isinstance(work, Judgement) else (work.tasks, ())
         schedule = Schedule(sweep.jobs, shared_imports=sweep.settings.shared_imports)
         schedule.add(tasks, rounds=sweep.schedule.rounds)
+        schedule.judgements = [] if tasks else sweep.schedule.judgements
         remote = replace(sweep, progress=progress, schedule=schedule)
         files = {name: (sweep.folder / name).read_bytes() for name in names}
         reference = self._submit(measure, worker, str(work), self._setting, worker, work, remote, shares_host, files)

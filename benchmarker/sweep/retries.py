@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import CellStatus, ErrorKind, status_of
-from benchmarker.schema.record import CellBase, HostLoad, RunRecord
+from benchmarker.schema.record import CellBase, RunRecord
 
 if TYPE_CHECKING:
     from benchmarker.sweep.child import ChildEnd, Phase
-    from benchmarker.sweep.sweep_state import Progress
     from benchmarker.workloads.base import Workload
 
 RETRIED = ("crash", "timeout")
@@ -72,13 +71,9 @@ def fault_of(end: ChildEnd, record: RunRecord | None, *, problem: str | None, ta
     return Fault("other", f"exit {end.code}: {tail[-1] if tail else 'it printed nothing'}")
 
 
-def disturbance(load: HostLoad | None) -> float:
-    return load.steal_share + load.others_share if load else 0.0
-
-
-def is_repeated(cell: CellBase, reruns: int, progress: Progress) -> bool:
+def is_repeated(cell: CellBase, reruns: int, *, is_host_busy: bool) -> bool:
     """Return whether an invalid cell is measured again; `reruns` is the number of its repetitions so far."""
-    if cell.error_kind == "disturbed" and progress.is_host_busy:
+    if cell.error_kind == "disturbed" and is_host_busy:
         return False
     return cell.status == "invalid" and cell.error_kind not in LASTING and reruns < RERUNS
 

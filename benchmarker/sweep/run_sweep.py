@@ -160,7 +160,7 @@ class Loop:
         sweep, max_time_s, limit = self._sweep, self._sweep.settings.max_time_s, file.max_rounds
         is_late = max_time_s is not None and time.monotonic() > self._started + max_time_s
         # On a busy host, an added round would be left out as well.
-        lost = Counter(variant for variant, _ in sweep.progress.left_out)
+        lost = Counter(cell[:2] for cell in sweep.progress.left_out)
         wanted = rounds if is_late or sweep.progress.is_host_busy else file.rounds + max(lost.values(), default=0)
         if rounds < min(limit or rounds, wanted):
             text = f"rounds are left out because of other programs: adding round {rounds + 1} of up to {limit}"
@@ -171,12 +171,15 @@ class Loop:
 
     def _report_left_out(self, rounds: int) -> None:
         progress = self._sweep.progress
-        for variant, count in Counter(variant for variant, _ in sorted(progress.left_out)).items():
+        for (variant, position), count in Counter(cell[:2] for cell in sorted(progress.left_out)).items():
+            points = self._sweep.points(variant)
+            point = points[position] if len(points) > 1 else None
+            name = f"{variant}, {self._sweep.workload.point_text(point)}" if point else variant
             reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which are left out"
-            self._terminal.line(f"{variant}: {reason}; --resume measures them again, on a quiet machine")
+            self._terminal.line(f"{name}: {reason}; --resume measures them again, on a quiet machine")
             if count == rounds:
                 fault, folder = Fault("disturbed", reason), self._sweep.folder
-                progress.failures.append(Failure(variant, fault, folder, (), self._sweep.alone(variant)))
+                progress.failures.append(Failure(name, fault, folder, (), self._sweep.alone(variant, point)))
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
         for note in reusable.notes:

@@ -106,7 +106,7 @@ class Schedule:
         self._ratios: dict[str, list[float]] = {}
         self._once_s: list[float] = []
         self._records: dict[str, tuple[float, RunRecord]] = {}
-        """Start and record of each variant's first process."""
+        """Start and record of each variant's first process that measured a cell."""
         self._judging_ratios: list[float] = []
         self._left: list[Task] = []
         self._begun = 0
@@ -114,12 +114,13 @@ class Schedule:
     def add(self, tasks: Sequence[Task], *, rounds: int) -> None:
         self._left, self.rounds = [*self._left, *tasks], rounds
 
-    def learn(self, task: Task, started: float, ended: float, records: Sequence[RunRecord]) -> None:
-        """Take in the times of a finished task, s since the epoch, and the records of its processes."""
-        seconds = ended - started
-        if task.variant not in self._ratios and records:
-            self._records[task.variant] = started, records[-1]
-            self._once_s.append(first_process_s(records[-1], ended))
+    def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
+        """Take in start and end, s since the epoch, and the record of each process of a finished task."""
+        seconds = processes[-1][1] - processes[0][0]
+        if task.variant not in self._ratios:
+            started, ended, record = next((process for process in processes if process[2].cells), processes[0])
+            self._records[task.variant] = started, record
+            self._once_s.append(first_process_s(record, ended))
             seconds -= self._once_s[-1]
         self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses_s[task.variant] * task.share))
 

@@ -136,8 +136,8 @@ class Progress:
     """Records of the children. A record of a dead child takes facts from them that only a child can determine."""
     disturbed: deque[bool] = field(default_factory=lambda: deque(maxlen=LAST_CELLS))
     """Whether other programs disturbed each of the latest cells."""
-    left_out: set[tuple[str, int]] = field(default_factory=set)
-    """Rounds, by variant and number, without a value because other programs disturbed all tries."""
+    left_out: set[tuple[str, int, int]] = field(default_factory=set)
+    """Variant, position and round of cells without a value because other programs disturbed all tries."""
 
     @property
     def is_host_busy(self) -> bool:

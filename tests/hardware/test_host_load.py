@@ -111,6 +111,15 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path) -> None:
     assert "left out: a round 3; the first: invalid: other programs took" in to_markdown(compare([stage.results]))
 
 
+def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path: Path) -> None:
+    bad = busy(0.2, 0.0)
+    stage = Stage(tmp_path, variants=["a"], rounds=3, watch_host=ToldLoads((bad, QUIET), bad, bad, (QUIET, bad)))
+    assert stage.sweep() == []
+    printed = " ".join(stage.printed.split())
+    assert "a, 26 x 50: other programs disturbed 1 of 3 rounds, which are left out; --resume" in printed
+    assert "a, 26 x 100: other programs disturbed 2 of 3 rounds, which are left out; --resume" in printed
+
+
 def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=4, watch_host=ToldLoads(COMPILING))
     assert stage.sweep() == ["a"]
@@ -135,6 +144,47 @@ def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:
     found = [(record.round, record.cells[0].status, record.profile is not None) for record in records]
     assert found == [(0, "ok", False), (1, "invalid", False), (1, "ok", True), (2, "ok", False)]
     assert records[0].no_profile == Missing(error_kind="disturbed", reason=f"discarded: {WHY}")
+
+
+def test_a_profile_beside_programs_on_other_cores_is_kept_and_made_once(tmp_path: Path) -> None:
+    on_other_cores = QUIET.model_copy(update={"others_share": 0.5})
+    watch_host = ToldLoads((QUIET, on_other_cores))
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], rounds=3, watch_host=watch_host, is_profiled=True)
+    assert stage.sweep() == []
+    assert [record.round for record in stage.records() if record.profile] == [0]
+    assert {record.no_profile for record in stage.records()} == {None}
+
+
+def test_a_discarded_profile_has_the_kind_of_its_last_cell(tmp_path: Path) -> None:
+    hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
+    faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, is_profiled=True)
+    assert stage.sweep() == []
+    (bad,) = [record for record in stage.records() if record.no_profile]
+    assert bad.no_profile == Missing(error_kind="throttled", reason="discarded: the board was throttled meanwhile")
+
+
+def test_a_wrong_result_after_a_disturbed_try_is_a_failure(tmp_path: Path) -> None:
+    wrong = {"status": "invalid", "error_kind": "wrong_result", "reason": "another token"}
+    faults = [
+        {"variant": "a", "at": "cell 0", "cell": {}, "times": 1},
+        {"variant": "a", "at": "cell 0", "cell": wrong},
+    ]
+    watch_host = ToldLoads(busy(0.06, 0.0), QUIET)
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
+    assert stage.sweep() == ["a, round 1"]
+    assert sorted(str(record.cells[0].error_kind) for record in stage.records()) == ["disturbed", "wrong_result"]
+
+
+def test_without_a_further_try_the_busy_host_is_not_the_reason(tmp_path: Path) -> None:
+    hot = {"status": "invalid", "error_kind": "throttled", "reason": "the board was throttled meanwhile"}
+    faults = [{"variant": "a", "at": "cell 0", "cell": hot, "times": 1}]
+    watch_host = ToldLoads(QUIET, COMPILING)
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], faults=faults, watch_host=watch_host)
+    stage.sweep()
+    assert [cell[3] for cell in stage.cells()] == ["invalid"] * 3
+    printed = " ".join(stage.printed.split())
+    assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
 
 
 @pytest.fixture
@@ -235,6 +285,15 @@ def test_a_run_on_a_cpu_uses_the_free_cores_unless_the_user_chose_a_number(
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     assert choose_threads(surroundings) == "threads: 1 (1 of 2 cores are free; OMP_NUM_THREADS sets another number)"
     assert chosen == [2, 1]
+
+
+@pytest.mark.parametrize(("quota", "others_share", "free"), [(4, 10 / 64, 4), (4, 62 / 64, 2), (64, 10 / 64, 54)])
+def test_programs_on_other_cores_take_none_of_a_quota(
+    monkeypatch: pytest.MonkeyPatch, quota: int, others_share: float, free: int
+) -> None:
+    load = QUIET.model_copy(update={"cores": 64, "others_share": others_share})
+    monkeypatch.setattr("benchmarker.hardware.monitor.HostGauge", ToldLoads(load))
+    assert Surroundings().free_cores(quota) == free
 
 
 def test_a_disturbed_run_has_no_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_the_rest_of_a_recorded_sweep_takes_what_its_first_round_forecasts(name:
     for start, end, record in spans:
         task = Task(record.round, record.variant.name, (0,), 1.0)
         if record.round == 0:
-            schedule.learn(task, start, end, [record])
+            schedule.learn(task, [(start, end, record)])
         elif task not in rest:
             rest.append(task)
         actual_s[record.round] += end - start
@@ -100,9 +100,20 @@ def test_quality_is_part_of_the_time_left_and_its_steps_have_a_count_and_a_time(
 def test_the_time_of_quality_follows_from_the_measured_step_and_prefill() -> None:
     # A run of qwen3-small: 5 ms per step, 18.85 ms for 26 tokens, and 48 s for 64 windows of 289 tokens.
     cell = records.cell(samples=(records.sample(0.2638, ttft_s=0.01885),))
-    job = SimpleNamespace(quality=SimpleNamespace(size="quick"), cpu_token_s=0.0)
+    # It has no `cpu_token_s`: a measured step needs no guess.
+    job = SimpleNamespace(quality=SimpleNamespace(size="quick"))
     seconds = GenerationJudging().guess_s(job, records.record("int8", cells=(cell,)))  # type: ignore[arg-type]
     assert 48 / FACTOR < seconds < 48 * FACTOR
+
+
+def test_the_first_process_that_measured_a_cell_shows_how_long_a_start_takes() -> None:
+    jobs: dict[str, Any] = {"int8": job_of()}
+    schedule = Schedule(jobs, shared_imports=False)
+    crashed = records.record("int8", cells=(), opened_at=None)
+    measured, again = (records.record("int8", opened_at=opened_at) for opened_at in (112.0, 207.0))
+    schedule.learn(Task(0, "int8", (0,), 1.0), [(50.0, 90.0, crashed), (100.0, 190.0, measured), (200.0, 290.0, again)])
+    # A job without quality takes 60 s besides its start.
+    assert schedule.judging_s([("int8",)]) == 12.0 + 60.0
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,21 @@ def test_a_lost_task_of_ray_costs_its_round_and_given_up_cells_are_known_to_late
     assert Path(failure.removeprefix("  log: ")).exists()
 
 
+def test_the_time_left_of_a_round_on_ray_is_without_quality(
+    fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judgements: dict[str, Any] = {}
+
+    def measure_and_note(*arguments: Any) -> Any:
+        judgements[str(arguments[2])] = arguments[3].schedule.judgements
+        return measure(*arguments)
+
+    monkeypatch.setattr("benchmarker.sweep.ray_workers.measure", measure_and_note)
+    stage = Stage(tmp_path, new_tokens=[50], rounds=2)
+    assert stage.sweep("--quality", "quick", places="ray") == []
+    assert judgements == {"round 1": [], "round 2": [], "judging a, b": [("a", "b")]}
+
+
 def test_a_full_disk_ends_a_sweep_on_ray(fake_ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str) -> None:
         raise ResultsError(f"{path}: not saved: the disk is full")

@@ -115,15 +115,16 @@ def refuse_too_large(job: GenerationJob, device: Device, config: Mapping[str, An
     with contextlib.suppress(UnsupportedError):
         architecture = describe(model, kv_value_bytes=kv_bytes)
         needed = {point: architecture.cache_bytes(point.positions, point.batch_size) for point in needed}
-    least = min(needed, key=lambda point: needed[point])
+    least = min(needed, key=lambda point: needed[point], default=None)  # None if quality alone is measured.
+    needed_bytes = needed[least] if least else 0
     weight_bytes = least_weight_bytes(model, bits=bits, value_bytes=element_bytes)
     if device.kind == "cpu":
-        refuse_cell(least, needed[least], weight_bytes=weight_bytes)
+        refuse_cell(least, needed_bytes, weight_bytes=weight_bytes)
     else:
         import torch
 
         gpu = torch.cuda.get_device_properties(torch_device(device))
-        refuse_on_gpu(job, weight_bytes + needed[least], gpu.total_memory)
+        refuse_on_gpu(job, weight_bytes + needed_bytes, gpu.total_memory)
 
 
 def refuse_on_gpu(job: GenerationJob, needed_bytes: int, gpu_bytes: int) -> None:
@@ -144,15 +145,15 @@ def least_weight_bytes(model: Any, *, bits: float, value_bytes: int) -> int:
     return round(least)
 
 
-def refuse_cell(point: Point, needed_bytes: int, *, weight_bytes: int = 0) -> None:
+def refuse_cell(point: Point | None, needed_bytes: int, *, weight_bytes: int = 0) -> None:
     """Raise MemoryNeededError if a cell's KV cache and weights that are not loaded yet exceed the free memory."""
     total_bytes, free_bytes = weight_bytes + needed_bytes, available_bytes()
     if total_bytes > free_bytes:
-        cache = f"the KV cache of a batch of {point.batch_size}"
-        if weight_bytes:
-            cache = f"the weights ({gib(weight_bytes)}) and {cache} ({gib(needed_bytes)})"
+        held = f"the KV cache of a batch of {point.batch_size}" if point else "the weights"
+        if point and weight_bytes:
+            held = f"the weights ({gib(weight_bytes)}) and {held} ({gib(needed_bytes)})"
         raise MemoryNeededError(
-            f"memory for {cache}: {gib(total_bytes)} needed, {gib(free_bytes)} free; use a smaller model, batch, depth "
+            f"memory for {held}: {gib(total_bytes)} needed, {gib(free_bytes)} free; use a smaller model, batch, depth "
             "or prompt"
         )
 

@@ -57,17 +57,19 @@ class GenerationJudging(Judging[GenerationJob, GenerationRecord]):
 
     def guess_s(self, job: GenerationJob, timed: GenerationRecord | None) -> float:
         """Return the time of the scored steps and of the forwards: two per window, and 16 for the noise."""
-        size, step_s = job.quality.size, max(TOKEN_S, job.cpu_token_s)
+        size = job.quality.size
         if size == "off":
             return super().guess_s(job, timed)
         windows, scored = SCORED[size]
         cell = next((cell for cell in timed.cells if cell.samples), None) if timed else None
-        forward_s = 2 * step_s
         if cell:
             step_s = statistics.median(sample.tpot_s or sample.latency_s for sample in cell.samples)
             prompt_tokens = cell.batch_size * (cell.prompt_tokens or 1)
             first_s = statistics.median(sample.ttft_s or step_s for sample in cell.samples)
             forward_s = first_s * max(1.0, WINDOW_TOKENS[size] / prompt_tokens)
+        else:
+            step_s = max(TOKEN_S, job.cpu_token_s)
+            forward_s = 2 * step_s
         return (windows * scored + 512) * step_s + (2 * windows + 16) * forward_s
 
     def is_done(self, record: GenerationRecord, job: GenerationJob) -> bool:

@@ -7,7 +7,10 @@ import pytest
 from benchmarker.checkpoints.files import HUB_IDS, read_config, shipped_shape
 from benchmarker.core.errors import MemoryNeededError
 from benchmarker.execution.jobs import make_job
-from benchmarker.workloads.generation.generation_job import least_weight_bytes, refuse_on_gpu
+from benchmarker.hardware.device import CpuDevice
+from benchmarker.schema.job import Part
+from benchmarker.workloads.generation import generation_job
+from benchmarker.workloads.generation.generation_job import least_weight_bytes, refuse_on_gpu, refuse_too_large
 from benchmarker.workloads.generation.model_list import list_model
 from benchmarker.workloads.generation.read_architecture import on_meta
 
@@ -52,3 +55,15 @@ def test_a_model_that_exceeds_the_gpu_is_refused_with_both_sizes():
         "qwen3-30b-a3b as fp16 needs at least 56.87 GiB, this GPU has 40.00 GiB; use another quantization, a smaller "
         "model or batch, or more GPUs"
     )
+
+
+def test_a_process_that_measures_quality_alone_needs_the_weights(monkeypatch, tmp_path):
+    config = read_config(shipped_shape("qwen3-8b"))
+    typed = {"subject.model.id": "qwen3-8b", "subject.model.load_format": "dummy", "variant.quant": "fp16"}
+    job = make_job(typed).model_copy(update={"part": Part(record=tmp_path, sweep="now", only="quality")})
+    assert job.points() == []
+    monkeypatch.setattr(generation_job, "available_bytes", lambda: 20 * 2**30)
+    refuse_too_large(job, CpuDevice(), config)
+    monkeypatch.setattr(generation_job, "available_bytes", lambda: 10 * 2**30)
+    with pytest.raises(MemoryNeededError, match=r"^memory for the weights: 15.26 GiB needed, 10.00 GiB free; use a "):
+        refuse_too_large(job, CpuDevice(), config)
