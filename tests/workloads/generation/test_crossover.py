@@ -46,6 +46,8 @@ def test_a_crossing_lies_where_the_logarithms_meet_and_its_interval_is_that_of_t
     assert wide is not None
     assert (wide.low, wide.high) == (None, None)
     assert crossover({1: SpeedUp(0.9, 0.0), 64: SpeedUp(1.2, 0.0)}) is None
+    shown = {2.0: "2.00x", 1.1: "1.10x [0.90, 1.34]", 5.0: "wide [2.25, 11.13]"}
+    assert [str(SpeedUp(value, 0.8 if value == 5.0 else 0.2)) for value in shown] == [*shown.values()]
     assert crossover({1: SpeedUp(1.2, 0.0)}) is None
 
 

@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarker.comparison.rows import CellKey
-from benchmarker.core.stats import Estimate
+from benchmarker.comparison.rows import CellKey, is_wide, number_text
+from benchmarker.core.formatting import times
+from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import plain_line
 from benchmarker.workloads.generation.reading.baseline import peer_of
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow, over_batches
@@ -45,10 +46,9 @@ class SpeedUp:
         return self.spread is not None and abs(math.log(self.value)) <= self.spread
 
     def __str__(self) -> str:
-        if not self.is_open:
-            return f"{self.value:.2f}x"
         half = math.exp(self.spread or 0.0)
-        return f"{self.value:.2f}x [{self.value / half:.2f}, {self.value * half:.2f}]"
+        ratio = Ratio(self.value, 0, self.value / half, self.value * half)
+        return number_text(ratio, times(ratio), None) if self.is_open or is_wide(ratio) else f"{self.value:.2f}x"
 
 
 @dataclass(frozen=True)
