@@ -101,10 +101,8 @@ def _kernel_sections(profile: Profile) -> Iterator[tuple[str, str, float]]:
             yield kernel.name, "", rest_s
 
 
-NOTED_SHARE = 0.02
-"""Share of the kernel time from which a note mentions a purpose."""
-ADVISED_SHARE = 0.05
-"""Share of the kernel time from which an advice relies on a purpose."""
+NOTED_SHARE = 0.02  # Share of the kernel time from which a note mentions a purpose.
+ADVISED_SHARE = 0.05  # Share of the kernel time from which an advice relies on a purpose.
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
