@@ -18,10 +18,21 @@ find_python() {
     return 1
 }
 
-# Every tenth package that pip downloads, and the installation of them all, which takes longest.
-show_packages() {
-    awk '/^Collecting/ && ++count % 10 == 0 { print "  " count " packages, now " $2; fflush() }
-        /^Installing/ { print "  installing " NF - 3 " packages"; fflush() }'
+# pip with the versions of script/constraints.txt, and its latest step every ten seconds.
+install() {
+    local log=.venv/pip.log
+    : >"$log"
+    while { sleep 10 && kill -0 $$; } >/dev/null 2>&1; do
+        echo "  $((SECONDS - started)) s: $(find .venv -name '*.dist-info' | wc -l) packages installed;" \
+            "$(sed -n '$ s/^ *\(.\{,60\}\).*/\1/p' "$log")"
+    done &
+    # Ctrl-C does not reach a background process of a script.
+    trap "kill $!" EXIT
+    # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
+    # minute.
+    .venv/bin/python -m pip install --disable-pip-version-check --no-compile -c script/constraints.txt "$@" >"$log"
+    kill $!
+    trap - EXIT
 }
 
 # Without bytecode files every process would compile torch and transformers again: 2 to 10 seconds each.
@@ -38,12 +49,9 @@ else
         started=$SECONDS
         echo "setting up .venv, once (about 2 GB), step 1 of 2: torch"
         "$base" -m venv .venv
-        # Most of the 18,000 files are never imported. Python compiles the others at their first import, which saves a
-        # minute.
-        install=("$PYTHON" -m pip install --disable-pip-version-check --no-compile -c script/constraints.txt)
-        "${install[@]}" torch | show_packages
+        install torch
         echo "step 2 of 2: transformers, the quantization libraries and the test tools ($((SECONDS - started)) s so far)"
-        "${install[@]}" -e '.[all,dev,ray]' | show_packages
+        install -e '.[all,dev,ray]'
         echo "$wanted" >.venv/.installed
         echo ".venv is ready after $((SECONDS - started)) s; for the benchmarker command: . .venv/bin/activate"
     fi

@@ -24,6 +24,7 @@ from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.tables import Sheet, table
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.quantization.stored_formats import FORMATS, StoredFormat
+from benchmarker.quantization.stored_packing import SCHEMES
 from benchmarker.report.columns import first_table
 from benchmarker.report.compare import compare, to_markdown
 from benchmarker.schema.base import Plain
@@ -212,6 +213,10 @@ def checkpoints_page() -> str:
             ("`quant_method`", "`--quant`", "engines through transformers, packed on", "vllm, sglang", "llama-cpp"),
             rows,
         ),
+        "`--load-format dummy` writes random weights with the tensors of a format, so that it is timed at full size "
+        f"without a download: `--quant` {', '.join(f'`{scheme}`' for scheme in SCHEMES)}, `fp8-checkpoint`, "
+        "`autoround`, `awq`, or `gptq` with `--option bits=8`, `desc_act=true` or `sym=false`. Zero points of AWQ and "
+        "of `sym=false` differ between groups, as in trained checkpoints.",
         "vLLM and SGLang receive a checkpoint unchanged (`passed on`): their version decides whether it reads the "
         "format, and a row of vLLM is refused if no layer runs quantized. benchmarker's authors have run GPTQ through "
         "vLLM, and no other of these formats. On Hopper, vLLM runs NVFP4 with 16-bit activations.",

@@ -28,6 +28,7 @@ class Checkpoint:
     is_text_part: bool = False  # True if `config` is the text part of a multimodal model's config.json.
     trust_remote_code: bool = False
     has_gguf_tokenizer: bool = True  # False if a GGUF file was written without one.
+    fused_experts: tuple[str, ...] = ()  # Names of the fused experts' weights that the quantization covers.
 
     @property
     def is_gguf(self) -> bool:

@@ -70,12 +70,18 @@ def plan_tensors(
 
 def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
     """Return the model without memory for its weights, or raise ModelError."""
+    config = transformers_config(source, str(source), trusted=trusted).get_text_config(decoder=True)
+    with model_errors(f"{source}: transformers cannot build this model"):
+        return model_of(config, trust_remote_code=trusted)
+
+
+def model_of(config: Any, **arguments: Any) -> PreTrainedModel:
+    """Return transformers' model of its config, on the meta device."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = transformers_config(source, str(source), trusted=trusted).get_text_config(decoder=True)
-    with model_errors(f"{source}: transformers cannot build this model"), torch.device("meta"):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, **arguments)
     return model
 
 
@@ -122,7 +128,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
     return PlannedTensor(name, dtype, shape, make)
 
 
-LAYOUT = 3  # Part of the key; increased if the same inputs give another checkpoint.
+LAYOUT = 4  # Part of the key; increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)

@@ -134,7 +134,11 @@ DTYPES = {
     "float32": ("F32", 4),
     "float16": ("F16", 2),
     "bfloat16": ("BF16", 2),
+    "int64": ("I64", 8),
     "int32": ("I32", 4),
+    "int8": ("I8", 1),
+    "uint8": ("U8", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
 }
 """Name in the format and bytes per element, by torch's name."""
 LENGTH = struct.Struct("<Q")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -111,15 +112,25 @@ def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
 
     None for an unquantized model, for random weights, and if the config cannot be read: errors are raised later.
     """
-    if model.load_format == "dummy" or shipped_shape(model.id) is not None:
+    if model.load_format == "dummy" or only_shipped(model.id):
         return None
     if gguf_file(model):
         return {"quant_method": FORMAT}
-    with contextlib.suppress(ModelError, _NoAnswerError):
-        folder = _local_folder(model) or _snapshot(model, ("config.json",), Silent())
-        stored = read_config(folder).get("quantization_config")
+    with contextlib.suppress(ModelError):
+        folder = _local_folder(model)
+        stored = (read_config(folder) if folder else _hub_config(model.id, model.revision)).get("quantization_config")
         return stored if isinstance(stored, dict) else None
     return None
+
+
+@cache
+def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
+    """Return the config.json of a hub id, from the hub's cache if it is there; empty if it cannot be read."""
+    model = ModelSpec(id=model_id, revision=revision)
+    for offline in (True, False):
+        with contextlib.suppress(ModelError, _NoAnswerError):
+            return read_config(_snapshot(model, ("config.json",), Silent(), offline=offline))
+    return {}
 
 
 def gguf_file(model: ModelSpec) -> Path | None:

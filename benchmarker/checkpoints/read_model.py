@@ -54,6 +54,11 @@ def head_dim(config: Any) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
+def experts_per_token(config: Any) -> int | None:
+    names = ("num_experts_per_tok", "top_k_experts", "moe_topk")
+    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+
+
 def shapes_sha256(config: dict[str, Any]) -> str:
     """Return a hash of a model's shapes: equal for a checkpoint, its quantized checkpoints and its dummies."""
     shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}

@@ -5,6 +5,7 @@ An unreadable file completes to nothing, because an error message would break th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,7 @@ def variants(ctx: typer.Context) -> list[str]:
     config = ctx.params.get("config")
     if config is None:
         return []
+    os.environ["HF_HUB_OFFLINE"] = "1"  # A variant may name a hub id, and a completion must not wait.
     try:
         experiment = parse_experiment(read_config_bytes(Path(config)), Path(config))
     except BenchmarkerError:

@@ -2,14 +2,24 @@
 
 A size counts as faster or slower if the interval of the ratio excludes 1. Other sizes, and those with fewer than three
 rounds, are undecided: they widen the span of a crossing.
+
+A crossover is one size. Between two measured sizes the logarithm of the ratio is interpolated over the logarithm of the
+size, and the crossover is at 0:
+
+    ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
+
+Its interval extends from the crossing of the lower bounds to that of the upper bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from benchmarker.comparison.rows import is_wide, number_text
+from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio
 
 Ratios = Sequence[tuple[int, Ratio]]
@@ -53,3 +63,110 @@ def _verdicts(ratios: Ratios) -> list[tuple[int, bool]]:
 
 def verdict_text(*, is_faster: bool) -> str:
     return "faster" if is_faster else "slower"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Size at which a ratio falls below 1, with its interval; None for an end beyond the measured sizes."""
+
+    size: float
+    low: float | None
+    high: float | None
+    has_interval: bool
+
+
+def crossover(ratios: Mapping[int, Ratio]) -> Crossover | None:
+    """Return the size at which a ratio falls below 1, if it does so once. The sizes are sorted."""
+    signs = [ratio.value > 1 for ratio in ratios.values()]
+    if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
+        return None
+    fall = _first_fall({size: ratio.value for size, ratio in ratios.items()})
+    assert fall is not None
+    lows = {size: ratio.low for size, ratio in ratios.items() if ratio.low is not None}
+    highs = {size: ratio.high for size, ratio in ratios.items() if ratio.high is not None}
+    if len(lows) < len(ratios):
+        return Crossover(fall, None, None, has_interval=False)
+    return Crossover(fall, _first_fall(lows), _first_fall(highs), has_interval=True)
+
+
+def inverse(ratios: Mapping[int, Ratio]) -> dict[int, Ratio]:
+    """Return the ratios of the baseline to the variant."""
+    return {
+        size: Ratio(1 / ratio.value, ratio.rounds, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low)
+        for size, ratio in ratios.items()
+    }
+
+
+def _first_fall(ratios: Mapping[int, float]) -> float | None:
+    for (before, upper), (after, lower) in pairwise(ratios.items()):
+        if upper > 1 >= lower:
+            share = math.log(upper) / math.log(upper / lower)
+            return math.exp(math.log(before) + math.log(after / before) * share)
+    return None
+
+
+@dataclass(frozen=True)
+class SizeWords:
+    """Sentence on the sizes at which a comparison is won, lost or undecided."""
+
+    start: str  # Beginning of the sentence: `int8 wins against fp16 in decode`.
+    axis: str
+    before: str
+    after: str  # Text before and after the sizes.
+    ratios: Mapping[int, Ratio]
+
+    def sentence(
+        self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]
+    ) -> str | None:
+        """Return the sentence; None for fewer than two sizes.
+
+        Args:
+            holding: Sizes at which it holds by the value alone.
+            crossing: Start or end, for ratios that cross 1 once.
+            end: `best` or `worst` if it holds at no size; `furthest` returns the size.
+        """
+        if len(self.ratios) < 2:
+            return None
+        undecided = [size for size, ratio in self.ratios.items() if _is_open(ratio)]
+        decided = [size for size in self.ratios if size not in undecided]
+        held = [size for size in decided if size in holding]
+        if not decided:
+            return f"it is not decided whether {self.start}: {self._named(undecided)}"
+        if held and len(held) < len(decided) and crossing:
+            return f"{self.start} {crossing}"
+        doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
+        if not held:
+            most = furthest(decided, key=lambda size: self.ratios[size].value)
+            return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
+        if len(held) < len(decided):
+            return f"{self.start} only at {self._named(held)}{doubt}"
+        every = "" if undecided else f"at every {self.axis}, "
+        return f"{self.start} {every}{self._span(held)}{doubt}"
+
+    def size(self, fall: Crossover, whole: Callable[[float], int], unit: str = "") -> str:
+        """Return `6 [4, 9]`, a crossover in whole numbers with its interval, and the unit between them if any."""
+        number, sizes = f"{whole(fall.size):,}{unit}", list(self.ratios)
+        if not fall.has_interval:
+            return f"{number} (no interval: fewer than three rounds)"
+        low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
+        high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
+        return f"{number} [{low}, {high}]"
+
+    def _span(self, sizes: Sequence[int]) -> str:
+        measured = list(self.ratios)
+        if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
+            return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
+        return f"at {self._named(sizes)}"
+
+    def _named(self, sizes: Sequence[int]) -> str:
+        return ", ".join(map(self._at, sizes)) + self.after
+
+    def _at(self, size: int) -> str:
+        ratio = self.ratios[size]
+        has_interval = _is_open(ratio) or is_wide(ratio)
+        shown = number_text(ratio, times(ratio), None) if has_interval else f"{ratio.value:.2f}x"
+        return f"{self.before}{size:,} ({shown})"
+
+
+def _is_open(ratio: Ratio) -> bool:
+    return ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high

@@ -99,8 +99,8 @@ class Row:
     reason: str | None = None
     latency: Estimate | None = None
     latency_by_round: dict[Moment, float] = field(default_factory=dict)
-    pace_by_round: dict[Moment, float] = field(default_factory=dict)
-    """Ranking metric of each process as a time, or the inverse of a rate: less is faster."""
+    time_by_round: dict[Moment, float] = field(default_factory=dict)
+    """Ranking metric of each process as a time, s: the inverse of a rate, so that less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)  # Metrics of processes by name.
     speed_up: SpeedUp | None = None
@@ -233,7 +233,7 @@ class Row:
     @property
     def outlier(self) -> int | None:
         """Outlier round of a withheld row, counted from 1; None if the whole interval is wide."""
-        return outlier_round(self.pace_by_round) if self.is_withheld else None
+        return outlier_round(self.time_by_round) if self.is_withheld else None
 
 
 WIDEST = 2.0  # Largest quotient of an interval's ends at which a value is shown as a number.

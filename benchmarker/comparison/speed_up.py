@@ -45,7 +45,7 @@ def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_cal
     Args:
         of_call: Compare the latencies of whole calls.
     """
-    times, reference_times = row.pace_by_round, reference.pace_by_round
+    times, reference_times = row.time_by_round, reference.time_by_round
     if of_call:
         times, reference_times = row.latency_by_round, reference.latency_by_round
     elif reference.ranking.name != row.ranking.name:
@@ -89,9 +89,9 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
     if not is_wide(ratio):
         return None
     ratios = {
-        moment: reference.pace_by_round[moment] / pace
-        for moment, pace in row.pace_by_round.items()
-        if moment in reference.pace_by_round
+        moment: reference.time_by_round[moment] / time_s
+        for moment, time_s in row.time_by_round.items()
+        if moment in reference.time_by_round
     }
     return outlier_round(ratios) if ratios else reference.outlier or row.outlier
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarker import __version__
 from benchmarker.comparison.results import results_of_records
 from benchmarker.comply.folder_checks import check_false_verdicts, check_order
-from benchmarker.comply.machine_checks import check_planted_delay, check_power
+from benchmarker.comply.machine_checks import check_memory, check_planted_delay, check_power
 from benchmarker.core.errors import SpecError, did_you_mean
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.tables import Block, Column, Sheet, bullets
@@ -39,7 +39,7 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     collected = collect([folder])
     device = find_device("auto")
     report("this machine: a planted delay and simulated sweeps")
-    findings = [*check_planted_delay(device), check_power(), check_order(folder)]
+    findings = [*check_planted_delay(device), check_memory(device), check_power(), check_order(folder)]
     findings += check_false_verdicts(results_of_records(collected.records, sweep_baseline=collected.baseline))
     by_variant: dict[str, list[Path]] = defaultdict(list)
     for path, record in collected.files:

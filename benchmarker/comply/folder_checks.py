@@ -78,13 +78,13 @@ def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[st
 
 def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
     """Flip the signs of centred differences at random: true ratios are 1, so that any verdict is false."""
-    pace = {(row.variant, row.cell): row.pace_by_round for row in results.rows}
+    times = {(row.variant, row.cell): row.time_by_round for row in results.rows}
     findings = []
     for row in results.rows:
         if row.speed_up is None:
             continue
-        reference = pace[row.speed_up.reference, row.cell]
-        logs = [math.log(reference[key] / row.pace_by_round[key]) for key in reference if key in row.pace_by_round]
+        reference = times[row.speed_up.reference, row.cell]
+        logs = [math.log(reference[key] / row.time_by_round[key]) for key in reference if key in row.time_by_round]
         if len(logs) < LEAST_ROUNDS:
             reason = (
                 f"{cell_words(row.cell)}: not testable, {len(logs)} paired rounds, and random signs need {LEAST_ROUNDS}"

@@ -7,9 +7,11 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from benchmarker.core.formatting import gib
 from benchmarker.core.stats import Verdict, paired_ratio, verdicts
 from benchmarker.engines.base import TokenIds, TokenSource
-from benchmarker.hardware.device import Device
+from benchmarker.hardware.device import Device, torch_device
+from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
 from benchmarker.measure.repeat import measure
 from benchmarker.schema.comply_file import Finding, judged
@@ -23,6 +25,7 @@ ROUNDS = 5
 SWEEPS = 100
 TWIN_SLOWER = 1.03
 LEAST_FOUND = 95
+BLOCK_BYTES = 2**30
 ROUND_NOISE, LARGE_NOISE = 0.003, 0.01
 
 
@@ -87,6 +90,30 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
             holds=abs(found.value * TWIN_SLOWER - 1) <= WITHIN,
         ),
     ]
+
+
+def check_memory(device: Device) -> Finding:
+    """Allocate a block and compare it with its growth by the allocator, by the driver and by the operating system."""
+    import torch
+
+    torch.ones(1, device=torch_device(device))  # Creates the GPU's context, whose memory is not the block's.
+    device.release()
+    on_device = DeviceMemory(device)
+    device.begin_growth()
+    device.reset_peak()
+    block = torch.ones(BLOCK_BYTES, dtype=torch.uint8, device=torch_device(device))
+    device.synchronize()
+    peak = device.peak_memory()
+    growths = {
+        "the allocator": peak.allocated_bytes,
+        "the operating system": peak.growth_bytes,
+        "the driver": on_device.growth_bytes(),
+    }
+    del block
+    ratios = {name: growth / BLOCK_BYTES for name, growth in growths.items() if growth is not None}
+    text = "; ".join(f"{ratio:.4f} of them by {name}" for name, ratio in ratios.items())
+    holds = bool(ratios) and all(abs(ratio - 1) <= WITHIN for ratio in ratios.values())
+    return judged("memory", f"{gib(BLOCK_BYTES)} allocated; {text}; limit {WITHIN:.1%}", holds=holds)
 
 
 def check_power(*, seed: int = 1) -> Finding:

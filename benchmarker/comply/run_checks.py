@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from benchmarker.core.console import Terminal, quiet_libraries
 from benchmarker.core.errors import BenchmarkerError, sentence_of
+from benchmarker.core.formatting import gib
 from benchmarker.execution.jobs import read_job_file
 from benchmarker.execution.single_run import Run
+from benchmarker.quantization.load import weight_bytes
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.registry import workload_of
 from benchmarker.workloads.generation.prompts import Prompt, distinct_count, inputs_sha256
@@ -33,7 +35,7 @@ TIE = 0.01
 EARLIEST = 0.8
 """Least ratio of TTFT to the time of a generation of one token."""
 REPEATS = 5
-CHECKS = ("timed output", "no caching", "length and end", "first token", "clock")
+CHECKS = ("timed output", "no caching", "length and end", "first token", "clock", "weights")
 
 
 def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]:
@@ -65,6 +67,7 @@ def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Findi
         yield check_length(subject, name)
         yield check_first_token(subject, name)
         yield check_clock(subject, name)
+        yield check_weights(subject, records, name)
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,17 @@ def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, flo
     end.record()
     torch.cuda.synchronize()
     return generation, begin.elapsed_time(end) / 1e3
+
+
+def check_weights(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
+    """Compare the bytes of the weights after the generations with the record's: some libraries unpack them on use."""
+    model, loads = getattr(subject.source, "model", None), [record.load for record in records if record.load]
+    if model is None or not loads:
+        return not_applicable("weights", "the engine has the weights in a process of its own", variant)
+    recorded = loads[0].weight_bytes
+    ratio = weight_bytes(model) / recorded
+    text = f"{ratio:.4f} of the record's {gib(recorded)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
+    return judged("weights", text, holds=abs(ratio - 1) <= WITHIN, variant=variant)
 
 
 def main() -> None:

@@ -122,6 +122,12 @@ def approximate_duration(duration_s: float) -> str:
     return f"about {minutes // 60} h {minutes % 60:02} min"
 
 
+def approximate_range(low_s: float, high_s: float) -> str:
+    """Format `about 12 min to 1 h 40 min`, or the longer duration if the two differ by less than half."""
+    longer = approximate_duration(high_s)
+    return f"{approximate_duration(low_s)} to {longer.removeprefix('about ')}" if high_s > 1.5 * low_s + 60 else longer
+
+
 def slug(name: str) -> str:
     """Return a name for files: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, with digits of its hash."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]

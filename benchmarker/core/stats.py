@@ -26,6 +26,7 @@ POWER = 0.80
 MIN_ROUNDS = 3
 """With two rounds the t interval is 13 standard errors wide on each side."""
 SAME_WITHIN = 0.02
+NORMAL_95 = 1.959964  # 97.5 % quantile of the normal distribution.
 
 Round = TypeVar("Round", bound=Hashable)
 Verdict = Literal["faster", "slower", "same", "inconclusive", "not tested"]
@@ -67,6 +68,14 @@ def geometric_mean(values: Sequence[float]) -> float:
     if len(values) == 1:
         return values[0]  # exp(ln x) is not x in the last digit
     return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def wilson(right: int, total: int) -> tuple[float, float, float]:
+    """Return a share with its 95 % interval, which stays within 0 and 1 and holds for small numbers."""
+    share, square = right / total, NORMAL_95**2
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = NORMAL_95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
+    return share, max(0.0, middle - half), min(1.0, middle + half)
 
 
 def deviation(values: Sequence[float]) -> float | None:

@@ -146,15 +146,15 @@ class Engine:
     summary: str
     options: type[Options] = Options
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         """Return how to install the engine; None if it is installed."""
         return None
 
-    def splits(self, form: Form) -> str | None:
+    def why_not_split(self, form: Form) -> str | None:
         """Return why several GPUs cannot share this form; None if they can."""
         raise NotImplementedError
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         """Return why this engine cannot open this checkpoint in this form; None if it can."""
         raise NotImplementedError
 

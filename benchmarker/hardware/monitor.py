@@ -247,6 +247,14 @@ class HostGauge:
         return count
 
 
+def with_host_load(cell: CellBase, host: HostGauge | None) -> tuple[CellBase, str | None]:
+    """Return the cell with the load of its timed interval, and how other programs disturbed it if it has a time."""
+    load = host.between(*cell.timed_at) if host and cell.timed_at and not cell.host_load else None
+    if load is None:
+        return cell, None
+    return cell.model_copy(update={"host_load": load}), why_disturbed(load) if cell.status == "ok" else None
+
+
 def why_disturbed(load: HostLoad) -> str | None:
     """Return the reason if other programs affected a time measured under this load; None otherwise."""
     if load.steal_share > MAXIMAL_STEAL:
@@ -255,6 +263,11 @@ def why_disturbed(load: HostLoad) -> str | None:
         aside = f"put the process aside {load.involuntary_switches_per_s:.0f} times a second"
         return f"other programs took {percent(load.others_share, places=0)} of our cores' time meanwhile, and {aside}"
     return None
+
+
+def load_per_core() -> float:
+    """Return the programs that waited for a core or used it during the last minute, divided by the host's cores."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 BUSY_CORES = 0.5
@@ -314,11 +327,8 @@ class Surroundings:
     def beside(self, cell: CellBase, *, own_processes: int) -> tuple[CellBase, str | None]:
         """Return the cell with GPU state and host load, and how other programs disturbed it. Its time plays no part."""
         cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
-        load = self._host.between(*cell.timed_at) if cell.timed_at else None
-        if load is None or cell.status != "ok":
-            return cell, None
-        why = why_disturbed(load)
+        cell, why = with_host_load(cell, self._host)
         flags = (*cell.flags, "disturbed") if why else cell.flags
-        if "shared_device" in flags:
+        if cell.status == "ok" and "shared_device" in flags:
             why = "other programs used the GPU meanwhile"
-        return cell.model_copy(update={"host_load": load, "flags": flags}), why
+        return cell.model_copy(update={"flags": flags}), why

@@ -44,7 +44,7 @@ def profile_step(
         marks_ns.extend(_marks())
         latencies_s.append(step().latency_s)
 
-    start_profiler_once(device)
+    warm_up_profiler(device)
     device.synchronize()
     device.reset_peak()
     events = trace_of(marked_step, device, kept_at=trace_path)
@@ -90,7 +90,7 @@ def _profiler(device: Device) -> profile:
     return profile(activities=[ProfilerActivity.CPU, *on_device])
 
 
-def start_profiler_once(device: Device) -> None:
+def warm_up_profiler(device: Device) -> None:
     """Load and set up the tracer. Inside the profiled step this would be a gap of up to seconds."""
     import torch
 

@@ -23,7 +23,6 @@ KERNELS = {
 """gptqmodel's linear class by kernel."""
 BITS, GROUP_SIZE = 4, 128  # Format of dummy checkpoints and of nearly all published ones.
 IN_A_WORD = 32 // BITS
-ZERO_WORD = 0x88888888 - 2**32  # Middle code eight times, as a signed 32-bit word.
 
 
 class AWQOptions(FormOptions):
@@ -72,7 +71,7 @@ def awq_tensors(linear: PlannedLinear, options: AWQOptions) -> tuple[PlannedTens
             "do not divide that, so there is no dummy of it"
         )
     qweight, groups = (inputs, outputs // IN_A_WORD), inputs // GROUP_SIZE
-    return packed_tensors(linear, BITS, qweight=qweight, groups=groups, zeros=[ZERO_WORD])
+    return packed_tensors(linear, BITS, qweight=qweight, groups=groups, zeros=None)
 
 
 LOADER: Loader = Loader(
@@ -90,6 +89,7 @@ LOADER: Loader = Loader(
     packing=Packing(config=quantization_config, tensors=awq_tensors),
     aliases=("autoawq", "auto-awq"),
     dtypes=("float16", "bfloat16"),
+    bits=(BITS,),
     kernels={
         "aten::_weight_int4pack_mm_for_cpu": "quantized matmul",
         "awq_gemm_kernel": "quantized matmul",

@@ -133,14 +133,11 @@ EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): torchao has no batched product for them"
 
 
-def load_torchao(
-    checkpoint: Checkpoint, options: Options, target: Target, config: Any, *, quantizes_experts: bool = False
-) -> Loaded:
+def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
     """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
     from transformers import TorchAoConfig
 
-    is_stored = checkpoint.quantization is not None
-    experts = fused_experts(checkpoint) if quantizes_experts and not is_stored else ()
+    is_stored, experts = checkpoint.quantization is not None, checkpoint.fused_experts
     if experts:
         from torchao.quantization import FqnToConfig
 
@@ -171,20 +168,26 @@ def _torchao_type(stored: dict[str, Any]) -> dict[str, Any]:
     return default if isinstance(default, dict) else {}
 
 
-def fused_experts(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the fused experts' weights, [experts, outputs, inputs].
+def with_fused_experts(
+    checkpoint: Checkpoint,
+    options: Options,  # noqa: ARG001
+    target: Target,  # noqa: ARG001
+    progress: Progress,  # noqa: ARG001
+) -> Checkpoint:
+    """Return the checkpoint with the names of the fused experts' weights, [experts, outputs, inputs].
 
     Experts that are stored as [experts, inputs, outputs] are left out: a row of torchao's scales would be of inputs.
     """
-    if not any(checkpoint.config.get(key) for key in EXPERT_COUNTS):
-        return ()
+    if checkpoint.quantization is not None or not any(checkpoint.config.get(key) for key in EXPERT_COUNTS):
+        return checkpoint
     model = empty_model(checkpoint.folder, trusted=checkpoint.trust_remote_code)
-    return tuple(
+    names = (
         f"{path}.{name}"
         for path, module in model.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
         if is_fused_expert(path, module, parameter)
     )
+    return replace(checkpoint, fused_experts=tuple(names))
 
 
 def is_fused_expert(path: str, module: nn.Module, parameter: torch.Tensor) -> bool:

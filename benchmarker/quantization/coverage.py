@@ -1,9 +1,9 @@
 """Share of a model's weights that a quantization covers, by kind of module.
 
-The weights are examined after a first forward pass: some libraries unpack their weights to 16 bits there, and then run
-at the speed of 16 bits under the name of the quantization. Counted are the weights that a decode step reads: of an
-embedding one row, and of a mixture of experts all experts. The share is one of parameters, so that an output layer in
-16 bits weighs as much as it did before the other weights became smaller.
+The weights of a stored checkpoint are examined after a first forward pass: some libraries unpack them to 16 bits there,
+and then run at the speed of 16 bits under the name of the quantization. Counted are the weights that a decode step
+reads: of an embedding one row, and of a mixture of experts all experts. The share is one of parameters, so that an
+output layer in 16 bits weighs as much as it did before the other weights became smaller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from transformers import PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
 LARGEST_UNQUANTIZED = 0.5
 """Largest share of unquantized weights of a model that still counts as quantized."""
@@ -38,11 +38,17 @@ NAMES: dict[ModuleKind, re.Pattern[str]] = {
 
 def coverage_after_forward(model: PreTrainedModel) -> WeightCoverage:
     """Run one forward pass of one token, and return the weights that a step reads, by kind of module."""
+    run_token(model)
+    return weight_coverage(model)
+
+
+def run_token(model: PreTrainedModel, cache: Cache | None = None) -> None:
+    """Run one forward pass of one token. It is not compiled: gptqmodel would compile its dequantization for it."""
     import torch
 
-    with torch.no_grad():
-        model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
-    return weight_coverage(model)
+    token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        model(input_ids=token, past_key_values=cache, use_cache=cache is not None)
 
 
 def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
@@ -131,7 +137,7 @@ def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:
     if coverage is None or coverage.unquantized_share <= LARGEST_UNQUANTIZED:
         return None
     experts = coverage.kinds.get("experts")
-    is_fused = experts is not None and not experts.quantized_parameters
+    is_fused = loader.packages and experts is not None and not experts.quantized_parameters
     limit = (
         f"; {loader.packages[0]} does not quantize these experts, which are fused in 3-D parameters" if is_fused else ""
     )

@@ -157,7 +157,8 @@ def linear_class_of(quant: str, model: PreTrainedModel, *, title: str, expected:
 def gptq_config(options: Any) -> dict[str, Any]:
     return {
         "quant_method": "gptq",
-        "format": "gptq",
+        # Version 1 stores zero points minus one.
+        "format": "gptq_v2" if _has_random_zeros(options) else "gptq",
         "bits": options.bits,
         "group_size": options.group_size,
         "sym": options.sym,
@@ -166,6 +167,11 @@ def gptq_config(options: Any) -> dict[str, Any]:
         "true_sequential": True,
         "act_group_aware": is_group_aware(options),
     }
+
+
+def _has_random_zeros(options: Any) -> bool:
+    # Zero points of 3 bits lie across words.
+    return not options.sym and WORD_BITS % options.bits == 0
 
 
 def is_group_aware(options: Any) -> bool:
@@ -189,7 +195,8 @@ def gptq_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ..
 
     g_idx = plain_tensor(f"{linear.name}.g_idx", "int32", (inputs,), input_groups)
     qweight = (inputs * bits // WORD_BITS, linear.out_features)
-    return packed_tensors(linear, bits, qweight=qweight, groups=inputs // group, zeros=_zero_words(bits), more=(g_idx,))
+    zeros = None if _has_random_zeros(options) else zero_words(bits)
+    return packed_tensors(linear, bits, qweight=qweight, groups=inputs // group, zeros=zeros, more=(g_idx,))
 
 
 def packed_tensors(
@@ -198,26 +205,45 @@ def packed_tensors(
     *,
     qweight: tuple[int, int],
     groups: int,
-    zeros: Sequence[int],
+    zeros: Sequence[int] | None,
     more: tuple[PlannedTensor, ...] = (),
 ) -> tuple[PlannedTensor, ...]:
-    """Return the tensors of one layer with random codes; the words `zeros` are repeated along the outputs."""
+    """Return the tensors of one layer with random codes.
+
+    Args:
+        zeros: Words with the zero points, which are repeated along the outputs; None for random zero points.
+    """
     name, outputs, scale = linear.name, linear.out_features, linear.std / deviation(bits)
 
-    def codes(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return balanced(tensor.random_(-(2**31), 2**31, generator=generator), bits)
-
-    def zero_points(tensor: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    def zero_points(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        if zeros is None:
+            return random_zeros(tensor, generator, bits)
         return tensor.new_tensor(zeros).repeat(groups, tensor.shape[1] // len(zeros))
 
     tensors = (
-        plain_tensor(f"{name}.qweight", "int32", qweight, codes),
+        plain_tensor(f"{name}.qweight", "int32", qweight, lambda tensor, source: random_words(tensor, source, bits)),
         plain_tensor(f"{name}.qzeros", "int32", (groups, outputs * bits // WORD_BITS), zero_points),
         plain_tensor(f"{name}.scales", "float16", (groups, outputs), lambda tensor, _: tensor.fill_(scale)),
         *more,
     )
     bias = plain_tensor(f"{name}.bias", "float16", (outputs,), lambda tensor, _: tensor.zero_())
     return (*tensors, bias) if linear.bias else tensors
+
+
+def random_words(tensor: torch.Tensor, generator: torch.Generator, bits: int) -> torch.Tensor:
+    return balanced(tensor.random_(-(2**31), 2**31, generator=generator), bits)
+
+
+def random_zeros(tensor: torch.Tensor, generator: torch.Generator, bits: int) -> torch.Tensor:
+    """Fill words with zero points next to the middle code, as asymmetric checkpoints have them: kernels for symmetric
+    weights do not support these."""
+    import torch
+
+    middle, count = 2 ** (bits - 1), WORD_BITS // bits
+    shape = (*tensor.shape, count)
+    codes = torch.randint(middle - 1, middle + 2, shape, generator=generator, device=tensor.device)
+    shifts = bits * torch.arange(count, device=tensor.device)
+    return tensor.copy_((codes << shifts).sum(-1).to(torch.int32))
 
 
 def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
@@ -242,7 +268,7 @@ def deviation(bits: int) -> float:
     return math.sqrt((half - 1) * (2 * half - 1) / 6)
 
 
-def _zero_words(bits: int) -> list[int]:
+def zero_words(bits: int) -> list[int]:
     """Return the code of zero minus one, 32 times, as signed 32-bit words."""
     stored = 2 ** (bits - 1) - 1
     stream = sum(stored << (bits * position) for position in range(WORD_BITS))

@@ -15,7 +15,7 @@ from benchmarker.core.errors import FieldError, ModelError, SpecError, Unsupport
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
 from benchmarker.quantization.registry import LOADERS, QuantT, loader_options, quant_named, resolved_quant, stored_quant
-from benchmarker.quantization.stored_formats import STORED_LOADERS
+from benchmarker.quantization.stored_formats import STORED_LOADERS, with_scheme
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
 from benchmarker.schema.model import AUTO, LoadFacts, ModelSpec, QuantSpec
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 Linear = Any  # Module with in_features and out_features, of any library.
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Return the bytes of the unique storages of all parameters and buffers."""
+    return storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
+
+
 def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantize_s: float | None = None) -> LoadFacts:
     model = loaded.model
     linears: list[Linear] = [module for module in model.modules() if is_linear(module)]
     head: Linear | None = model.get_output_embeddings()
     embedding: Any = model.get_input_embeddings()
-    weight_bytes = storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
-    parameters = parameter_count(model)
+    stored_bytes, parameters = weight_bytes(model), parameter_count(model)
     experts = (
         parameter.numel()
         for module in model.modules()
@@ -46,9 +50,9 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
         load_s=load_s,
         quantize_s=quantize_s,
         peak_bytes=peak_bytes,
-        weight_bytes=weight_bytes,
+        weight_bytes=stored_bytes,
         parameters=parameters,
-        bits_per_weight=8 * weight_bytes / parameters,
+        bits_per_weight=8 * stored_bytes / parameters,
         quantized_fraction=(sum(map(weights_of, quantized_linears(model))) + sum(experts)) / parameters,
         linear_classes=_counted(type(linear).__name__ for linear in linears),
         weight_classes=_counted(_weight_class(linear) for linear in linears),
@@ -204,6 +208,8 @@ def find_checkpoint(
             f"{model.id}: not a GGUF file, which --quant {variant.quant} reads: give one with --model FILE.gguf; "
             "--engine llama-cpp --engine-option gguf=Q8_0 makes one of a checkpoint"
         )
+    if model.load_format == "dummy" and loader.stored_only and loader.packing is None:
+        raise ModelError(f"{variant.quant}: random weights of {loader.summary} are not made; give a checkpoint")
     options = loader_options(variant)
     packages = loader.packages
     if is_external and loader.name in STORED_LOADERS:
@@ -219,6 +225,7 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
 
     The config of a hub id is read for `auto` alone, because that takes a request to the hub.
     """
+    form = with_scheme(form)
     # Unlike Path.is_dir, this is False for a name that is too long.
     if form.quant != AUTO and not os.path.isdir(os.path.expanduser(model.id)):
         return form
@@ -227,6 +234,9 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
     loader = LOADERS[quant]
     defaults = loader.options().model_dump()
     own = loader.stored_options(stored) if loader.reads(stored) else {}
+    scheme = form.options.get("scheme", own.get("scheme"))
+    if own and scheme != own.get("scheme"):
+        raise FieldError(f"{model.id} is {own['scheme']} and not {scheme}; leave --quant out", field="quant")
     options = {name: value for name, value in own.items() if value != defaults[name]}
     return form.model_copy(update={"quant": quant, "options": options | form.options})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,11 +21,9 @@ from benchmarker.quantization import (
     torchao_int8_dynamic,
 )
 from benchmarker.quantization.base import Loader, Options
-from benchmarker.quantization.stored_formats import STORED_LOADERS
+from benchmarker.quantization.stored_formats import STORED_LOADERS, QuantT, with_scheme
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import QuantSpec
-
-QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 LOADERS: dict[str, Loader] = {
     "fp16": fp16.LOADER,
@@ -55,11 +53,12 @@ def quant_named(text: str) -> str:
     for name, loader in LOADERS.items():
         if plain == name or plain in loader.aliases:
             return name
-    raise FieldError(f"no loader '{text}'{_instead(plain)}", field="quant")
+    raise FieldError(f"no quantization '{text}'{_instead(plain)}", field="quant")
 
 
 def resolved_quant(form: QuantT) -> QuantT:
     """Return the form with the quantization's own name instead of an alias; FieldError for unknown options."""
+    form = with_scheme(form)
     form = form.model_copy(update={"quant": quant_named(form.quant)})
     try:
         loader_options(form)

@@ -11,21 +11,30 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
 from benchmarker.core.errors import UnsupportedError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
-from benchmarker.schema.model import WeightCoverage
+from benchmarker.quantization.stored_packing import (
+    AUTOROUND_PACKING,
+    COMPRESSED,
+    COMPRESSED_PACKING,
+    FP8_BLOCK,
+    FP8_PACKING,
+    SCHEMES,
+)
+from benchmarker.schema.model import QuantSpec, WeightCoverage
+
+QuantT = TypeVar("QuantT", bound=QuantSpec)
 
 MIXED = "mixed"
-FP8_BLOCK = [128, 128]  # Weights that share a scale in most FP8 checkpoints.
 FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
 
 
 class StoredOptions(FormOptions):
-    """Options of a quantized checkpoint; all come from its own config."""
+    """Options of a quantized checkpoint; all come from its own config, or select the format of random weights."""
 
     scheme: str = ""
     """Number format of weights and activations, which names the row: `w4a16`, `fp8-dynamic`."""
@@ -46,6 +55,15 @@ class StoredFormat:
     """Maps `quantization_config` to the loader's options."""
     is_read: bool = True  # False if transformers cannot read the format.
     bits: tuple[int, ...] = (4, 8)
+    packing: Packing | None = None  # Format of random weights; None if they are not made.
+
+
+def with_scheme(form: QuantT) -> QuantT:
+    """Return the form of `compressed-tensors` for the name of one of its schemes: `--quant w4a16`."""
+    scheme = form.quant.lower().replace("_", "-")
+    if scheme not in SCHEMES:
+        return form
+    return form.model_copy(update={"quant": COMPRESSED, "options": {"scheme": scheme, **form.options}})
 
 
 def compressed_scheme(stored: Mapping[str, Any]) -> str:
@@ -79,13 +97,14 @@ def _modelopt_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 FORMATS = (
     StoredFormat(
-        method="compressed-tensors",
-        name="compressed-tensors",
+        method=COMPRESSED,
+        name=COMPRESSED,
         summary="a compressed-tensors checkpoint",
-        packages=("compressed-tensors",),
+        packages=(COMPRESSED,),
         gpu_packages=(),
         kernels=f"FP8 weights and activations on {FP8_GPU}",
         options=lambda stored: {"scheme": compressed_scheme(stored)},
+        packing=COMPRESSED_PACKING,
     ),
     StoredFormat(
         method="fp8",
@@ -96,6 +115,7 @@ FORMATS = (
         kernels=FP8_GPU,
         options=_fp8_options,
         bits=(8,),
+        packing=FP8_PACKING,
     ),
     StoredFormat(
         method="auto-round",
@@ -106,6 +126,7 @@ FORMATS = (
         kernels="CPUs and GPUs",
         options=lambda stored: {"scheme": f"w{stored.get('bits')}a16-autoround"},
         bits=(2, 3, 4, 8),
+        packing=AUTOROUND_PACKING,
     ),
     StoredFormat(
         method="mxfp4",
@@ -144,14 +165,13 @@ def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:
     for weights in coverage.kinds.values():
         sizes.update(weights.bytes_by_type)
     (dtype, _), *_ = sizes.most_common(1)
-    where = loader.unpacked_unless
-    kernels = f"its kernels for packed weights are for {where}" if where else "it has no kernel for packed weights"
+    kernels = f"its kernels for packed weights are for {loader.unpacked_unless}"
     return f"ran in {dtype}: transformers unpacked the checkpoint, {kernels}; {coverage.words}"
 
 
 def packed_switch(stored: dict[str, Any]) -> Any:
     """Return compressed-tensors' config with `use_optimized_inference`, or None if transformers lacks the option."""
-    if stored.get("quant_method") != "compressed-tensors":
+    if stored.get("quant_method") != COMPRESSED:
         return None
     from transformers import CompressedTensorsConfig
 
@@ -179,6 +199,7 @@ def _loader(stored_format: StoredFormat) -> Loader:
         stored_only=(
             f"not quantized, and --quant {stored_format.name} reads {stored_format.summary}; leave --quant out"
         ),
+        packing=stored_format.packing,
         bits=stored_format.bits,
         unpacked_unless=stored_format.kernels,
     )

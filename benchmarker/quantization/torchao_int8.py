@@ -12,7 +12,15 @@ from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import SpecError
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, torchao_group
+from benchmarker.quantization.base import (
+    FormOptions,
+    Loaded,
+    Loader,
+    load_torchao,
+    reads_torchao,
+    torchao_group,
+    with_fused_experts,
+)
 
 
 class Int8Options(FormOptions):
@@ -33,7 +41,7 @@ def load(checkpoint: Checkpoint, options: Int8Options, target: Target, progress:
         )
     granularity = PerRow() if options.group_size is None else PerGroup(options.group_size)
     how = Int8WeightOnlyConfig(granularity=granularity, set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how, quantizes_experts=LOADER.quantizes_experts)
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(
@@ -42,6 +50,7 @@ LOADER: Loader = Loader(
     options=Int8Options,
     packages=("torchao",),
     load=load,
+    prepare=with_fused_experts,
     reads=reads_torchao("Int8WeightOnlyConfig"),
     stored_options=torchao_group,
     aliases=("torchao-int8", "int8wo", "int8-weight-only"),

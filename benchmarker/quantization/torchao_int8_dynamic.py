@@ -10,14 +10,14 @@ bits.
 from __future__ import annotations
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
-from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao
+from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, with_fused_experts
 
 
 def load(checkpoint: Checkpoint, options: FormOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, PerRow
 
     how = Int8DynamicActivationInt8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-    return load_torchao(checkpoint, options, target, how, quantizes_experts=LOADER.quantizes_experts)
+    return load_torchao(checkpoint, options, target, how)
 
 
 LOADER: Loader = Loader(
@@ -26,6 +26,7 @@ LOADER: Loader = Loader(
     options=FormOptions,
     packages=("torchao",),
     load=load,
+    prepare=with_fused_experts,
     reads=reads_torchao("Int8DynamicActivationInt8WeightConfig"),
     aliases=("w8a8", "int8da", "torchao-int8-dynamic"),
     bits=(8,),

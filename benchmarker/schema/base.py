@@ -42,7 +42,7 @@ _IN_YAML = {"model_type": "must be a mapping", "tuple_type": "must be a list", "
 
 
 def first_problem(error: ValidationError, kind: type[Plain]) -> str:
-    """Return the first error, as `variants[2].quant: no loader 'bnb-4'; did you mean 'bnb4'?`."""
+    """Return the first error, as `variants[2].quant: no quantization 'bnb-4'; did you mean 'bnb4'?`."""
     problem = error.errors()[0]
     place = list(problem["loc"])
     text = problem["msg"].removeprefix("Value error, ")

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarker.core.errors import ErrorKind, ResultsError
 from benchmarker.core.formatting import percent, slug
 from benchmarker.execution.jobs import blank_record
-from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state
+from benchmarker.hardware.monitor import HostGauge, disturbance, why_disturbed, with_gpu_state, with_host_load
 from benchmarker.schema.job import Part
 from benchmarker.schema.record import CellBase, Missing, RunRecord, status_words
 from benchmarker.schema.record_io import OrderLine, append_lines, read_record, write_record
@@ -256,16 +256,11 @@ class Attempt(Child):
             cell = cell.model_copy(update={"flags": (*cell.flags, "shared_host")})
         processes = self.sweep.jobs[self.variant].processes
         cell = with_gpu_state(cell, equipment.monitor, own_processes=processes, allow_shared=allow_shared)
-        load = self._host.between(*cell.timed_at) if self._host and cell.timed_at and not cell.host_load else None
-        if load is None:
-            return cell
-        changes: dict[str, object] = {"host_load": load}
-        if cell.status == "ok":
-            reason = why_disturbed(load)
+        watched, reason = with_host_load(cell, self._host)
+        if watched is not cell and cell.status == "ok":
             self.progress.disturbed.append(reason is not None)
-            if reason:
-                changes |= {"status": "invalid", "error_kind": "disturbed", "reason": reason}
-        return cell.model_copy(update=changes)
+        changes = {"status": "invalid", "error_kind": "disturbed", "reason": reason} if reason else {}
+        return watched.model_copy(update=changes)
 
     def limit_s(self, phase: Phase) -> float:
         if phase == "load":

@@ -45,7 +45,9 @@ def run_sweep(
         check_devices(request.jobs.values())
     if settings.places != sweep_plan.RAY:
         check_inputs(request.jobs.values())
-    schedule = Schedule(request.jobs, shared_imports=settings.shared_imports)
+    # On Ray, the load of the measuring hosts is unknown.
+    load = 0.0 if settings.places == sweep_plan.RAY else tools.load_per_core()
+    schedule = Schedule(request.jobs, shared_imports=settings.shared_imports, load_per_core=load)
     for line in (*request.notes, *sweep_plan.plan_lines(request, schedule)):
         terminal.note(line)
     if settings.dry_run:
@@ -186,8 +188,8 @@ class Loop:
             self._terminal.line(note)
         if request.settings.resume:
             cells = request.file.rounds * sum(len(job.grid.points()) for job in request.jobs.values())
-            left_s = self._sweep.schedule.seconds(tasks)
-            forecast = f"; first guess: {approximate_duration(left_s)} to go" if reusable.finished and tasks else ""
+            left = self._sweep.schedule.duration(tasks, [])
+            forecast = f"; first guess: {left} to go" if reusable.finished and tasks else ""
             self._terminal.line(f"{len(reusable.finished)} of {cells} cells are there already{forecast}")
         self._sweep.progress.profiled |= reusable.profiled
         for (_, variant, position), cell in reusable.finished.items():

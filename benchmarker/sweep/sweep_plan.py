@@ -17,13 +17,14 @@ import math
 import random
 import re
 import statistics
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.comparison.results import results_of_records
 from benchmarker.core.errors import ResultsError, SpecError
-from benchmarker.core.formatting import approximate_duration, percent, plural
+from benchmarker.core.formatting import approximate_range, percent, plural
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.engines.registry import HOST_BOUND_ENGINES
 from benchmarker.schema.record_io import collect
@@ -44,6 +45,9 @@ FORKED_START_S = 10.0
 EXIT_S = 1.0
 CACHED_SHARE = 0.75
 """Share of a first process's set-up that later processes skip. It was 0.5 to 0.9 in most recorded sweeps."""
+LAST_TASKS = 6
+BUSY_LOAD = 0.5
+"""Load average per core from which the first guess names it."""
 RAY = "ray"
 RAY_ROUNDS = "one round at a time for each GPU; the guess is for one GPU"
 NARROW = 0.04
@@ -92,9 +96,14 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
 
 
 class Schedule:
-    """Tasks and judgements that are not begun yet, and a forecast of their time, corrected by the finished ones."""
+    """Tasks and judgements that are not begun yet, and a forecast of their time, corrected by the finished ones.
 
-    def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool) -> None:
+    The forecast is a range on a busy host: from the tasks that no other program disturbed, or the guesses if there are
+    none, to the time that all finished tasks took with their repetitions, or the guesses under the present load.
+    """
+
+    def __init__(self, jobs: Mapping[str, Job], *, shared_imports: bool, load_per_core: float = 0.0) -> None:
+        """Guess the time of each task; `load_per_core` are the other programs that share a core at the start."""
         self.rounds, self.workers = 0, 1
         self.judgements = judged_groups(jobs)
         self._jobs = jobs
@@ -103,10 +112,15 @@ class Schedule:
             name: start_s + (job.procedure.warmup + job.procedure.runs) * sum(map(job.repeat_s, job.grid.points()))
             for name, job in jobs.items()
         }
+        self.load_per_core = load_per_core
         self._ratios: dict[str, list[float]] = {}
+        """Time of each finished task's mean process, divided by the guess."""
+        self._quiet_ratios: dict[str, list[float]] = {}
+        self._processes: deque[int] = deque(maxlen=LAST_TASKS)
+        """Number of processes of each of the latest tasks: more than one if a cell was measured again."""
         self._once_s: list[float] = []
         self._records: dict[str, tuple[float, RunRecord]] = {}
-        """Start and record of each variant's first process that measured a cell."""
+        """Start and record of each variant's first undisturbed process that measured a cell."""
         self._judging_ratios: list[float] = []
         self._left: list[Task] = []
         self._begun = 0
@@ -116,22 +130,36 @@ class Schedule:
 
     def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
         """Take in start and end, s since the epoch, and the record of each process of a finished task."""
-        seconds = processes[-1][1] - processes[0][0]
-        if task.variant not in self._ratios:
-            started, ended, record = next((process for process in processes if process[2].cells), processes[0])
-            self._records[task.variant] = started, record
+        seconds, variant = processes[-1][1] - processes[0][0], task.variant
+        started, ended, record = next((process for process in processes if process[2].cells), processes[0])
+        if variant not in self._ratios:
             self._once_s.append(first_process_s(record, ended))
             seconds -= self._once_s[-1]
-        self._ratios.setdefault(task.variant, []).append(seconds / (self._guesses_s[task.variant] * task.share))
+        ratio = seconds / len(processes) / (self._guesses_s[variant] * task.share)
+        self._ratios.setdefault(variant, []).append(ratio)
+        self._processes.append(len(processes))
+        if not any(record.is_disturbed for _, _, record in processes):
+            self._records.setdefault(variant, (started, record))
+            self._quiet_ratios.setdefault(variant, []).append(ratio)
 
-    def seconds(self, tasks: Sequence[Task]) -> float:
-        """Return the time of these tasks, from the same variant's earlier tasks if there are any."""
-        ratios = {variant: statistics.median(measured) for variant, measured in list(self._ratios.items())}
+    def seconds(self, tasks: Sequence[Task], *, is_quiet: bool = False) -> float:
+        """Return the time of these tasks, from the same variant's earlier tasks if there are any.
+
+        With `is_quiet`, only undisturbed tasks count, and no process is repeated.
+        """
+        known = list((self._quiet_ratios if is_quiet else self._ratios).items())
+        ratios = {variant: statistics.median(measured) for variant, measured in known}
         otherwise = statistics.median(ratios.values()) if ratios else 1.0
-        once_s = statistics.median(self._once_s) if self._once_s else 0.0
-        return once_s * len({task.variant for task in tasks} - ratios.keys()) + sum(
+        process_s = sum(
             self._guesses_s[task.variant] * task.share * ratios.get(task.variant, otherwise) for task in tasks
         )
+        if not is_quiet and not ratios:
+            process_s *= 1 + self.load_per_core
+        elif not is_quiet and self._quiet_ratios:
+            # Nothing is repeated on a host that disturbs every process.
+            process_s *= statistics.fmean(self._processes)
+        once_s = statistics.median(self._once_s) if self._once_s else 0.0
+        return once_s * len({task.variant for task in tasks} - self._ratios.keys()) + process_s
 
     def judging_s(self, judgements: Sequence[tuple[str, ...]]) -> float:
         guesses = (self._judging_guess_s(variants[0]) for variants in judgements)
@@ -146,24 +174,38 @@ class Schedule:
         start_s = record.opened_at - started if record and record.opened_at else START_S
         return start_s + (judging.guess_s(job, record) if judging else 0.0)
 
+    def duration(
+        self,
+        tasks: Sequence[Task],
+        judgements: Sequence[tuple[str, ...]],
+        *,
+        rounds_at_once: float = 1.0,
+        judges: int = 1,
+    ) -> str:
+        """Return `about 5 min`, or a range of the time that tasks and judgements take on so many workers."""
+        judging_s = self.judging_s(judgements) / judges
+        low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
+        slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
+        return approximate_range(low_s, self.seconds(tasks) / rounds_at_once + judging_s * slowdown)
+
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
         remaining = without_given_up(self._left, given_up)
         identity = (task.round, task.variant)
         self._left = [later for later in remaining if (later.round, later.variant) != identity]
         self._begun += 1
-        left_s = self.seconds([task, *self._left]) / min(self.workers, 1 + len(self._left))
-        left_s += self.judging_s(self.judgements) / self.workers
+        tasks = [task, *self._left]
+        rounds_at_once = min(self.workers, len(tasks))
+        left = self.duration(tasks, self.judgements, rounds_at_once=rounds_at_once, judges=self.workers)
         position = f"[round {task.round + 1}/{self.rounds}, {self._begun} of {self._begun + len(self._left)}]"
-        return f"{position} {task.variant} ({approximate_duration(left_s)} left)"
+        return f"{position} {task.variant} ({left} left)"
 
     def begin_judgement(self, name: str, variants: tuple[str, ...]) -> str:
         """Return `[quality 2/4] int8 (about 3 min left)`."""
         number = self.judgements.index(variants)
-        left = self.judgements[number:]
-        left_s = self.judging_s(left) / min(self.workers, len(left))
-        position = f"[{name} {number + 1}/{len(self.judgements)}]"
-        return f"{position} {', '.join(variants)} ({approximate_duration(left_s)} left)"
+        judgements = self.judgements[number:]
+        left = self.duration([], judgements, judges=min(self.workers, len(judgements)))
+        return f"[{name} {number + 1}/{len(self.judgements)}] {', '.join(variants)} ({left} left)"
 
 
 def first_process_s(record: RunRecord, ended: float) -> float:
@@ -213,13 +255,13 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     if file.max_rounds is not None and file.max_rounds > file.rounds:
         rounds += f" (up to {file.max_rounds} while an interval is wide)"
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
-    guess_s = schedule.seconds(tasks) * math.ceil(file.rounds / workers) / file.rounds
-    guess_s += schedule.judging_s(schedule.judgements) / workers
+    rounds_at_once = file.rounds / math.ceil(file.rounds / workers)
+    guess = schedule.duration(tasks, schedule.judgements, rounds_at_once=rounds_at_once, judges=workers)
+    load = f" (load average of {schedule.load_per_core:.1f} per core)" if schedule.load_per_core >= BUSY_LOAD else ""
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",
-        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, "
-        f"first guess: {approximate_duration(guess_s)}",
+        f"  {plural(len(tasks), 'process', 'processes')}, {plural(cells, 'cell', 'cells')}, first guess: {guess}{load}",
     ]
     if places:
         parallel = plural(workers, "round at a time", "rounds at a time") if numbers else RAY_ROUNDS

@@ -14,14 +14,13 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.execution.jobs import cell_keys, changed_files
-from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor
+from benchmarker.hardware.monitor import HostGauge, Monitor, find_monitor, load_per_core
 from benchmarker.schema.base import changed_fields
 from benchmarker.schema.job import Job
 from benchmarker.schema.record import Environment
@@ -53,6 +52,7 @@ class Tools:
     find_monitor: Callable[[Environment], Monitor | None] = find_monitor
     watch_host: Callable[[int], HostGauge] | None = HostGauge
     look_for: Callable[[Job], str | None] = look_for
+    load_per_core: Callable[[], float] = load_per_core
 
 
 @dataclass(frozen=True)
@@ -222,18 +222,26 @@ class LocalPool(Pool):
             self._environments[None] = prepare_host(device, command=self._tools.prepare_host)
         else:
             print_line(f"{first.name}: preparing the checkpoints")
-            with ThreadPoolExecutor(len(self._workers)) as threads:
-                futures = {worker: threads.submit(self._prepare, worker, device, [], print_line) for worker in others}
-                self._environments[first.name] = self._prepare(first, device, jobs, print_line)
-            for worker, future in futures.items():
-                try:
-                    self._environments[worker.name] = future.result()
-                except DeviceError as error:
-                    self._unfit[worker.name] = str(error)
+            # An interruption does not wait for these threads. Their processes end with this one.
+            threads = [
+                threading.Thread(target=self._prepare_other, args=(worker, device, print_line), daemon=True)
+                for worker in others
+            ]
+            for thread in threads:
+                thread.start()
+            self._environments[first.name] = self._prepare(first, device, jobs, print_line)
+            for thread in threads:
+                thread.join()
         for number, worker in enumerate(self._workers):
             if environment := self._environments.get(worker.name):
                 self._workers[number] = replace(worker, card=environment.device.uuid or worker.name)
         return self._environments[first.name], commit
+
+    def _prepare_other(self, worker: Worker, device: str, print_line: Callable[[str], None]) -> None:
+        try:
+            self._environments[worker.name] = self._prepare(worker, device, [], print_line)
+        except DeviceError as error:
+            self._unfit[worker.name] = str(error)
 
     def _prepare(
         self, worker: Worker, device: str, jobs: Sequence[Job], print_line: Callable[[str], None]

@@ -113,13 +113,13 @@ def test_a_file_is_a_model_for_the_engine_that_reads_it_and_for_no_other(path, m
     shapes = ("vocab_size", "max_position_embeddings", "num_hidden_layers", "hidden_size")
     assert {name: checkpoint.config[name] for name in shapes} == {name: config[name] for name in shapes}
     assert checkpoint.folder == path
-    refusal = ENGINES["eager"].takes(Form("fp16", Options(), "float16"), checkpoint)
+    refusal = ENGINES["eager"].why_not_taken(Form("fp16", Options(), "float16"), checkpoint)
     assert refusal == (
         f"{path} is a GGUF file: --quant gguf reads it through transformers, --engine llama-cpp through llama.cpp"
     )
-    assert ENGINES["eager"].takes(Form("gguf", Options(), "float16"), checkpoint) is None
-    assert ENGINES["llama-cpp"].takes(Form("fp16", Options(), "float16"), checkpoint) is None
-    assert ENGINES["llama-cpp"].takes(Form("gguf", Options(), "float16"), checkpoint) is None
+    assert ENGINES["eager"].why_not_taken(Form("gguf", Options(), "float16"), checkpoint) is None
+    assert ENGINES["llama-cpp"].why_not_taken(Form("fp16", Options(), "float16"), checkpoint) is None
+    assert ENGINES["llama-cpp"].why_not_taken(Form("gguf", Options(), "float16"), checkpoint) is None
     with pytest.raises(UnsupportedError, match="is a GGUF file: --quant gguf reads it"):
         load(path, "int8")
 

@@ -43,6 +43,14 @@ except BenchmarkerError as error:
     print(error)
 """
 
+STORED = """
+import json, sys
+from benchmarker.checkpoints.find import stored_quantization
+from benchmarker.schema.model import ModelSpec
+for _ in range(2):
+    print(json.dumps(stored_quantization(ModelSpec(**json.loads(sys.argv[1])))))
+"""
+
 
 SERVER = """
 import json, os, sys, traceback
@@ -129,6 +137,31 @@ def test_a_model_is_downloaded_once_and_found_again_without_the_hub(ask, session
     assert again == first
     unplugged = json.loads(ask(home, {}, HF_ENDPOINT=hub.url))
     assert unplugged == first
+
+
+def test_the_quantization_of_a_hub_model_is_read_once_and_then_from_the_cache(ask, session_model, tmp_path):
+    hub = hub_of(session_model)
+    config = json.loads(hub.files["config.json"]) | {"quantization_config": {"quant_method": "mxfp4"}}
+    hub.files["config.json"] = json.dumps(config).encode()
+    with serving(hub):
+        assert ask(tmp_path, {}, script=STORED, HF_ENDPOINT=hub.url) == "\n".join(['{"quant_method": "mxfp4"}'] * 2)
+        requests = len(hub.asked)
+        assert ask(tmp_path, {}, script=STORED, HF_ENDPOINT=hub.url).count("mxfp4") == 2
+    assert len(hub.asked) == requests
+    cache = tmp_path / "hub"
+    (cache / "models--some--model").rename(cache / "models--openai--gpt-oss-20b")
+    stored = ask(tmp_path, {"id": "openai/gpt-oss-20b"}, script=STORED, HF_HUB_OFFLINE="1")
+    assert stored.count("mxfp4") == 2
+    assert ask(tmp_path, {"id": "openai/gpt-oss-20b", "load_format": "dummy"}, script=STORED) == "null\nnull"
+
+
+def test_an_unreachable_hub_is_tried_once_for_the_quantization(ask, tmp_path):
+    with serving(Hub({}, refuse=(503, ""))) as hub:
+        assert ask(tmp_path, {"id": "Qwen/Qwen3-4B"}, script=STORED, HF_ENDPOINT=hub.url) == "null\nnull"
+        requests = len(hub.asked)
+        script = STORED.replace("range(2)", "range(1)")
+        assert ask(tmp_path, {"id": "Qwen/Qwen3-4B"}, script=script, HF_ENDPOINT=hub.url) == "null"
+    assert len(hub.asked) == 2 * requests
 
 
 def test_a_dummy_of_a_hub_model_downloads_no_weights(ask, session_model, tmp_path):

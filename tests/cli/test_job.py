@@ -55,7 +55,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"variant": "int8"}, "--variant names a variant of a config file; give --config too, or use --quant"),
     ({"config": CONFIG, "variant": "int4"}, r"no variant 'int4'; did you mean 'int8'\?"),
     ({"config": CONFIG}, "has several variants; choose one with --variant"),
-    ({"form": {"quant": "eetq"}}, "^--quant: no loader 'eetq'"),
+    ({"form": {"quant": "eetq"}}, "^--quant: no quantization 'eetq'"),
     ({"form": {"quant": "fp16", "engine": "vlm"}}, r"^--engine: no engine 'vlm'; did you mean 'vllm'\?"),
     ({"form": {"quant": "int8"}, "options": ["group=32"]}, r"^--option: no key 'group'; did you mean 'group_size'\?"),
     ({"grid": {"new_tokens": [0]}}, "^--new-tokens: input should be greater than 0, not 0"),

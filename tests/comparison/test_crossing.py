@@ -1,11 +1,17 @@
 """Crossings lie between measured sizes, and undecided sizes widen them."""
 
-from benchmarker.comparison.crossing import Crossing, always_faster, crossings
+import pytest
+
+from benchmarker.comparison.crossing import Crossing, SizeWords, always_faster, crossings, crossover, inverse
 from benchmarker.core.stats import Ratio
 
 
 def ratio(value, low=None, high=None):
     return Ratio(value, rounds=3, low=low, high=high)
+
+
+def within(value, factor):
+    return ratio(value, value / factor, value * factor)
 
 
 def test_a_crossing_lies_between_adjacent_measured_sizes():
@@ -30,3 +36,25 @@ def test_a_variant_is_always_faster_only_if_every_size_is_decided():
     assert always_faster([*ratios, (8192, ratio(1.0, 0.9, 1.1))]) is None
     assert always_faster([*ratios, (8192, ratio(0.5, 0.4, 0.6))]) is None
     assert always_faster([]) is None
+
+
+def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_the_bounds():
+    # ln r falls from ln 2 at 1 to -ln 2 at 64: on the way, at 8, it is 0.
+    ratios = {1: within(2.0, 2 ** (1 / 3)), 64: within(0.5, 2 ** (1 / 3))}
+    fall = crossover(ratios)
+    assert (fall.size, fall.low, fall.high) == pytest.approx((8, 4, 16))
+    wide = crossover({1: within(1.1, 1.2), 64: within(0.9, 1.2)})
+    assert (wide.low, wide.high) == (None, None)
+    assert crossover({1: within(0.9, 1.0), 64: within(1.2, 1.0)}) is None
+    assert crossover({1: within(1.2, 1.0)}) is None
+    # The inverse rises at the same size.
+    assert crossover(inverse(ratios)) is None
+    assert crossover(inverse(inverse(ratios))).size == pytest.approx(8)
+
+
+def test_a_ratio_shows_its_interval_if_that_contains_1_and_no_number_if_it_is_wide():
+    ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
+    words = SizeWords("int8 wins", "batch", "", "", ratios)
+    assert words.sentence([1, 2, 4], None, "best", max) == (
+        "int8 wins at 1 (2.00x), 4 (wide [2.50, 10.00]); at 2 (1.10x [0.92, 1.32]) it is not decided"
+    )

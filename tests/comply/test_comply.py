@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 
 from benchmarker.comply import machine_checks, run_checks
 from benchmarker.comply.folder_checks import check_order, false_share
 from benchmarker.engines.base import Scores
-from benchmarker.hardware.device import find_device
+from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
 from benchmarker.schema.record_io import RUN_ORDER
@@ -152,6 +153,33 @@ def test_a_planted_delay_is_reported_and_a_wrong_clock_fails(monkeypatch):
     device = find_device("cpu")
     assert [found.outcome for found in machine_checks.check_planted_delay(device)] == ["passed", "passed"]
     assert machine_checks.check_planted_delay(device, scale=1.03)[0].outcome == "failed"
+
+
+def test_a_block_of_known_size_grows_the_memory_by_its_size(monkeypatch):
+    device = find_device("cpu")
+    monkeypatch.setattr(machine_checks, "BLOCK_BYTES", 2**28)
+    found = machine_checks.check_memory(device)
+    assert (found.outcome, found.text[:20]) == ("passed", "0.25 GiB allocated; ")
+    peak = CpuDevice.peak_memory
+    monkeypatch.setattr(
+        CpuDevice, "peak_memory", lambda self: replace(peak(self), growth_bytes=round(1.03 * peak(self).growth_bytes))
+    )
+    assert machine_checks.check_memory(device).outcome == "failed"
+
+
+def test_weights_that_were_unpacked_on_use_fail():
+    model = torch.nn.Linear(1024, 1024, dtype=torch.float16)
+    source = Source()
+    assert outcome(run_checks.check_weights, source, []) == "not applicable"
+    source.model = model
+    record = SimpleNamespace(load=SimpleNamespace(weight_bytes=2 * 1025 * 1024))
+    assert outcome(run_checks.check_weights, source, [record]) == "passed"
+    model.float()
+    found = run_checks.check_weights(subject_of(source), [record], "plain")
+    assert (found.outcome, found.text) == (
+        "failed",
+        "2.0000 of the record's 2.0 MiB after 5 tokens; limit 2%",
+    )
 
 
 def test_power_and_false_verdicts():

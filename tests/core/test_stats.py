@@ -19,6 +19,7 @@ from benchmarker.core.stats import (
     unpaired_ratio,
     verdict,
     verdicts,
+    wilson,
 )
 
 BASELINE = {0: 1.380, 1: 1.395, 2: 1.371, 3: 1.402, 4: 1.388}
@@ -171,3 +172,9 @@ def test_one_small_p_among_twenty_rows_is_not_significant():
 def test_rows_that_were_not_tested_do_not_count_in_the_correction():
     clear = Ratio(1.05, rounds=5, low=1.01, high=1.09, p=0.03)
     assert verdicts([Ratio(2.0, rounds=1), clear, Ratio(2.0, rounds=1)]) == ["not tested", "faster", "not tested"]
+
+
+def test_wilsons_interval_equals_published_values():
+    # 0 of 10: the upper end is z^2 / (10 + z^2).
+    assert wilson(0, 10) == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
+    assert wilson(5, 10) == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)

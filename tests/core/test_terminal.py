@@ -161,10 +161,10 @@ def test_a_bar_with_a_long_name_stays_on_one_line():
 
 
 def test_an_error_of_the_users_is_one_line_and_exit_code_2():
-    body = "from benchmarker.core.errors import SpecError\nraise SpecError('quant: no loader\\n\"bnb-4bit\"')"
+    body = "from benchmarker.core.errors import SpecError\nraise SpecError('quant: no quantization\\n\"bnb-4bit\"')"
     done = run(program(body))
     assert done.stdout == "loading\n"
-    assert done.stderr == 'error: quant: no loader "bnb-4bit"\n'
+    assert done.stderr == 'error: quant: no quantization "bnb-4bit"\n'
     assert done.returncode == 2
 
 

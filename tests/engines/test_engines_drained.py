@@ -126,3 +126,11 @@ def test_setting_up_is_the_capture_and_the_first_generation_without_a_depth(
     runtime.generate(prompt(), 5, context=torch.ones(1, depth, dtype=torch.int64) if depth else None)
     # The forward of one token that gives the sizes of the cache, three warm steps and the recorded one.
     assert runtime.facts().setup_s == STEP_S + 4 * STEP_S + CHUNK_S + 4 * STEP_S
+
+
+def test_a_second_shape_needs_no_forward_of_one_token(device: QueueingDevice, model: PreTrainedModel) -> None:
+    runtime = cuda_graph_decoder(model, device, capture=Waiting(device))
+    for new_tokens in (5, 200):
+        runtime.generate(prompt(), new_tokens)
+        device.synchronize()
+    assert device.now_s == STEP_S + sum(4 * STEP_S + CHUNK_S + (count - 1) * STEP_S for count in (5, 200))

@@ -79,10 +79,10 @@ class Echo(ExternalEngine):
         # Another interpreter: one that sees no package of this environment.
         return [sys.executable, "-S", "-I", str(self.program), *self._fault]
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         return None
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         del checkpoint
         return None if form.quant == "fp16" else f"{form.quant} is not a form that it knows"
 

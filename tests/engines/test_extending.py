@@ -83,10 +83,10 @@ class EchoEngine(ExternalEngine):
     def command(self, marker):
         return [sys.executable, "-S", "-I", str(Path(__file__).with_name("echo_driver.py")), ""]
 
-    def installed(self):
+    def why_not_installed(self):
         return None
 
-    def takes(self, form, checkpoint):
+    def why_not_taken(self, form, checkpoint):
         return None if form.quant == "fp16" else f"{form.quant} is not a form that it knows"
 '''
 METRIC = """\

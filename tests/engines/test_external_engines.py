@@ -225,7 +225,7 @@ def test_an_environment_is_ready_once_its_engine_was_imported(monkeypatch):
     assert state.marker.version == json.__version__
     assert len(notes) == 2
     assert ready_environment("llama-cpp", "cpu") == state.marker
-    assert LlamaCppEngine().installed() is None
+    assert LlamaCppEngine().why_not_installed() is None
     remove_environment(SPEC)
     assert not state.folder.exists()
 
@@ -341,7 +341,7 @@ def checkpoint(folder: Path, **config: object) -> Checkpoint:
 
 def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_path):
     form = Form("fp16", Options(), "float16", VllmOptions(quantization="int8_per_channel_weight_only"))
-    assert "would run in 16 bit under that label" in (VllmEngine().takes(form, checkpoint(tmp_path)) or "")
+    assert "would run in 16 bit under that label" in (VllmEngine().why_not_taken(form, checkpoint(tmp_path)) or "")
     facts = ExternalFacts(
         environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
     )
@@ -355,34 +355,34 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
 
 def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
     gptq = checkpoint(tmp_path, quantization_config={"quant_method": "gptq"})
-    assert VllmEngine().takes(Form("gptq", Options(), "float16", VllmOptions()), gptq) is None
+    assert VllmEngine().why_not_taken(Form("gptq", Options(), "float16", VllmOptions()), gptq) is None
     assert "cannot load bnb4" in (
-        VllmEngine().takes(Form("bnb4", Options(), "float16", VllmOptions()), checkpoint(tmp_path)) or ""
+        VllmEngine().why_not_taken(Form("bnb4", Options(), "float16", VllmOptions()), checkpoint(tmp_path)) or ""
     )
 
 
 def test_llama_cpp_takes_plain_qwen3_and_says_what_to_do_with_the_rest(tmp_path):
     engine, form = LlamaCppEngine(), Form("fp16", Options(), "float16", LlamaCppOptions())
-    assert engine.takes(form, checkpoint(tmp_path, model_type="qwen3")) is None
-    assert "convert_hf_to_gguf.py" in (engine.takes(form, checkpoint(tmp_path, model_type="mamba")) or "")
-    assert "--engine-option gguf=" in (engine.takes(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
+    assert engine.why_not_taken(form, checkpoint(tmp_path, model_type="qwen3")) is None
+    assert "convert_hf_to_gguf.py" in (engine.why_not_taken(form, checkpoint(tmp_path, model_type="mamba")) or "")
+    assert "--engine-option gguf=" in (engine.why_not_taken(replace(form, quant="int8"), checkpoint(tmp_path)) or "")
     assert (gpu_layers(LlamaCppOptions(), "cpu"), gpu_layers(LlamaCppOptions(), "cuda")) == (0, 999)
 
 
 def test_what_an_engine_lacks_is_said_before_anything_runs(monkeypatch):
-    assert LlamaCppEngine().installed() == (
+    assert LlamaCppEngine().why_not_installed() == (
         "it has no environment: 'benchmarker engine install llama-cpp' (cpu) or "
         "'benchmarker engine install llama-cpp-cuda' (cuda) makes one"
     )
     register_environment(SPEC, python=Path(sys.executable))
-    assert LlamaCppEngine().installed() is None
+    assert LlamaCppEngine().why_not_installed() is None
     # Of a device that is named, the environment for that one is asked for.
     assert lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cpu")) is None
     assert "llama-cpp-cuda" in (lacking(job_of(form={"quant": "fp16", "engine": "llama-cpp"}, device="cuda")) or "")
     assert lacking(job_of(device="cuda")) is None
     # What writes the files is on this side, and an environment of the user's own says nothing of it.
     monkeypatch.setattr(gguf_file, "installed_version", lambda package: None)
-    assert "the library 'gguf', which is not installed" in (LlamaCppEngine().installed() or "")
+    assert "the library 'gguf', which is not installed" in (LlamaCppEngine().why_not_installed() or "")
 
 
 def test_doctor_has_one_thing_to_do_for_each_engine():

@@ -55,6 +55,7 @@ class Stage:
     watch_host: Callable[[int], Any] | None = None
     """Watches what else runs beside a child."""
     look_for: Callable[[Job], str | None] = lambda job: None
+    load_per_core: float = 0.0
     is_profiled: bool = False
     """Whether a child that is to profile its variant writes a profile."""
     wrap: tuple[str, ...] = ()
@@ -93,6 +94,7 @@ class Stage:
             watch_host=self.watch_host,
             find_monitor=self.find_monitor,
             look_for=self.look_for,
+            load_per_core=lambda: self.load_per_core,
         )
         self.before()
         has_gpu = self.environment.device.kind != "cpu"

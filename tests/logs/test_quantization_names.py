@@ -37,23 +37,23 @@ def test_no_two_quantizations_go_by_one_name():
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("4bit", "no loader '4bit'; in 4 bits: int4, gptq, bnb4"),
-        ("8-bit", "no loader '8-bit'; in 8 bits: int8, int8-dynamic, fp8, gptq, bnb8"),
-        ("q4_k_m", "no loader 'q4_k_m'; that is a format of GGUF files; in 4 bits: int4, gptq, bnb4"),
+        ("4bit", "no quantization '4bit'; in 4 bits: int4, gptq, bnb4"),
+        ("8-bit", "no quantization '8-bit'; in 8 bits: int8, int8-dynamic, fp8, gptq, bnb8"),
+        ("q4_k_m", "no quantization 'q4_k_m'; that is a format of GGUF files; in 4 bits: int4, gptq, bnb4"),
         (
             "q6_k",
-            f"no loader 'q6_k'; that is a format of GGUF files; there is {', '.join(sorted(LOADERS))}",
+            f"no quantization 'q6_k'; that is a format of GGUF files; there is {', '.join(sorted(LOADERS))}",
         ),
         (
             "hqq",
-            "no loader 'hqq'; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 "
+            "no quantization 'hqq'; transformers 5 has no HQQ yet. torchao's int4 takes its scales: --quant int4 "
             "--option scales=hqq",
         ),
-        ("bnb-4", "no loader 'bnb-4'; did you mean 'bnb4'?"),
+        ("bnb-4", "no quantization 'bnb-4'; did you mean 'bnb4'?"),
     ],
 )
 def test_a_name_that_can_mean_several_things_lists_them(text, line):
-    with pytest.raises(ValueError, match="no loader") as caught:
+    with pytest.raises(ValueError, match="no quantization") as caught:
         quant_named(text)
     assert str(caught.value) == line
 

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarker.core.errors import WrongResultError
 from benchmarker.quantization.coverage import coverage_after_forward, refusal, weight_coverage
 from benchmarker.quantization.load import load_model
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
+from benchmarker.workloads.generation.generation_bench import GenerationBench
 from benchmarker.workloads.generation.reading.generation_caveats import caveats
 from tests.records import load, record
 
@@ -119,6 +121,38 @@ def test_less_than_half_is_refused_with_the_library_limit():
     )
     assert refusal(LOADERS["bnb4"], covered(MLP=(50, 50), output_layer=(50, 0))) is None
     assert refusal(LOADERS["fp16"], None) is None
+
+
+@pytest.mark.parametrize(
+    ("quant", "message"),
+    [
+        (
+            "bnb4",
+            "less than half of the model is bnb4: 76 % of the weights are not quantized (experts 57 %, output layer "
+            "19 %); bitsandbytes does not quantize these experts, which are fused in 3-D parameters; use --quant fp16",
+        ),
+        (
+            "mxfp4",
+            "ran in bfloat16: transformers unpacked the checkpoint, its kernels for packed weights are for NVIDIA GPUs "
+            "of compute capability 7.5 and above; 76 % of the weights are not quantized (experts 57 %, output layer "
+            "19 %)",
+        ),
+    ],
+)
+def test_only_formats_that_transformers_may_unpack_are_called_unpacked(quant, message):
+    kinds = {"attention": (24, 24), "experts": (57, 0), "output layer": (19, 0)}
+    coverage = WeightCoverage(
+        kinds={
+            kind: ModuleWeights(parameters=count, quantized_parameters=quantized, bytes_by_type={"bfloat16": 2 * count})
+            for kind, (count, quantized) in kinds.items()
+        }
+    )
+    bench = object.__new__(GenerationBench)
+    bench._job = SimpleNamespace(variant=SimpleNamespace(quant=quant))
+    bench.source = SimpleNamespace(loaded=SimpleNamespace(coverage=coverage))
+    with pytest.raises(WrongResultError) as caught:
+        bench.correct(None)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

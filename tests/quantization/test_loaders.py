@@ -79,7 +79,7 @@ def test_a_model_is_loaded_in_one_call(session_model):
 def test_one_call_says_what_is_wrong_in_one_line(session_model):
     with pytest.raises(SpecError) as caught:
         load_model(str(session_model), "bnb")
-    assert str(caught.value) == "load_model: quant: no loader 'bnb'; did you mean 'bnb8'?"
+    assert str(caught.value) == "load_model: quant: no quantization 'bnb'; did you mean 'bnb8'?"
 
 
 def test_weights_of_another_model_are_refused(model_folder):

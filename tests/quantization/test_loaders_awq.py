@@ -22,6 +22,11 @@ PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
 CONFIG = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}
 
 
+def test_its_weights_have_4_bits():
+    assert awq.LOADER.bits == (4,)
+    assert awq.LOADER.has_low_bits
+
+
 def words_of(codes: Tensor) -> Tensor:
     """Codes, [rows, columns], as words of eight, [rows, columns / 8]."""
     eights = codes.to(torch.int64).view(len(codes), -1, 8)

@@ -137,8 +137,8 @@ def test_a_missing_torchao_is_said_before_the_model_is_looked_for(monkeypatch):
 def test_engines_with_forms_of_their_own_refuse_it(engine, options, session_model):
     form = Form("fp16", FP16Options(lm_head="int8"), "float16", options)
     checkpoint = prepare(session_model, "fp16")
-    assert engine.takes(replace(form, options=FP16Options()), checkpoint) is None
-    assert "for the engines that run here" in (engine.takes(form, checkpoint) or "")
+    assert engine.why_not_taken(replace(form, options=FP16Options()), checkpoint) is None
+    assert "for the engines that run here" in (engine.why_not_taken(form, checkpoint) or "")
 
 
 def test_fp16_with_it_is_held_against_the_unquantized_model(session_model):

@@ -65,7 +65,7 @@ def test_cells_of_another_depth_are_not_reused() -> None:
 
 MISTAKES = {
     "variants:\n  - {quant: fp16}\n  - {quant: bnb-4}\n": (
-        "variants[1].quant: no loader 'bnb-4'; did you mean 'bnb4'?"
+        "variants[1].quant: no quantization 'bnb-4'; did you mean 'bnb4'?"
     ),
     "variants:\n  - {quant: fp16, runtime: compiled}\n": (
         "variants[0].engine: no engine 'compiled'; did you mean 'compile'?"

@@ -164,3 +164,42 @@ def test_a_plan_imports_no_torch() -> None:
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
     )
+
+
+def test_the_first_guess_is_a_range_on_a_busy_host(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, rounds=5, load_per_core=4.0)
+    stage.sweep(dry_run=True)
+    assert "20 cells, first guess: about 7 min to 35 min (load average of 4.0 per core)" in stage.printed
+    stage = Stage(tmp_path, rounds=5, load_per_core=0.1)
+    stage.sweep(dry_run=True)
+    assert "20 cells, first guess: about 8 min\n" in stage.printed
+
+
+def test_a_disturbed_attempt_widens_the_forecast_and_an_undisturbed_one_narrows_it() -> None:
+    jobs: dict[str, Any] = {"a": job_of(), "b": job_of()}
+    schedule = Schedule(jobs, shared_imports=False)
+    first, *rest = [Task(number, name, (0,), 1.0) for number in range(5) for name in jobs]
+    quiet_s = schedule.seconds([first])
+    bad = records.cell(status="invalid", error_kind="disturbed", reason="other programs")
+    disturbed, undisturbed = (records.record("a", cells=(cell,), opened_at=None) for cell in (bad, records.cell()))
+    # Three tries, each ten times as long as the guess. If all are disturbed, later rounds have one.
+    schedule.learn(first, [(number * 10 * quiet_s, (number + 1) * 10 * quiet_s, disturbed) for number in range(3)])
+    assert schedule.seconds(rest, is_quiet=True) == pytest.approx(9 * quiet_s)
+    assert schedule.seconds(rest) == pytest.approx(10 * 9 * quiet_s)
+    for task in rest[:8]:
+        schedule.learn(task, [(0.0, quiet_s, undisturbed)])
+    assert schedule.duration(rest[8:], []) == approximate_duration(quiet_s)
+
+
+def test_quality_is_guessed_from_an_undisturbed_process_and_the_load() -> None:
+    schedule = Schedule({"a": job_of()}, shared_imports=False, load_per_core=4.0)
+    bad = records.cell(status="invalid", error_kind="disturbed", reason="other programs")
+    disturbed = records.record("a", cells=(bad,), opened_at=500.0)
+    schedule.learn(Task(0, "a", (0,), 1.0), [(0.0, 900.0, disturbed)])
+    # A job without quality takes 60 s besides its start of 20 s.
+    assert schedule.judging_s([("a",)]) == 80.0
+    assert schedule.duration([], [("a",)]) == "about 1 min to 7 min"
+    schedule.learn(Task(1, "a", (0,), 1.0), [(0.0, 90.0, records.record("a", opened_at=10.0))])
+    assert schedule.judging_s([("a",)]) == 70.0
+    schedule.learn_judgement(("a",), 140.0)
+    assert schedule.duration([], [("a",)]) == "about 2 min"

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
+from benchmarker.core.process import Terminated
 from benchmarker.sweep.folder import locked
 from benchmarker.sweep.sweep_plan import local_numbers
 from benchmarker.sweep.workers import share_of, visible_card
@@ -292,3 +293,15 @@ def test_a_host_without_a_gpu_measures_on_its_processor_only_on_request(tmp_path
         stage.sweep(places=TWO)
     assert not stage.results.exists()
     assert stage.sweep("--device", "cpu", places="local:0") == []
+
+
+def test_sigterm_during_the_preparation_does_not_wait_for_the_other_cards(tmp_path: Path) -> None:
+    finished = tmp_path / "finished"
+    script = f'if [ "$CUDA_VISIBLE_DEVICES" = 0 ]; then kill -TERM $PPID; fi; sleep 10; touch {finished}'
+    stage = Stage(tmp_path, prepare_host=("sh", "-c", script))
+    with pytest.raises(Terminated):
+        stage.sweep(places=TWO)
+    assert not finished.exists()
+    for process in psutil.Process().children(recursive=True):
+        process.kill()
+        process.wait()

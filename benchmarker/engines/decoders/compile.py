@@ -30,6 +30,7 @@ from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_s
 from benchmarker.engines.decoders.static_cache_layers import StateView
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
+from benchmarker.engines.decoders.torch_engine import decoder_layers
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 
@@ -248,16 +249,6 @@ def head(norm: nn.Module | None, output_layer: nn.Module, hidden: Tensor) -> tup
         hidden = forward(norm, hidden)
     logits: Tensor = output_layer(hidden)
     return likeliest_token(logits), logits
-
-
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.base_model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise UnsupportedError(
-        f"no list of {count} decoder layers in {type(model).__name__}; use --engine eager or cuda_graph"
-    )
 
 
 @contextmanager

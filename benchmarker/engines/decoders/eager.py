@@ -155,13 +155,14 @@ class EagerDecoder(TorchDecoder):
 
         if self._cache is None or self._cached_context is not context:
             self._cache = None  # frees its memory before the new one is allocated
-            self._cache = DynamicCache(config=self.model.config)
-            self._cached_context = context
-            self._fill(self._cache, context)
+            cache = DynamicCache(config=self.model.config)
+            for kind in (type(layer).__name__ for layer in cache.layers):
+                if kind != "DynamicLayer":
+                    raise UnsupportedError(f"a depth in a cache of {kind} is not written yet")
+            self._fill(cache, context)
+            self._cache, self._cached_context = cache, context
         parts: list[Any] = self._cache.layers
         for layer in parts:
-            if type(layer).__name__ != "DynamicLayer":
-                raise UnsupportedError(f"a depth in a cache of {type(layer).__name__} is not written yet")
             layer.keys = layer.keys[:, :, : context.shape[1]]
             layer.values = layer.values[:, :, : context.shape[1]]
         return self._cache
@@ -277,7 +278,7 @@ def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
 
 @dataclass(frozen=True)
 class EagerEngine(TorchEngine):
-    def splits(self, form: Form) -> str | None:
+    def why_not_split(self, form: Form) -> str | None:
         if _kv_form(form):
             return "a quantized KV cache over several GPUs was never tried; leave kv_cache out"
         has_head = has_int8_head(form.options)
@@ -289,8 +290,8 @@ class EagerEngine(TorchEngine):
         able = ", ".join(name for name, loader in LOADERS.items() if "layers" in loader.splits)
         return f"{form.quant} by layers over several GPUs was never tried; it is there for {able}"
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        return super().takes(form, checkpoint) or missing_library(_kv_form(form))
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        return super().why_not_taken(form, checkpoint) or missing_library(_kv_form(form))
 
 
 def _kv_form(form: Form) -> KVForm | None:

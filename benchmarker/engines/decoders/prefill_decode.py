@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from benchmarker.checkpoints.read_model import experts_per_token
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, Captured
 from benchmarker.engines.decoders.static_kv_cache import (
@@ -97,7 +98,7 @@ def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
     if not modules:
         return None
     weight, config = next(modules[0].parameters()), modules[0].config
-    per_token = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None) or 1
+    per_token = experts_per_token(config) or 1
     has_kernel = not weight.is_cuda or (
         torch.version.hip is None and torch.cuda.get_device_capability(weight.device)[0] in GROUPED_ON
     )

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 
 from benchmarker.engines.base import UnsupportedError
+from benchmarker.quantization.coverage import run_token
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
 
@@ -49,11 +51,12 @@ class StaticKVLayer(StaticLayer):
 
     def allocate(self, batch: int, key: Tensor, value: Tensor) -> None:
         """Allocate memory for keys and values like these of a trial token, [1, key heads, 1, head_dim]."""
+        self.dtype, self.device = key.dtype, self.position.on_device.device
         self.stored_keys, self.stored_values = (
-            one.new_zeros(batch, self.max_cache_len, one.shape[1], one.shape[3]) for one in (key, value)
+            token.new_zeros(batch, self.max_cache_len, token.shape[1], token.shape[3], device=self.device)
+            for token in (key, value)
         )
         self.keys, self.values = self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
-        self.dtype, self.device = key.dtype, key.device
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -109,7 +112,11 @@ class StateView:
 
     def __init__(self, layer: LinearAttentionLayer) -> None:
         self.layer = layer
-        self.layers = self
+
+    @property
+    def layers(self) -> "StateView":
+        # An attribute would be a reference cycle, which holds the states until the garbage collector runs.
+        return self
 
     def __getitem__(self, layer_index: int) -> LinearAttentionLayer:
         return self.layer
@@ -134,7 +141,8 @@ class StateView:
         return self.layer.update_recurrent_state(states, **arguments)
 
 
-def refuse_kinds(model: PreTrainedModel) -> None:
+def supported_cache(model: PreTrainedModel, length: int) -> StaticCache:
+    """Return transformers' cache without memory; raise UnsupportedError for layers that have no static cache here."""
     config: Any = model.config.get_text_config(decoder=True)
     kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
     if not kinds and getattr(config, "attention_chunk_size", None):
@@ -144,15 +152,24 @@ def refuse_kinds(model: PreTrainedModel) -> None:
         if kind not in known:
             name = UNSUPPORTED_LAYERS.get(kind, f"a layer of kind {kind}")
             raise UnsupportedError(f"{name} has no static cache here; use --engine eager")
+    cache = StaticCache(config=model.config, max_cache_len=length)
+    lengths = {part.max_cache_len for part in cache.layers if isinstance(part, StaticLayer)}
+    if not lengths:
+        raise UnsupportedError("a model without attention has no position in its cache; use --engine eager")
+    if len(lengths - {length}) > 1:
+        raise UnsupportedError("sliding windows of different sizes have no static cache yet; use --engine eager")
+    return cache
 
 
 def tried_layers(model: PreTrainedModel) -> list[Any]:
-    """Return transformers' layers of a cache that holds one token: the sizes that a config does not give."""
+    """Return transformers' layers of a cache that holds one token: the sizes that a config does not give.
+
+    Their tensors are on the meta device, so that they can be kept without memory.
+    """
     cache = StaticCache(config=model.config, max_cache_len=1)
-    token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    # Without this, gptqmodel would compile its dequantization for this one token.
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        model(input_ids=token, past_key_values=cache, use_cache=True)
+    run_token(model, cache)
+    for layer in cache.layers:
+        vars(layer).update(tree_map_only(Tensor, lambda tensor: tensor.to("meta"), dict(vars(layer))))
     return list(cache.layers)
 
 

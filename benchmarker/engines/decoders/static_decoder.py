@@ -7,10 +7,11 @@ a graph without the host. New tokens stay on the device and are read once, after
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,7 @@ class StaticCacheDecoder(TorchDecoder):
         self.shape: Shape | None = None
         self._capture = capture
         self._captured_prefill = CapturedPrefill(step, capture) if captured_prefill else None
+        self._trial: Sequence[Any] | None = None
         self._setup_s: float | None = None
         self._captured = 0
         self._replays = 0
@@ -188,7 +190,8 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape, True
 
     def _new_shape(self, batch: int, length: int) -> Shape:
-        cache = StaticKVCache(self.model, batch=batch, length=length)
+        cache = StaticKVCache(self.model, batch=batch, length=length, trial=self._trial)
+        self._trial = cache.trial
         device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)

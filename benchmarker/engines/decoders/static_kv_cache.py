@@ -12,14 +12,14 @@ For a short cache the native engine uses this program's own kernel.
 The layers of the cache are in static_cache_layers.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel, StaticCache
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 
 from benchmarker.core.formatting import gib
@@ -30,7 +30,7 @@ from benchmarker.engines.decoders.static_cache_layers import (
     WindowLayer,
     cache_bytes,
     overwritten_tensors,
-    refuse_kinds,
+    supported_cache,
     tried_layers,
 )
 from benchmarker.kernels.decode_attention import decode_attention, supports
@@ -84,26 +84,21 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 class StaticKVCache:
-    def __init__(self, model: PreTrainedModel, *, batch: int, length: int) -> None:
-        refuse_kinds(model)
+    def __init__(self, model: PreTrainedModel, *, batch: int, length: int, trial: Sequence[Any] | None = None) -> None:
+        """Allocate a cache. `trial`: the model's `tried_layers`, which depend on no shape."""
+        self.layers = supported_cache(model, length)
         self.length = length
         device: torch.device = cast("Any", model.get_input_embeddings().weight).device
         self.position = CachePosition(torch.zeros((), dtype=torch.int64, device=device), on_host=0)
-        self.layers = StaticCache(config=model.config, max_cache_len=length)
         parts: list[Any] = self.layers.layers
-        trial = tried_layers(model)
-        check_room(cache_bytes(parts, trial, batch), batch, length, device)
-        parts = [self._allocated(part, tried, batch) for part, tried in zip(parts, trial, strict=True)]
+        self.trial = trial or tried_layers(model)
+        check_room(cache_bytes(parts, self.trial, batch), batch, length, device)
+        parts = [self._allocated(part, tried, batch) for part, tried in zip(parts, self.trial, strict=True)]
         self.layers.layers = parts
         attending = [part for part in parts if isinstance(part, StaticKVLayer)]
-        if not attending:
-            raise UnsupportedError("a model without attention has no position in its cache; use --engine eager")
         self.attending = max(attending, key=lambda part: part.max_cache_len)
         self.states = [part for part in parts if isinstance(part, LinearAttentionLayer)]
-        windows = {part.max_cache_len for part in attending if isinstance(part, WindowLayer)}
-        if len(windows) > 1:
-            raise UnsupportedError("sliding windows of different sizes have no static cache yet; use --engine eager")
-        self.window = windows.pop() if windows else None
+        self.window = next((part.max_cache_len for part in attending if isinstance(part, WindowLayer)), None)
         """Positions of each ring."""
         config: Any = model.config.get_text_config(decoder=True)
         has_cap = getattr(config, "attn_logit_softcapping", None) is not None
@@ -124,7 +119,7 @@ class StaticKVCache:
             for name in ("conv_states", "recurrent_states"):
                 for index, state in getattr(tried, name).items():
                     if state is not None:
-                        state = state.new_zeros(batch, *state.shape[1:])
+                        state = state.new_zeros(batch, *state.shape[1:], device=self.position.on_device.device)
                         part.lazy_initialization(**{name: state}, state_idx=index)
         elif isinstance(part, StaticLayer) and tried.is_initialized:
             is_ring = part.max_cache_len < self.length
@@ -160,10 +155,10 @@ class StaticKVCache:
                 tensor.copy_(kept)
 
     def keep(self) -> None:
-        """Copy the states and windows of a depth, which the following tokens overwrite."""
+        """Copy the states and windows of a depth, which the following tokens overwrite, to the host."""
         if self._overwritten:
             assert self.position.on_host is not None
-            self._kept = self.position.on_host, [tensor.clone() for tensor in self._overwritten]
+            self._kept = self.position.on_host, [tensor.to("cpu", copy=True) for tensor in self._overwritten]
 
     def begin_decoding(self) -> None:
         """Keep the position only on the device."""
@@ -179,7 +174,7 @@ class StaticKVCache:
     def _limit_to_window(self) -> None:
         lengths = self.sequence_lengths
         if lengths.ring_lengths is not None:
-            lengths.ring_lengths.copy_(lengths.lengths.clamp(max=lengths.window))
+            torch.clamp(lengths.lengths, max=lengths.window, out=lengths.ring_lengths)
 
 
 @contextmanager

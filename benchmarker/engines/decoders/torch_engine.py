@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
-from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Options
-from benchmarker.quantization.coverage import coverage_after_forward
+from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
 from benchmarker.quantization.load import file_refusal, is_linear, load_facts, load_quantized
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.model import KernelUse, LoadFacts
@@ -106,10 +106,10 @@ class TorchEngine(Engine):
     packages: tuple[str, ...] = ()
     """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
 
-    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+    def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "its static KV cache holds every head on one GPU; use --engine eager"
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         return file_refusal(form.quant, checkpoint)
 
     @contextmanager
@@ -151,13 +151,26 @@ def measure_load(
         quantize_s=quantize_s(prepared.folder),
         peak_bytes=peak.growth_bytes if peak.allocated_bytes is None else peak.allocated_bytes,
     )
-    coverage = coverage_after_forward(loaded.model) if loader.has_low_bits else None
+    coverage_of = weight_coverage if prepared.quantization is None else coverage_after_forward
+    coverage = coverage_of(loaded.model) if loader.has_low_bits else None
     return loaded.model, facts.model_copy(update={"coverage": coverage})
 
 
 def expert_modules(model: nn.Module) -> list[Any]:
     """Return the modules whose fused experts transformers multiplies by an implementation of its config."""
     return [module for module in model.modules() if hasattr(module, "num_experts") and hasattr(module, "_apply_gate")]
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    from torch import nn
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedError(
+        f"no list of {count} decoder layers in {type(model).__name__}; use --engine eager or cuda_graph"
+    )
 
 
 def experts_implementation(model: nn.Module) -> str | None:

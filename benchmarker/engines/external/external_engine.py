@@ -37,7 +37,7 @@ AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and 
 class ExternalEngine(Engine):
     limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         states = [state for state in environment_states() if state.spec.engine == self.name]
         if any(state.problem is None for state in states):
             return None
@@ -45,7 +45,7 @@ class ExternalEngine(Engine):
         ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
         return touched[0] if touched else f"it has no environment: {ways} makes one"
 
-    def splits(self, form: Form) -> str | None:  # noqa: ARG002
+    def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
 
     def marker(self, device: str) -> Marker:

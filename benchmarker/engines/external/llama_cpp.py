@@ -42,14 +42,14 @@ class LlamaCppEngine(ExternalEngine):
     summary = "llama.cpp, in an environment of its own: GGUF forms"
     options = LlamaCppOptions
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         try:
             require_gguf()
         except MissingLibraryError as error:
             return str(error)
-        return super().installed()
+        return super().why_not_installed()
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         if form.quant != "fp16" and not (form.quant == "gguf" and checkpoint.is_gguf):
             return (
                 "llama.cpp has quantizations of its own: use --quant fp16 with --engine-option gguf=Q4_0, "

@@ -28,7 +28,7 @@ class SglangEngine(ExternalEngine):
     summary = "SGLang, in an environment of its own; not run by benchmarker's authors"
     options = SglangOptions
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         if checkpoint.is_gguf:
             return "GGUF files are for --engine llama-cpp"
         if form.quant not in AS_STORED and checkpoint.quantization is None:

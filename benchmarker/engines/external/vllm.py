@@ -43,10 +43,10 @@ class VllmEngine(ExternalEngine):
     summary = "vLLM, in an environment of its own"
     options = VllmOptions
 
-    def splits(self, form: Form) -> str | None:
+    def why_not_split(self, form: Form) -> str | None:
         return "vLLM divides tensors; leave --split layers out" if form.split == "layers" else None
 
-    def takes(self, form: Form, checkpoint: Checkpoint) -> str | None:
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         options = form.engine_options
         assert isinstance(options, VllmOptions)
         method = (checkpoint.quantization or {}).get("quant_method")

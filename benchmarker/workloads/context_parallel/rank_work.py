@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarker.core.errors import WrongResultError
 from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
-from benchmarker.measure.profile_repeat import start_profiler_once, trace_of
+from benchmarker.measure.profile_repeat import trace_of, warm_up_profiler
 from benchmarker.profiling.chrome_trace import overlap_of
 from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
 from benchmarker.workloads.attention.spec import AttentionShape
@@ -217,7 +217,7 @@ class RankWork:
         trace: RankTrace | None = None
         with operation.around():
             if self._device.kind != "cpu" and not self._is_profiler_warm:
-                start_profiler_once(self._device)
+                warm_up_profiler(self._device)
                 self._is_profiler_warm = True
             self._barrier()
             kernels = operation_bench.kernels_of(run, self._device)

@@ -95,7 +95,6 @@ class GenerationBench(SourceBenchmarker):
         self._session = session
         self._plan = plan
         self._stack = stack
-        self._is_stored = checkpoint.quantization is not None
         if self.no_demand:
             session.terminal.line(f"no floor and no memory-bandwidth utilization: {self.no_demand.reason}")
 
@@ -107,7 +106,7 @@ class GenerationBench(SourceBenchmarker):
         loader, loaded = LOADERS[self._job.variant.quant], self.source.loaded
         coverage = loaded.coverage if loaded else None
         if reason := refusal(loader, coverage):
-            raise WrongResultError(unpacked_words(loader, coverage) if coverage and self._is_stored else reason)
+            raise WrongResultError(unpacked_words(loader, coverage) if coverage and loader.unpacked_unless else reason)
         return super().correct(point)
 
     def afterwards(self, record: Any, path: Path) -> dict[str, Any]:
@@ -156,7 +155,7 @@ def open_engine(
     job: GenerationJob, device: Device, session: Session, checkpoint: Checkpoint, stack: ExitStack
 ) -> TokenSource:
     engine, form = ENGINES[job.variant.engine], form_of(job.variant, job.model.dtype)
-    reason = engine.installed() or engine.takes(form, checkpoint)
+    reason = engine.why_not_installed() or engine.why_not_taken(form, checkpoint)
     if reason:
         raise UnsupportedError(f"{engine.name}: {reason}")
     source: TokenSource = stack.enter_context(engine.open(checkpoint, form, device, session.terminal))

@@ -28,7 +28,14 @@ from benchmarker.schema.base import DType, Scalar, first_problem
 from benchmarker.schema.model import AUTO, ModelFacts, ModelSpec
 from benchmarker.workloads.generation.read_architecture import describe, on_meta
 from benchmarker.workloads.generation.record import GenerationRecord, GenerationVariant
-from benchmarker.workloads.generation.spec import GenerationJob, GenerationSubject, Point, VariantSpec, name_of
+from benchmarker.workloads.generation.spec import (
+    GenerationJob,
+    GenerationSubject,
+    Point,
+    VariantSpec,
+    checkpoint_of,
+    name_of,
+)
 
 
 def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> VariantSpec:
@@ -56,11 +63,9 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
 
 
 def _of_checkpoint(variant: VariantSpec, subject: GenerationSubject | None) -> VariantSpec:
-    model = subject.model if subject else None
-    if variant.checkpoint and (model is None or variant.checkpoint != model.id):
-        model = ModelSpec(id=variant.checkpoint)
-    if model is None:
+    if subject is None and variant.checkpoint is None:
         return variant
+    model = checkpoint_of(subject.model if subject else ModelSpec(), variant.checkpoint)
     found = of_checkpoint(variant, model)
     is_named_by_file = variant.quant == AUTO and found.quant != "fp16"
     return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
@@ -211,7 +216,7 @@ def lacking(job: GenerationJob) -> str | None:
 
     For `auto` an environment for any device is enough, because the device is still open.
     """
-    reason, kind = ENGINES[job.variant.engine].installed(), job.device.split(":")[0]
+    reason, kind = ENGINES[job.variant.engine].why_not_installed(), job.device.split(":")[0]
     if reason or kind == "auto":
         return reason
     return next((status.remedy for status in engine_statuses(kind) if status.engine == job.variant.engine), None)
@@ -295,7 +300,7 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
 
 def _check_split(job: GenerationJob) -> None:
     engine = ENGINES[job.variant.engine]
-    if reason := engine.splits(form_of(job.variant, job.model.dtype)):
+    if reason := engine.why_not_split(form_of(job.variant, job.model.dtype)):
         raise UnsupportedError(f"--gpus {job.variant.gpus}: {engine.name}: {reason}")
     if job.quality.is_asked and job.variant.split == "tensors":
         raise SpecError(

@@ -15,6 +15,7 @@ from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation, GenerationSample
+from benchmarker.quantization.base import EXPERT_COUNTS
 from benchmarker.schema.job import Procedure
 from benchmarker.schema.record import Flag, Memory, Missing
 from benchmarker.workloads.generation.architecture import Architecture
@@ -29,10 +30,6 @@ from benchmarker.workloads.session import Bench, tried
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Keys of a config for the number of routed experts."""
 
 
 class GenerationStep:

@@ -96,10 +96,10 @@ def form_words(model: PreTrainedModel) -> str:
 
 def engine_names(model: PreTrainedModel) -> list[str]:
     """Return the engines of this process whose KV cache holds every layer of the model."""
-    from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
+    from benchmarker.engines.decoders.static_cache_layers import supported_cache
 
     try:
-        StaticKVCache(model, batch=1, length=16)
+        supported_cache(model, length=2**24)  # Longer than any window.
         has_static_cache = True
     except UnsupportedError:
         has_static_cache = False

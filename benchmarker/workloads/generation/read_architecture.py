@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarker.checkpoints.read_model import head_dim, import_libraries, key_heads, model_errors
+from benchmarker.checkpoints.dummy import model_of
+from benchmarker.checkpoints.read_model import experts_per_token, head_dim, import_libraries, key_heads, model_errors
 from benchmarker.core.errors import ModelError, UnsupportedError
+from benchmarker.engines.decoders.torch_engine import decoder_layers
 from benchmarker.quantization.load import (
     flat,
     is_linear,
@@ -63,7 +65,7 @@ def describe(model: PreTrainedModel, *, shares: int = 1, kv_value_bytes: float |
     kinds = _layer_kinds(config)
     layers = tuple(
         _layer(module, kind, config, shares=shares, value_bytes=_activation_bytes(model))
-        for module, kind in zip(_decoder_layers(model, len(kinds)), kinds, strict=True)
+        for module, kind in zip(decoder_layers(model), kinds, strict=True)
     )
     found = {kind for layer in layers for kind in (*layer.mixers, layer.feed_forward)}
     unknown = sorted(found - {*DESCRIBED[config.model_type], "none"})
@@ -76,15 +78,13 @@ def on_meta(config: Mapping[str, Any], dtype: str) -> PreTrainedModel | None:
     """Return the model of a parsed config.json without weights; None if transformers cannot build it."""
     import_libraries()
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     try:
-        with torch.device("meta"), model_errors("the config"):
-            made: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
+        with model_errors("the config"):
+            return model_of(AutoConfig.for_model(**config), dtype=getattr(torch, dtype))
     except ModelError:
         return None
-    model: PreTrainedModel = made
-    return model
 
 
 def _with_weights(
@@ -128,8 +128,7 @@ def expert_containers(model: nn.Module) -> list[Any]:
 def _experts(containers: list[Any], config: Any, shares: int) -> Experts | None:
     if not containers:
         return None
-    names = ("num_experts_per_tok", "top_k_experts", "moe_topk")
-    per_token = next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    per_token = experts_per_token(config)
     count = getattr(containers[0], "num_experts", None) or len(list(containers[0].children()))
     if per_token is None:
         raise UnsupportedError("its config does not state the experts per token")
@@ -158,13 +157,6 @@ def _multiplied_outside(model: nn.Module, skipped: list[Any]) -> int:
         id(module) for container in (*expert_containers(model), *skipped) if container for module in container.modules()
     }
     return sum(multiplied(module) for module in model.modules() if id(module) not in within)
-
-
-def _decoder_layers(model: nn.Module, count: int) -> list[Any]:
-    from torch import nn
-
-    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
-    return list(next(lists, ()))
 
 
 def _layer_kinds(config: Any) -> list[str]:

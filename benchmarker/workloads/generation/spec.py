@@ -181,6 +181,11 @@ def guess_parameters(model_id: str) -> float:
     return float(sizes[-1][0]) * (1e9 if sizes[-1][1] == "b" else 1e6) if sizes else 0.0
 
 
+def checkpoint_of(model: ModelSpec, checkpoint: str | None) -> ModelSpec:
+    """Return a variant's checkpoint of a model; it has the model's options, and no revision."""
+    return model if checkpoint in (None, model.id) else model.model_copy(update={"id": checkpoint, "revision": None})
+
+
 class GenerationJob(Job):
     """One run of text generation."""
 
@@ -195,10 +200,7 @@ class GenerationJob(Job):
     @property
     def model(self) -> ModelSpec:
         """The model's checkpoint of this variant."""
-        model, checkpoint = self.subject.model, self.variant.checkpoint
-        if checkpoint in (None, model.id):
-            return model
-        return model.model_copy(update={"id": checkpoint, "revision": None})
+        return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
     def quality(self) -> QualitySpec:

@@ -12,7 +12,6 @@ token are compared pair by pair: the seeds of two mixers share their data and it
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from benchmarker.comparison.results import by_round
 from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Row, cell_of
 from benchmarker.core.formatting import MISSING, decimal, gib, percent
-from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts
+from benchmarker.core.stats import Ratio, estimate, paired_ratio, verdicts, wilson
 from benchmarker.core.tables import Column, plain_line
 from benchmarker.explain.waterfall import NotExplained, Timed
 from benchmarker.profiling.kernel_categories import seconds_by_category
@@ -210,7 +209,6 @@ def _misfits(rows: Sequence[MixersRow]) -> Iterator[str]:
             yield f"{text}."
 
 
-NORMAL_95 = 1.959964  # 97.5 % quantile of the normal distribution.
 BITS_VERDICTS = {"faster": "fewer bits", "slower": "more bits"}
 
 
@@ -229,14 +227,6 @@ class Learned(NamedTuple):
         _, low, high = self.accuracy
         chance = self.scores[0].chance
         return "" if chance < low else ", below chance" if high < chance else ", at chance"
-
-
-def wilson(right: int, total: int) -> tuple[float, float, float]:
-    """Return a share with its 95 % interval, which stays within 0 and 1 and holds for small numbers."""
-    share, square = right / total, NORMAL_95**2
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    half = NORMAL_95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
-    return share, max(0.0, middle - half), min(1.0, middle + half)
 
 
 def learned(rows: Sequence[MixersRow]) -> list[Learned]:

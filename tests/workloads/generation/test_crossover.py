@@ -1,13 +1,13 @@
 """Until which batch a form wins and from which prompt on it loses, from made-up records with known crossings."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from benchmarker.report.compare import compare, to_markdown
-from benchmarker.workloads.generation.reading.batch_crossover import SpeedUp, _batches, _prompts, crossover
+from benchmarker.workloads.generation.reading.batch_crossover import _batches, _prompts
+from tests.comparison.test_crossing import within
 from tests.records import cell, record, sample, save
 
 NEW = 11
@@ -34,21 +34,6 @@ def shown(tmp_path: Path, forms: Mapping[str, Mapping[tuple[int, int], tuple[flo
             records.append(record(quant, *made, round_number=number))
     save(tmp_path, *records)
     return to_markdown(compare([tmp_path]))
-
-
-def test_a_crossing_lies_where_the_logarithms_meet_and_its_interval_is_that_of_the_bounds() -> None:
-    # ln r falls from ln 2 at 1 to -ln 2 at 64: on the way, at 8, it is 0.
-    spread = math.log(2) / 3
-    fall = crossover({1: SpeedUp(2.0, spread), 64: SpeedUp(0.5, spread)})
-    assert fall is not None
-    assert (fall.size, fall.low, fall.high) == pytest.approx((8, 4, 16))
-    wide = crossover({1: SpeedUp(1.1, 0.2), 64: SpeedUp(0.9, 0.2)})
-    assert wide is not None
-    assert (wide.low, wide.high) == (None, None)
-    assert crossover({1: SpeedUp(0.9, 0.0), 64: SpeedUp(1.2, 0.0)}) is None
-    shown = {2.0: "2.00x", 1.1: "1.10x [0.90, 1.34]", 5.0: "wide [2.25, 11.13]"}
-    assert [str(SpeedUp(value, 0.8 if value == 5.0 else 0.2)) for value in shown] == [*shown.values()]
-    assert crossover({1: SpeedUp(1.2, 0.0)}) is None
 
 
 def test_words_name_the_batch_until_which_a_form_wins_and_the_prompt_from_which_it_loses(tmp_path: Path) -> None:
@@ -115,8 +100,7 @@ def test_a_batch_whose_interval_has_1_in_it_is_neither_won_nor_lost(tmp_path: Pa
     ],
 )  # fmt: skip
 def test_what_is_not_decided_counts_on_no_side(ratios: tuple[float, ...], in_batches: str, in_prompts: str) -> None:
-    spread = math.log(1.02)
-    speed_ups = {size: SpeedUp(ratio, spread) for size, ratio in zip((1, 8, 64, 128), ratios, strict=False)}
+    speed_ups = {size: within(ratio, 1.02) for size, ratio in zip((1, 8, 64, 128), ratios, strict=False)}
     assert in_batches in (_batches("a", "b", "decode", speed_ups) or "")
     assert in_prompts in (_prompts("a", "b", speed_ups) or "")
 

@@ -17,7 +17,7 @@ from benchmarker.report.verify import verify
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record_io import collect
 from benchmarker.workloads.mixers.mixer import GATED_DELTA, LINEAR, SOFTMAX, VARIANTS
-from benchmarker.workloads.mixers.mixers_reading import Learned, learned, wilson
+from benchmarker.workloads.mixers.mixers_reading import Learned, learned
 from benchmarker.workloads.mixers.record import TaskScore
 from benchmarker.workloads.mixers.small_model import (
     IGNORED,
@@ -180,12 +180,6 @@ def test_a_sequence_longer_than_the_text_to_judge_by_is_refused():
 def test_too_few_tokens_for_the_keys_are_refused():
     with pytest.raises(SpecError, match="vocabulary: 16 tokens have no 8 keys; give 18 or more"):
         read_job(["mixers", "--variant", "gdn-torch", "--tasks", "mqar", "--pairs", "8", "--task-vocabulary", "16"])
-
-
-def test_wilsons_interval_equals_published_values():
-    # 0 of 10: the upper end is z^2 / (10 + z^2).
-    assert wilson(0, 10) == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
-    assert wilson(5, 10) == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)
 
 
 def score(seed, right=500, bits=2.0, task="mqar"):

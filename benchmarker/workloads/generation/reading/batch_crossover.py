@@ -1,25 +1,17 @@
 """Largest batch at which a quantization is faster than the unquantized variant, and shortest prompt at which it is
 slower.
 
-Both are measured at a few sizes. Between two sizes the logarithm of the speed-up is interpolated over the logarithm of
-the size, and the crossing is at 0:
-
-    ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
-
-Its interval extends from the crossing of the lower bounds to that of the upper bounds. For r = y / x with intervals x *
-exp(+-u) and y * exp(+-v), the interval of r is r * exp(+-sqrt(u^2 + v^2)). A size whose interval contains 1 is
-undecided.
+For r = y / x with intervals x * exp(+-u) and y * exp(+-v), the interval of r is r * exp(+-sqrt(u^2 + v^2)).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import replace
 
-from benchmarker.comparison.rows import CellKey, is_wide, number_text
-from benchmarker.core.formatting import times
+from benchmarker.comparison.crossing import SizeWords, crossover
+from benchmarker.comparison.rows import CellKey
 from benchmarker.core.stats import Estimate, Ratio
 from benchmarker.core.tables import plain_line
 from benchmarker.workloads.generation.reading.baseline import peer_of
@@ -32,33 +24,6 @@ TIMES: dict[str, Callable[[GenerationRow], Estimate | None]] = {
 
 PREFILL_TOKENS = 256
 """Shortest prompt for which prefill is compared: shorter ones wait for the weights or the host, as decoding does."""
-
-
-@dataclass(frozen=True)
-class SpeedUp:
-    """Speed-up of a variant relative to its peer at one size."""
-
-    value: float
-    spread: float | None  # Half of its interval, as a logarithm; None for fewer than three rounds.
-
-    @property
-    def is_open(self) -> bool:
-        return self.spread is not None and abs(math.log(self.value)) <= self.spread
-
-    def __str__(self) -> str:
-        half = math.exp(self.spread or 0.0)
-        ratio = Ratio(self.value, 0, self.value / half, self.value * half)
-        return number_text(ratio, times(ratio), None) if self.is_open or is_wide(ratio) else f"{self.value:.2f}x"
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """Size at which a speed-up falls below 1, with its interval; None for an end beyond the measured sizes."""
-
-    size: float
-    low: float | None
-    high: float | None
-    has_interval: bool
 
 
 def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list[str]:
@@ -77,6 +42,7 @@ def crossover_words(rows: Sequence[GenerationRow], baseline: str | None) -> list
     return list(dict.fromkeys(lines))
 
 
+Ratios = dict[int, Ratio]
 Pairs = dict[int, tuple[GenerationRow, GenerationRow]]
 
 
@@ -93,112 +59,34 @@ def _series(
     return series
 
 
-def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> dict[int, SpeedUp]:
+def _speed_ups(pairs: Pairs, time: Callable[[GenerationRow], Estimate | None]) -> Ratios:
     speed_ups = {}
     for size, (row, peer) in sorted(pairs.items()):
         row_time, peer_time = time(row), time(peer)
         if row_time and peer_time:
             halves = [math.log(side.high / side.value) for side in (row_time, peer_time) if side.high is not None]
-            spread = math.hypot(*halves) if len(halves) == 2 else None
-            speed_ups[size] = SpeedUp(peer_time.value / row_time.value, spread)
+            ratio = Ratio(peer_time.value / row_time.value, rounds=min(row.rounds, peer.rounds))
+            if len(halves) == 2:
+                half = math.exp(math.hypot(*halves))
+                ratio = replace(ratio, low=ratio.value / half, high=ratio.value * half)
+            speed_ups[size] = ratio
     return speed_ups
 
 
-def crossover(speed_ups: Mapping[int, SpeedUp]) -> Crossover | None:
-    """Return the size at which a speed-up falls below 1, if it does so once. The sizes are sorted."""
-    logs = {size: math.log(ratio.value) for size, ratio in speed_ups.items()}
-    signs = [value > 0 for value in logs.values()]
-    if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
-        return None
-    size_at_1 = _first_fall(logs)
-    assert size_at_1 is not None
-    if any(ratio.spread is None for ratio in speed_ups.values()):
-        return Crossover(size_at_1, None, None, has_interval=False)
-    spreads = {size: ratio.spread or 0.0 for size, ratio in speed_ups.items()}
-    low = _first_fall({size: value - spreads[size] for size, value in logs.items()})
-    high = _first_fall({size: value + spreads[size] for size, value in logs.items()})
-    return Crossover(size_at_1, low, high, has_interval=True)
-
-
-def _first_fall(logs: Mapping[int, float]) -> float | None:
-    for (before, upper), (after, lower) in pairwise(logs.items()):
-        if upper > 0 >= lower:
-            return math.exp(math.log(before) + math.log(after / before) * upper / (upper - lower))
-    return None
-
-
-def _batches(variant: str, peer: str, what: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
-    if len(speed_ups) < 2:
-        return None
+def _batches(variant: str, peer: str, what: str, speed_ups: Ratios) -> str | None:
     start = f"{plain_line(variant)} wins against {plain_line(peer)} in {what}"
-    words = _Words(start, "batch", "batch ", "", speed_ups)
+    words = SizeWords(start, "batch", "batch ", "", speed_ups)
     fall = crossover(speed_ups)
-    until = f"until batch {math.floor(fall.size):,}{_interval(fall, list(speed_ups), math.floor)}" if fall else None
-    return words.said([size for size, ratio in speed_ups.items() if ratio.value > 1], until, "best", max)
+    until = f"until batch {words.size(fall, math.floor)}" if fall else None
+    return words.sentence([size for size, ratio in speed_ups.items() if ratio.value > 1], until, "best", max)
 
 
-def _prompts(variant: str, peer: str, speed_ups: Mapping[int, SpeedUp]) -> str | None:
-    if len(speed_ups) < 2:
-        return None
-    words = _Words(f"{plain_line(variant)} loses to {plain_line(peer)} in prefill", "prompt", "", " tokens", speed_ups)
+def _prompts(variant: str, peer: str, speed_ups: Ratios) -> str | None:
+    start = f"{plain_line(variant)} loses to {plain_line(peer)} in prefill"
+    words = SizeWords(start, "prompt", "", " tokens", speed_ups)
     fall = crossover(speed_ups)
-    since = f"from {math.ceil(fall.size):,} tokens on{_interval(fall, list(speed_ups), math.ceil)}" if fall else None
-    return words.said([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Sentence on the sizes at which a comparison is won, lost or undecided."""
-
-    start: str  # Beginning of the sentence: `int8 wins against fp16 in decode`.
-    axis: str
-    before: str
-    after: str  # Text before and after the sizes.
-    speed_ups: Mapping[int, SpeedUp]
-
-    def said(self, holding: Sequence[int], crossing: str | None, end: str, furthest: Callable[..., int]) -> str:
-        """Return the sentence.
-
-        Args:
-            holding: Sizes at which it holds by the value alone.
-            crossing: Start or end, for speed-ups that fall below 1 once.
-            end: `best` or `worst` if it holds at no size; `furthest` returns the size.
-        """
-        undecided = [size for size, ratio in self.speed_ups.items() if ratio.is_open]
-        decided = [size for size in self.speed_ups if size not in undecided]
-        held = [size for size in decided if size in holding]
-        if not decided:
-            return f"it is not decided whether {self.start}: {self._named(undecided)}"
-        if held and len(held) < len(decided) and crossing:
-            return f"{self.start} {crossing}"
-        doubt = f"; at {self._named(undecided)} it is not decided" if undecided else ""
-        if not held:
-            most = furthest(decided, key=lambda size: self.speed_ups[size].value)
-            return f"{self.start} at no {self.axis}: at {end} {self._named([most])}{doubt}"
-        if len(held) < len(decided):
-            return f"{self.start} only at {self._named(held)}{doubt}"
-        every = "" if undecided else f"at every {self.axis}, "
-        return f"{self.start} {every}{self._span(held)}{doubt}"
-
-    def _span(self, sizes: Sequence[int]) -> str:
-        measured = list(self.speed_ups)
-        if len(sizes) > 1 and measured.index(sizes[-1]) - measured.index(sizes[0]) == len(sizes) - 1:
-            return f"from {self._at(sizes[0])} to {self._at(sizes[-1])}{self.after}"
-        return f"at {self._named(sizes)}"
-
-    def _named(self, sizes: Sequence[int]) -> str:
-        return ", ".join(map(self._at, sizes)) + self.after
-
-    def _at(self, size: int) -> str:
-        return f"{self.before}{size:,} ({self.speed_ups[size]})"
-
-
-def _interval(fall: Crossover, sizes: Sequence[int], whole: Callable[[float], int]) -> str:
-    if not fall.has_interval:
-        return " (no interval: fewer than three rounds)"
-    low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
-    high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
-    return f" [{low}, {high}]"
+    since = f"from {words.size(fall, math.ceil, ' tokens on')}" if fall else None
+    return words.sentence([size for size, ratio in speed_ups.items() if ratio.value <= 1], since, "worst", min)
 
 
 def _shape(cell: CellKey) -> str:

@@ -1,0 +1,145 @@
+"""Record of serving: every request of every load, and the server's own facts.
+
+All numbers of the tables follow from the arrays of a load, which have one element for each request in the order of
+their starts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
+from benchmarker.schema.model import ModelFacts
+from benchmarker.schema.record import CellBase, RunRecord, SampleBase
+from benchmarker.workloads.generation.record import GenerationVariant
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class ServerCounters(Plain):
+    """Change of the server's own counters during a load. None for a counter that the server lacks."""
+
+    queued_s: Spent | None = None
+    """Time in the server's queue, sum over requests."""
+    prefill_s: Spent | None = None
+    """Time from the queue's end to the first token, sum over requests."""
+    decode_s: Spent | None = None
+    """Time from the first token to the last, sum over requests."""
+    preemptions: Count | None = None
+    """Requests that lost their KV cache to others and were computed again."""
+    queued_share: Share | None = None
+    """Requests that waited in the queue, as a share of those in the server, mean over the load."""
+    peak_kv_share: Share | None = None
+    """Largest used share of the KV cache."""
+
+
+class Load(SampleBase):
+    """One load of a cell: all its requests. `latency_s` extends from the first start to the last end."""
+
+    start_s: tuple[Spent, ...]
+    """Start of each request after the first one's, rounded to 0.1 ms."""
+    ttft_s: tuple[Spent | None, ...]
+    """Time to first token, rounded to 10 us. None if no token came."""
+    request_s: tuple[Spent, ...]
+    """Time from the start to the last token, or to the error, rounded to 10 us."""
+    prompt_tokens: tuple[Count, ...]
+    """Tokens of the prompt, as the server counted them."""
+    output_tokens: tuple[Count, ...]
+    """Tokens that came, as the server counted them."""
+    errors: tuple[str | None, ...]
+    """First line of the error of a failed request, at most 200 characters."""
+    itl_steps: tuple[Count, ...] = ()
+    """Classes of inter-token latencies that occurred, in units of 0.1 ms (rounded), in rising order."""
+    itl_counts: tuple[Positive, ...] = ()
+    """Inter-token latencies in each class, all requests together."""
+    counters: ServerCounters = ServerCounters()
+
+    @model_validator(mode="after")
+    def _equal_lengths(self) -> Self:
+        arrays = (self.ttft_s, self.request_s, self.prompt_tokens, self.output_tokens, self.errors)
+        if any(len(array) != len(self.start_s) for array in arrays):
+            raise ValueError("the arrays of a load have one element for each request")
+        if len(self.itl_steps) != len(self.itl_counts):
+            raise ValueError("itl_steps and itl_counts have one element for each class")
+        return self
+
+
+class ServingCell(CellBase):
+    prompt_tokens: Positive
+    new_tokens: Positive
+    """Tokens that each request shall generate."""
+    concurrency: Count
+    """Requests in flight at once. 0 for an open loop."""
+    rate: Spent
+    """Mean arrivals per second. 0 for a closed loop."""
+    warmup: tuple[SampleBase, ...] = ()
+    samples: tuple[Load, ...] = ()
+
+
+class ServerFacts(Plain):
+    version: str | None = None
+    command: str | None = None
+    """Command line that started the server. None for a server that was already running."""
+    url: str | None = None
+    """Address of a server that was already running. The form of its model is the user's statement."""
+    start_s: Spent | None = None
+    """Time from the start of the process until the server was ready."""
+    weight_bytes: Positive | None = None
+    kv_bytes: Positive | None = None
+    kv_capacity_tokens: Positive | None = None
+    """Tokens of all requests together that fit into the KV cache."""
+    device_bytes: Whole | None = None
+    """Growth of the device's used memory by the server's start."""
+    max_requests: Positive | None = None
+    """Largest number of requests that the server computes at once."""
+    client: str | None = None
+    """Load generator with its version."""
+
+
+class ServingVariantFacts(GenerationVariant):
+    url: str | None = None
+    """Address of a server that was already running."""
+
+
+class ServingRecord(RunRecord):
+    workload: Literal["serving"] = "serving"
+    model: ModelFacts
+    variant: ServingVariantFacts
+    server: ServerFacts | None = None
+    """None if no server became ready."""
+    cells: tuple[ServingCell, ...] = ()
+
+    @property
+    def subject_name(self) -> str:
+        return self.model.id
+
+    @property
+    def setup_s(self) -> float | None:
+        return self.server.start_s if self.server else None
+
+    @property
+    def knows_subject(self) -> bool:
+        return self.server is not None
+
+    @property
+    def form(self) -> dict[str, str]:
+        variant = self.variant
+        options = {**variant.options, **variant.engine_options}
+        return {
+            "quant": variant.quant,
+            "engine": variant.engine,
+            "options": ", ".join(f"{key}={value}" for key, value in sorted(options.items())) or "no options",
+            "dtype": self.model.dtype,
+            **({"gpus": f"{variant.gpus} by {variant.split}"} if variant.split else {}),
+            **({"url": variant.url} if variant.url else {}),
+        }
+
+    @property
+    def family(self) -> str:
+        return self.variant.quant
+
+    @property
+    def baseline_rank(self) -> tuple[bool, ...]:
+        return (self.variant.quant == "fp16",)

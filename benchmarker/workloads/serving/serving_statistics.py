@@ -1,0 +1,199 @@
+"""Statistics of requests, with the definitions of `vllm bench serve`.
+
+    E2EL    time from the start of a request to its last token
+    TTFT    time from the start of a request to its first token
+    TPOT    (E2EL - TTFT) / (output tokens - 1), one number for each request
+    ITL     time between two consecutive tokens, one number for each pair
+    good    a request that ended with all its tokens, within every limit of the SLO
+    goodput good requests per second
+
+Percentiles interpolate linearly between order statistics, as numpy does. The functions take a `Load` or its JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from benchmarker.core.errors import did_you_mean
+from benchmarker.core.stats import wilson
+
+DEFAULT_SLO = "ttft<500ms, tpot<30ms"
+"""Limits of llama3.1-8b, interactive, in MLPerf Inference (`loadgen/mlperf.conf`)."""
+GOOD_SHARE = 0.90
+"""Share of good requests that a load must exceed."""
+BEYOND = 2
+"""Requests that lie beyond a percentile, at least: a p99 needs 200 requests, a p90 20."""
+ITL_STEP_S = 1e-4
+"""Width of the classes in which inter-token latencies are counted, s."""
+
+UNITS = {"ms": 1e-3, "s": 1.0}
+LIMIT = re.compile(r"(\w+)\s*<=?\s*([0-9.]+)\s*(\w*)")
+LIMITED = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True)
+class Slo:
+    """Service level objective: largest values of one request, in seconds by the metric's name."""
+
+    limits_s: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}<{_duration(limit_s)}" for name, limit_s in self.limits_s)
+
+    @property
+    def words(self) -> str:
+        """Return `TTFT 500 ms and TPOT 30 ms`."""
+        limits = [f"{name.upper()} {1e3 * limit_s:g} ms" for name, limit_s in self.limits_s]
+        return " and ".join(filter(None, (", ".join(limits[:-1]), limits[-1])))
+
+
+def _duration(limit_s: float) -> str:
+    return f"{1e3 * limit_s:g}ms" if limit_s < 1 else f"{limit_s:g}s"
+
+
+def parse_slo(text: str) -> Slo:
+    """Return the limits of `ttft<500ms, tpot<30ms`; raises ValueError."""
+    limits: dict[str, float] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        match = LIMIT.fullmatch(part)
+        if match is None or match[2].count(".") > 1 or not match[2].strip("."):
+            raise ValueError(f"'{part}' is no limit; write {DEFAULT_SLO}")
+        name, number, unit = match[1].lower(), float(match[2]), match[3].lower()
+        if name not in LIMITED:
+            raise ValueError(f"no metric '{match[1]}' of a request{did_you_mean(name, LIMITED)}: {', '.join(LIMITED)}")
+        if unit not in UNITS:
+            raise ValueError(f"'{part}' needs a unit, ms or s; write {name}<{match[2]}ms")
+        if name in limits:
+            raise ValueError(f"two limits of {name}; give one of them")
+        if number == 0:
+            raise ValueError(f"'{part}': no request meets a limit of 0")
+        limits[name] = number * UNITS[unit]
+    if not limits:
+        raise ValueError(f"no limit is given; write {DEFAULT_SLO}")
+    return Slo(tuple(sorted(limits.items(), key=lambda item: LIMITED.index(item[0]))))
+
+
+def tpots_s(load: Any) -> list[float | None]:
+    """Return the TPOT of each request. None for a failed request, and for fewer than two tokens."""
+    return [
+        (request_s - ttft_s) / (tokens - 1) if ttft_s is not None and tokens > 1 and error is None else None
+        for ttft_s, request_s, tokens, error in zip(
+            load.ttft_s, load.request_s, load.output_tokens, load.errors, strict=True
+        )
+    ]
+
+
+def values_s(load: Any, name: str) -> list[float]:
+    """Return the TTFT, TPOT or E2EL of each request that did not fail, by the name in an SLO."""
+    if name == "tpot":
+        return [tpot_s for tpot_s in tpots_s(load) if tpot_s is not None]
+    values = load.ttft_s if name == "ttft" else load.request_s
+    return [value for value, error in zip(values, load.errors, strict=True) if error is None and value is not None]
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the value below which this share lies; None if too few values lie beyond it."""
+    if not _are_enough(len(values), share):
+        return None
+    ordered, place = sorted(values), share * (len(values) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(values) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _are_enough(count: int, share: float) -> bool:
+    return count >= (1 if share == 0.5 else round(BEYOND / (1 - share)))
+
+
+def itl_percentile_s(load: Any, share: float) -> float | None:
+    """Return a percentile of all inter-token latencies; None if too few requests lie beyond it."""
+    if not load.itl_counts or not _are_enough(len(values_s(load, "ttft")), share):
+        return None
+    ends = list(accumulate(load.itl_counts))
+    place = share * (ends[-1] - 1)
+    low, high = (
+        next(step for step, end in zip(load.itl_steps, ends, strict=True) if end > rank)
+        for rank in (math.floor(place), min(math.floor(place) + 1, ends[-1] - 1))
+    )
+    return ITL_STEP_S * (low + (place - math.floor(place)) * (high - low))
+
+
+def load_s(load: Any) -> float:
+    """Return the time from the first start of a request to the last end."""
+    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
+    return max(ends) - min(load.start_s)
+
+
+def output_tokens_per_s(load: Any) -> float | None:
+    return sum(load.output_tokens) / load_s(load) or None
+
+
+def user_tokens_per_s(load: Any) -> float | None:
+    """Return the tokens per second that the median request receives: 1 / TPOT."""
+    tpots = values_s(load, "tpot")
+    return 1 / statistics.median(tpots) if tpots and statistics.median(tpots) else None
+
+
+def requests_per_s(load: Any) -> float | None:
+    return load.errors.count(None) / load_s(load) or None
+
+
+def failed(load: Any) -> int:
+    return len(load.errors) - int(load.errors.count(None))
+
+
+def truncated(load: Any, new_tokens: int) -> int:
+    """Return the number of requests that ended without an error and with fewer tokens than requested."""
+    return sum(
+        error is None and tokens < new_tokens for error, tokens in zip(load.errors, load.output_tokens, strict=True)
+    )
+
+
+def problem_of(load: Any, new_tokens: int) -> str | None:
+    """Return why the load has no speed: failed or truncated requests; None if every request ended as requested."""
+    requests = len(load.errors)
+    if number := failed(load):
+        first = next(error for error in load.errors if error is not None)
+        return f"{number} of {requests} requests failed: {first}"
+    if number := truncated(load, new_tokens):
+        return f"{number} of {requests} requests ended with fewer than {new_tokens} tokens"
+    return None
+
+
+def good(load: Any, new_tokens: int, slo: Slo) -> int:
+    """Return the number of good requests. A request at a limit is good, as in vLLM."""
+    columns = {"ttft": load.ttft_s, "tpot": tpots_s(load), "e2el": load.request_s}
+    limited = [(columns[name], limit_s) for name, limit_s in slo.limits_s]
+    return sum(
+        load.errors[place] is None
+        and load.output_tokens[place] >= new_tokens
+        and all(column[place] is not None and column[place] <= limit_s for column, limit_s in limited)
+        for place in range(len(load.errors))
+    )
+
+
+SloVerdict = Literal["passes", "fails", "undecided"]
+
+
+@dataclass(frozen=True)
+class Attainment:
+    """Good requests among all, with the 95 % Wilson interval of their share."""
+
+    good: int
+    requests: int
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        return wilson(self.good, self.requests)
+
+    @property
+    def verdict(self) -> SloVerdict:
+        """Return `passes` if the interval lies above 90 %, `fails` if below, else `undecided`."""
+        _, low, high = self.interval
+        return "passes" if low > GOOD_SHARE else "fails" if high < GOOD_SHARE else "undecided"

@@ -1,0 +1,174 @@
+"""Config values of serving: model, servers, load and procedure."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from benchmarker.schema.base import Plain
+from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, Procedure
+from benchmarker.schema.model import AUTO, ModelSpec
+from benchmarker.workloads.generation.spec import VariantSpec, guess_parameters
+from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_slo
+
+REQUESTS_PER_USER = 4
+"""Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
+ServerName = Literal["vllm", "sglang", "llama-server"]
+DEFAULT_SERVER: ServerName = "vllm"
+RequestRate = Annotated[float, Field(gt=0, le=1e6)]
+
+
+class ServingVariant(VariantSpec):
+    """A server with one form of the model."""
+
+    engine: ServerName = DEFAULT_SERVER
+    """Server: vllm, sglang or llama-server."""
+    url: str | None = None
+    """Address of a server that is already running, such as http://127.0.0.1:8000. The variant's name is a label."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_name(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if not isinstance(data.get("url"), str):
+            # The default engine is part of the variant's name too.
+            return data if "runtime" in data else {"engine": DEFAULT_SERVER, **data}
+        return {"quant": AUTO, "name": f"server at {urlsplit(data['url']).netloc or data['url']}"[:80], **data}
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+            raise ValueError(f"'{url}' is no address of a server; write http://HOST:PORT")
+        return url
+
+
+class ServingPoint(NamedTuple):
+    """One cell of the grid: request lengths and the load, closed loop or open loop."""
+
+    prompt_tokens: int
+    new_tokens: int
+    concurrency: int
+    """Requests in flight, each replaced when it ends (closed loop). 0 for an open loop."""
+    rate: float
+    """Mean arrivals per second of a Poisson process (open loop). 0 for a closed loop."""
+
+
+class ServingGrid(GridBase):
+    prompt_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512,)
+    """Tokens of each prompt. Every request has a different prompt."""
+    new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
+    """Tokens that each request generates: exactly that many, at least 2."""
+    concurrency: tuple[Positive, ...] = (1, 4, 16, 64)
+    """Requests in flight at once (closed loop)."""
+    rate: tuple[RequestRate, ...] = ()
+    """Requests per second that arrive at random (Poisson), in place of a concurrency."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rates_alone(cls, data: Any) -> Any:
+        return {"concurrency": (), **data} if isinstance(data, dict) and data.get("rate") else data
+
+    @model_validator(mode="after")
+    def _has_load(self) -> ServingGrid:
+        if not self.concurrency and not self.rate:
+            raise ValueError("no load: give concurrency or rate")
+        return self
+
+    def points(self) -> list[ServingPoint]:
+        """Return every cell: closed loops with rising concurrency, then open loops with rising rate."""
+        loads = [(users, 0.0) for users in sorted(self.concurrency)] + [(0, float(rate)) for rate in sorted(self.rate)]
+        lengths = sorted(product(self.prompt_tokens, self.new_tokens))
+        return list(dict.fromkeys(ServingPoint(*length, *load) for length in lengths for load in loads))
+
+
+class ServingProcedure(Procedure):
+    warmup: Annotated[int, Field(gt=0, le=100)] = 1
+    """Untimed loads at the cell's exact shape, each of a few requests."""
+    warmup_limit: Annotated[int, Field(gt=0, le=100)] = 1
+    """Maximum number of untimed loads, unless `warmup` is larger."""
+    runs: Positive = 1
+    """Timed loads of each cell."""
+    rounds: Positive = 3
+    """Number of times that a sweep starts every server anew. Intervals are over rounds."""
+    profile: bool = False
+    """Not available: the server is another process."""
+    limits: bool = False
+    """Measure the device's bandwidth and matmul rate before the server starts."""
+    requests: Positive = 200
+    """Requests of a cell, and four for each concurrent request if these are more. A p99 needs 200."""
+    seed: NotNegative = 0
+    """Seed of the prompts and arrivals, equal for every variant."""
+    slo: str = DEFAULT_SLO
+    """Limits that a request must meet, such as ttft<500ms, tpot<30ms."""
+
+    @field_validator("slo")
+    @classmethod
+    def _is_slo(cls, text: str) -> str:
+        return str(parse_slo(text))
+
+    def requests_at(self, point: ServingPoint) -> int:
+        return max(self.requests, REQUESTS_PER_USER * point.concurrency)
+
+
+class ServingSubject(Plain):
+    model: ModelSpec = ModelSpec()
+
+
+class ServingJob(Job):
+    """One server with the cells of its load."""
+
+    subject: ServingSubject
+    variant: ServingVariant
+    grid: ServingGrid
+    procedure: ServingProcedure
+
+    @property
+    def source(self) -> ModelSpec:
+        return self.model
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model's checkpoint of this variant."""
+        model, checkpoint = self.subject.model, self.variant.checkpoint
+        if checkpoint in (None, model.id):
+            return model
+        return model.model_copy(update={"id": checkpoint, "revision": None})
+
+    @property
+    def gpus(self) -> int:
+        return self.variant.gpus
+
+    @property
+    def title(self) -> str:
+        return f"serving {self.subject.model.id}"
+
+    @property
+    def matmul_dtype(self) -> str:
+        return self.model.dtype
+
+    @property
+    def processes(self) -> int:
+        return 2
+
+    def repeat_s(self, point: ServingPoint) -> float:
+        # Requests at once slow each other down little until the server is full.
+        requests, token_s = self.procedure.requests_at(point), 0.005 + 1e-12 * guess_parameters(self.model.id)
+        return requests / point.rate if point.rate else requests * point.new_tokens * token_s / point.concurrency
+
+
+class ServingExperiment(ExperimentBase):
+    """A comparison of servers, as in a config file."""
+
+    workload: Literal["serving"] = "serving"
+    model: ModelSpec = ModelSpec()
+    grid: ServingGrid = ServingGrid()
+    procedure: ServingProcedure = ServingProcedure()
+    variants: Annotated[tuple[ServingVariant, ...], Field(min_length=1)]
+
+    def subject_values(self) -> dict[str, Any]:
+        return {"model": self.model.model_dump(mode="json")}

@@ -1,0 +1,135 @@
+"""Random weights in the stored formats: the libraries that define a format read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from benchmarker.core.errors import ModelError, SpecError
+from benchmarker.execution.jobs import make_job
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.stored_formats import compressed_scheme
+from benchmarker.quantization.stored_packing import SCHEMES
+from tests.loading import prepare
+
+LAYER = "model.layers.1.mlp.up_proj"
+
+
+def tensors_of(folder: Path, layer: str = LAYER) -> dict[str, Tensor]:
+    stored = load_file(folder / "model.safetensors")
+    return {name.removeprefix(f"{layer}."): tensor for name, tensor in stored.items() if name.startswith(f"{layer}.")}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_library_reads_random_weights_of_its_schemes_and_writes_the_same_bytes(shape_folder, scheme):
+    pytest.importorskip("compressed_tensors", reason="compressed-tensors computes names, shapes and types")
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationConfig
+
+    checkpoint = prepare(shape_folder, "compressed-tensors", dummy=True, scheme=scheme)
+    config = checkpoint.quantization
+    assert config is not None
+    assert compressed_scheme(config) == scheme
+    stored = tensors_of(checkpoint.folder)
+    compressor = BaseCompressor.get_value_from_registry(config["format"])
+    group = QuantizationConfig.model_validate(config).config_groups["group_0"]
+    plain = compressor.decompress(stored, group)
+    assert plain["weight"].shape == (256, 128)
+    assert float(plain["weight"].float().std()) == pytest.approx(0.2, rel=0.02)
+    again = compressor.compress(plain, group)
+    assert {name: tensor.dtype for name, tensor in again.items()} == {
+        name: tensor.dtype for name, tensor in stored.items()
+    }
+    for name in ("weight_packed", "weight", "weight_shape"):
+        # NVFP4 has a negative zero, which the library writes as zero.
+        if name in stored and not (scheme.startswith("nvfp4") and name == "weight_packed"):
+            assert torch.equal(again[name].view(torch.uint8), stored[name].view(torch.uint8))
+
+
+def test_fp8_in_blocks_has_the_shapes_of_transformers_layer(shape_folder):
+    from transformers.integrations.finegrained_fp8 import FP8Linear
+
+    checkpoint = prepare(shape_folder, "fp8-checkpoint", dummy=True)
+    stored = tensors_of(checkpoint.folder)
+    layer = FP8Linear(128, 256, block_size=(128, 128))
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in stored.items()} == {
+        name: (tensor.shape, tensor.dtype) for name, tensor in layer.state_dict().items()
+    }
+    weight = stored["weight"].float() * stored["weight_scale_inv"].repeat_interleave(128, 0)
+    assert float(weight.std()) == pytest.approx(0.2, rel=0.02)
+    assert bool(weight.isfinite().all())
+
+
+def test_autorounds_random_weights_are_gptqs_without_g_idx(shape_folder):
+    config = prepare(shape_folder, "gptq", dummy=True).folder
+    folder = stored_without_library(shape_folder, "autoround")
+    gptq = tensors_of(config)
+    del gptq["g_idx"]
+    assert {name: (tensor.shape, tensor.dtype) for name, tensor in tensors_of(folder).items()} == {
+        name: (tensor.shape, tensor.dtype) for name, tensor in gptq.items()
+    }
+    assert json.loads((folder / "config.json").read_text())["quantization_config"]["quant_method"] == "auto-round"
+
+
+def stored_without_library(shape: Path, quant: str) -> Path:
+    """Return random weights in a format whose library is not needed to write it."""
+    from benchmarker.checkpoints.base import QuantizationNeeds
+    from benchmarker.checkpoints.find import find_for_quantization
+    from benchmarker.schema.model import ModelSpec
+
+    loader = LOADERS[quant]
+    needs = QuantizationNeeds(packing=loader.packing, options=loader.options())
+    return find_for_quantization(ModelSpec(id=str(shape), load_format="dummy"), needs).folder
+
+
+@pytest.mark.parametrize(("quant", "options"), [("gptq", {"sym": False}), ("awq", {})])
+def test_asymmetric_random_weights_have_zero_points_next_to_the_middle(shape_folder, quant, options):
+    zeros = tensors_of(stored_with(shape_folder, quant, **options))["qzeros"]
+    codes = torch.stack([zeros >> (4 * place) & 15 for place in range(8)])
+    assert codes.unique().tolist() == [7, 8, 9]
+
+
+def stored_with(shape: Path, quant: str, **options: object) -> Path:
+    return prepare(shape, quant, dummy=True, **options).folder
+
+
+def test_a_scheme_is_a_name_for_quant(model_folder):
+    dummy = {"subject.model.id": str(model_folder), "subject.model.load_format": "dummy"}
+    variant = make_job({**dummy, "variant.quant": "W8A8"}).variant
+    assert (variant.quant, variant.options, variant.name) == ("compressed-tensors", {"scheme": "w8a8"}, "w8a8")
+
+
+def test_a_scheme_that_the_checkpoint_does_not_have_is_one_line(model_folder):
+    config = json.loads((model_folder / "config.json").read_text())
+    weights = {"num_bits": 4, "type": "int"}
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": weights}},
+    }
+    (model_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(SpecError, match="is w4a16 and not w8a8; leave --quant out"):
+        make_job({"subject.model.id": str(model_folder), "variant.quant": "w8a8"})
+
+
+@pytest.mark.parametrize(
+    ("quant", "line"),
+    [
+        (
+            "compressed-tensors",
+            "compressed-tensors: random weights need a scheme: "
+            "--quant w4a16, w8a16, w8a8, fp8-dynamic, nvfp4, nvfp4a16",
+        ),
+        ("mxfp4", "mxfp4: random weights of an MXFP4 checkpoint of gpt-oss are not made; give a checkpoint"),
+    ],
+)
+def test_formats_that_are_not_made_of_random_weights_are_refused(shape_folder, quant, line, monkeypatch):
+    monkeypatch.setattr("benchmarker.quantization.base.installed_version", lambda name: "1.0")
+    monkeypatch.setattr("benchmarker.checkpoints.find.import_libraries", lambda *names: None)
+    with pytest.raises((SpecError, ModelError)) as caught:
+        prepare(shape_folder, quant, dummy=True)
+    assert str(caught.value) == line

@@ -1,0 +1,45 @@
+"""Config values of serving."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from benchmarker.schema.base import first_problem
+from benchmarker.workloads.serving.spec import ServingExperiment, ServingGrid, ServingProcedure, ServingVariant
+
+
+def test_closed_loops_come_before_open_loops():
+    grid = ServingGrid(concurrency=(4, 1), rate=(2.5,))
+    assert [(point.concurrency, point.rate) for point in grid.points()] == [(1, 0.0), (4, 0.0), (0, 2.5)]
+
+
+def test_a_rate_replaces_the_default_concurrency():
+    assert [point.rate for point in ServingGrid.model_validate({"rate": (2.0, 4.0)}).points()] == [2.0, 4.0]
+
+
+def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
+    procedure = ServingProcedure(requests=200)
+    points = ServingGrid(concurrency=(16, 256)).points()
+    assert [procedure.requests_at(point) for point in points] == [200, 1024]
+
+
+def test_a_running_server_is_named_after_its_address():
+    assert ServingVariant.model_validate({"url": "http://127.0.0.1:8000/v1"}).name == "server at 127.0.0.1:8000"
+    assert ServingVariant.model_validate({"quant": "gptq"}).name == "gptq vllm"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"variants": ({"quant": "fp16", "engine": "vlm"},)}, "variants[0].engine: input should be 'vllm', 'sglang'"),
+        ({"variants": ({"url": "localhost:8000"},)}, "variants[0].url: 'localhost:8000' is no address of a server"),
+        ({"grid": {"concurrency": ()}}, "grid: no load: give concurrency or rate"),
+        ({"grid": {"new_tokens": (1,)}}, "grid.new_tokens[0]: input should be greater than 1"),
+        ({"procedure": {"slo": "ttft<500"}}, "procedure.slo: 'ttft<500' needs a unit"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_place(fields, message):
+    with pytest.raises(ValidationError) as refused:
+        ServingExperiment.model_validate({"variants": ({"quant": "fp16"},), **fields})
+    assert first_problem(refused.value, ServingExperiment).startswith(message)
