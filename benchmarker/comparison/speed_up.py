@@ -3,8 +3,10 @@
     speed-up = rate of the variant / rate of the reference, in the same cell
 
 The rate is the metric by which the workload ranks its rows: the decode rate for text generation, or the one rate of a
-cell without a decode step. The reference is the baseline that the user named; without one, the unquantized variant in
-the same engine (`Row.is_plain` and `Row.surroundings`). A row without such a reference has no speed-up.
+cell without a decode step. If an engine of the cell prefills some sequences while it decodes others, its decode rate
+has another meaning, and every row of the cell is ranked by the rate of the whole call. The reference is the baseline
+that the user named; without one, the unquantized variant in the same engine (`Row.is_plain` and `Row.surroundings`). A
+row without such a reference has no speed-up.
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
@@ -13,6 +15,7 @@ shown as a number: the outlier round is named instead or, if no round is one, th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -96,6 +99,18 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
     return outlier_round(ratios) if ratios else reference.outlier or row.outlier
 
 
+def ranked_alike(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, those of several engines in a cell with mixed prefills ranked by the whole call."""
+    engines: dict[object, set[str | None]] = defaultdict(set)
+    for row in rows:
+        engines[row.cell].add(row.surroundings)
+    mixed = {row.cell for row in rows if row.mixes_prefill and len(engines[row.cell]) > 1}
+    return [
+        replace(row, is_ranked_by_call=True, time_by_round=row.latency_by_round) if row.cell in mixed else row
+        for row in rows
+    ]
+
+
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
     first: dict[object, str] = {}
     for row in unquantized(rows):
@@ -116,7 +131,7 @@ def with_speed_ups(
     rows: Sequence[Row], *, baseline: str, named: str | None, circumstances: Circumstances
 ) -> tuple[Row, ...]:
     """Return the rows with all their ratios. The named baseline, if any, is the reference of every variant."""
-    rows = [replace(row, is_baseline=row.variant == baseline) for row in rows]
+    rows = [replace(row, is_baseline=row.variant == baseline) for row in ranked_alike(rows)]
     names = {row.variant for row in rows}
     references = dict.fromkeys(names, named) if named else _references(rows, baseline)
     fastest = next((row.variant for row in unquantized(rows)), None)

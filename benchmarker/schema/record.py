@@ -28,6 +28,7 @@ STATUS_TEXTS = {
 }
 Flag = Literal[
     "unstable_warmup",
+    "unstable_ttft",
     "late_warmup",
     "nondeterministic_tokens",
     "power_limited",
@@ -354,6 +355,11 @@ class RunRecord(Plain):
 
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
+        return None
+
+    @property
+    def why_unfit(self) -> str | None:
+        """Reason, beside memory, why the last cell is above a limit for which `--find-limit` searches."""
         return None
 
     @property

@@ -5,6 +5,7 @@ An engine is a subclass here, a driver in external/drivers, an entry in `ENVIRON
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +15,18 @@ from statistics import median
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
+from benchmarker.checkpoints.gguf_file import tensor_shapes
 from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
     EngineError,
     Marker,
-    environment_states,
     ready_environment,
+    why_not_installed,
 )
+from benchmarker.engines.external.speculation import SpeculativeOptions
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
@@ -38,12 +41,7 @@ class ExternalEngine(Engine):
     limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
 
     def why_not_installed(self) -> str | None:
-        states = [state for state in environment_states() if state.spec.engine == self.name]
-        if any(state.problem is None for state in states):
-            return None
-        touched = [state.problem for state in states if state.folder.exists()]
-        ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
-        return touched[0] if touched else f"it has no environment: {ways} makes one"
+        return why_not_installed(self.name)
 
     def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
@@ -88,6 +86,7 @@ class ExternalEngine(Engine):
                 environment=marker.name,
                 fields=fields,
                 growth_bytes=memory.growth_bytes if memory else None,
+                speculates=isinstance(options := form.engine_options, SpeculativeOptions) and bool(options.speculative),
             )
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
@@ -103,6 +102,39 @@ def head_refusal(form: Form) -> str | None:
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
 
 
+def too_large(label: str, facts: ExternalFacts, checkpoint: Checkpoint) -> str | None:
+    """Return that a checkpoint of 16 bit takes as many bytes as its files, though it is quantized while loading."""
+    file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+    if facts.weight_bytes is None or facts.weight_bytes <= 0.95 * file_bytes:
+        return None
+    return f"the weights take {facts.weight_bytes:,} bytes of {file_bytes:,} in 16 bit, though the label is {label}"
+
+
+def load_facts(
+    checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float, packed_parameters: int | None
+) -> LoadFacts | None:
+    """Return facts of a checkpoint of 16 bit; None for a quantized one, whose files do not have the parameters' number.
+
+    Args:
+        packed_parameters: Number of parameters of one byte; None to compute it from the bytes of all weights.
+    """
+    if checkpoint.quantization is not None or facts.weight_bytes is None:
+        return None
+    parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
+    packed = 2 * parameters - facts.weight_bytes if packed_parameters is None else packed_parameters
+    return LoadFacts(
+        load_s=load_s,
+        weight_bytes=facts.weight_bytes,
+        parameters=parameters,
+        bits_per_weight=8 * facts.weight_bytes / parameters,
+        quantized_fraction=min(1.0, max(0, packed) / parameters),
+        linear_classes=facts.linear_methods,
+        weight_classes={},
+        lm_head_dtype=str(facts.settings.get("dtype")),
+        lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
+    )
+
+
 @dataclass(eq=False, kw_only=True)
 class ExternalSource(TokenSource):
     is_elsewhere = True
@@ -115,6 +147,7 @@ class ExternalSource(TokenSource):
     """Returns the growth of the GPU's memory since before the driver started; None on a CPU."""
     choosing_share: float | None = None
     step_s: float | None = None
+    speculates: bool = False
     disagreements: list[tuple[float, float]] = field(default_factory=list)
 
     def generate(
@@ -134,6 +167,8 @@ class ExternalSource(TokenSource):
                 f"{self.name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )
+        if self.speculates and generation.accepted_tokens is None:
+            raise UnsupportedError(f"{self.name}: speculative decoding without the engine's number of accepted tokens")
         decode_ns = generation.last_ns - generation.first_ns
         if "choosing_ns" in answer and decode_ns:
             self.choosing_share = answer["choosing_ns"] / decode_ns
@@ -229,7 +264,7 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
         raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
     if times != sorted(times) or times[0] == times[-1]:
         raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    return Generation(tokens, *times)
+    return Generation(tokens, *times, accepted_tokens=answer.get("accepted_tokens"))
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:

@@ -27,6 +27,8 @@ UNITS: dict[str, tuple[str, float]] = {
     "MiB": ("B", 1 / MIB),
     "GiB": ("B", 1 / GIB),
     "tok/s": ("1/s", 1.0),
+    "tok/s/user": ("1/s", 1.0),
+    "req/s": ("1/s", 1.0),
     "Mtok/s": ("1/s", 1e-6),
     "GB/s": ("B/s", 1e-9),
     "TFLOP/s": ("FLOP/s", 1e-12),

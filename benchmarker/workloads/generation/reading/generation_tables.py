@@ -72,6 +72,7 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
+        *_reserved(rows),
         *number_columns(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *number_columns(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
         *_setup(rows),
@@ -79,6 +80,16 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
         *number_columns(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
         *number_columns(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
+    ]
+
+
+def _reserved(rows: Sequence[GenerationRow]) -> Columns:
+    """Return the rest of the peak, and the reserved KV cache that is not part of it, if an engine reserves it."""
+    if not any(row.reserved_kv_bytes for row in rows):
+        return []
+    return [
+        *byte_columns(rows, "working", lambda row: row.working_bytes),
+        *byte_columns(rows, "reserved KV", lambda row: row.reserved_kv_bytes),
     ]
 
 
@@ -109,7 +120,8 @@ def _divergence(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    return estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3)
+    steps = estimate_columns(rows, "tok/step", lambda row: row.metrics.get("tok/step"), scale=1)
+    return [*estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3), *steps]
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
