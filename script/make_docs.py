@@ -263,14 +263,21 @@ Fields = list[tuple[str, FieldInfo]]
 
 
 def _by_workload(models: Mapping[str, type[BaseModel]]) -> Iterator[tuple[str, Fields]]:
-    """Yield a title and fields: first those of all workloads, then the others of each."""
+    """Yield a title and fields: first those of all workloads, as most have them, then the others of each."""
     fields = {name: dict(_fields(model, "")) for name, model in models.items()}
     first = next(iter(fields.values()))
-    common = [path for path in first if all(path in own for own in fields.values())]
-    common = [path for path in common if len({_description(own[path]) for own in fields.values()}) == 1]
+
+    def is_alike(path: str, own: Mapping[str, FieldInfo]) -> bool:
+        return path in own and path in first and _description(own[path]) == _description(first[path])
+
+    shared = [path for path in first if all(path in own for own in fields.values())]
+    common = [path for path in shared if sum(is_alike(path, own) for own in fields.values()) > len(fields) / 2]
     yield "All workloads", [(path, first[path]) for path in common]
     for name, own in fields.items():
-        yield f"Workload {name}", [(path, field) for path, field in own.items() if path not in common]
+        yield (
+            f"Workload {name}",
+            [(path, field) for path, field in own.items() if path not in common or not is_alike(path, own)],
+        )
 
 
 def _fields(model: type[BaseModel], place: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -25,6 +25,7 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD
 if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
+Number = TypeVar("Number", int, float)
 FOLDER = Path(__file__).parent / "run_help"
 COMMON_FIRST = {
     "config": Annotated[Path | None, typer.Option(help="YAML file with the values that no option gives.")],
@@ -48,17 +49,16 @@ COMMON_LAST = {
         str | None,
         typer.Option(
             "--find-limit",
-            help="Name of a size, such as seq_len: find the largest value that fits into memory, each in a "
-            "process of its own.",
+            help="Name of a size, such as seq_len: find the largest value that fits into memory, and of serving the "
+            "largest load within the SLO, each in a process of its own.",
         ),
     ],
     "quiet": Annotated[bool, typer.Option("--quiet", help="Print the table only.")],
     "verbose": common_options.Verbose,
 }
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
-LISTS = ("wholes", "words", "texts", "pairs")
-"""Kinds of options that may be repeated; their values add up."""
-METAVARS = {"wholes": "<n,n>", "words": "<a,b>"}
+LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Options that may be repeated; their values add up.
+METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
 """Placeholder for the value in --help, by the kind; other kinds have typer's own."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
 """Functions that complete the values of fields in a shell."""
@@ -166,10 +166,14 @@ def typed_values(workload: Workload, values: Mapping[str, Any]) -> dict[str, Any
 
 def whole_numbers(option: str, text: str) -> list[int]:
     """Return the numbers in `3,26`; raises SpecError."""
+    return _numbers(option, text, int, "whole numbers separated by commas, such as 3,26")
+
+
+def _numbers(option: str, text: str, kind: type[Number], form: str) -> list[Number]:
     try:
-        return [int(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise SpecError(f"{option} {text}: write whole numbers separated by commas, such as 3,26") from None
+        raise SpecError(f"{option} {text}: write {form}") from None
 
 
 def _name_of(option: Option) -> str:
@@ -197,4 +201,7 @@ def _value(option: Option, value: Any) -> Any:
         return None
     if option.kind == "wholes":
         return [number for text in value for number in whole_numbers(option.flag, text)]
+    if option.kind == "numbers":
+        form = "numbers separated by commas, such as 0.5,2"
+        return [number for text in value for number in _numbers(option.flag, text, float, form)]
     return [word for text in value for word in text.split(",")] if option.kind == "words" else value

@@ -49,7 +49,7 @@ class CellKey:
     @property
     def words(self) -> str:
         axes = {axis.name: axis for axis in workload_of(self.workload).axes}
-        return ", ".join(axes[name].words(value) for name, value in self.pairs)
+        return ", ".join(filter(None, (axes[name].words(value) for name, value in self.pairs)))
 
     @property
     def short_words(self) -> str:
@@ -110,6 +110,10 @@ class Row:
     sweep: str = ""  # Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it.
     change: SpeedUp | None = None  # Ratio to the same variant in the first sweep, for the rows of the others.
     call: SpeedUp | None = None  # Ratio of the latencies of a whole call, relative to the baseline of the comparison.
+    mixes_prefill: bool = False
+    """True for a batch that the engine prefills in part while it decodes the rest."""
+    is_ranked_by_call: bool = False
+    """True in a cell in which engines with and without mixed prefills compete: whole calls are compared."""
     is_baseline: bool = False
     is_reference: bool = False
     """True for a row that is its own reference, such as the unquantized variant of an engine."""
@@ -203,6 +207,8 @@ class Row:
 
     @property
     def ranking(self) -> Metric:
+        if self.is_ranked_by_call:
+            return self.described.metric(self.described.headline)
         return self.described.ranking(self.metrics)
 
     @property
@@ -245,6 +251,11 @@ def is_wide(measured: Estimate | Ratio | None) -> bool:
     if measured is None or measured.low is None or measured.high is None:
         return False
     return measured.high > WIDEST * measured.low
+
+
+def shown_value(measured: Estimate | Ratio | None, *, scale: float = 1.0) -> float | None:
+    """Return the number that a table shows; None if its interval is too wide for a number."""
+    return None if measured is None or is_wide(measured) else measured.value * scale
 
 
 def outlier_round(values: Mapping[Moment, float]) -> int | None:

@@ -3,8 +3,10 @@
     speed-up = rate of the variant / rate of the reference, in the same cell
 
 The rate is the metric by which the workload ranks its rows: the decode rate for text generation, or the one rate of a
-cell without a decode step. The reference is the baseline that the user named; without one, the unquantized variant in
-the same engine (`Row.is_plain` and `Row.surroundings`). A row without such a reference has no speed-up.
+cell without a decode step. If an engine of the cell prefills some sequences while it decodes others, its decode rate
+has another meaning, and every row of the cell is ranked by the rate of the whole call. The reference is the baseline
+that the user named; without one, the unquantized variant in the same engine (`Row.is_plain` and `Row.surroundings`). A
+row without such a reference has no speed-up.
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
@@ -13,6 +15,7 @@ shown as a number: the outlier round is named instead or, if no round is one, th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +23,8 @@ from benchmarker.comparison.rows import Row, headline, is_wide, number_text, out
 from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 
-Circumstances = Mapping[str, object]
-"""Device and settings by variant. Rounds pair only if both variants ran in equal circumstances."""
+Circumstances = Mapping[str, object] | None
+"""Device and settings by variant; None for sweeps that share no rounds. Rounds pair only in equal circumstances."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,10 @@ class SpeedUp:
         return number_text(self.ratio, times(self.ratio), self.outlier)
 
 
-def rate_ratio(reference: Row, row: Row, circumstances: Circumstances | None, *, of_call: bool = False) -> Ratio | None:
+def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_call: bool = False) -> Ratio | None:
     """Return the row's rate divided by the reference's; None if the two rows are not ranked by one metric.
 
     Args:
-        circumstances: Circumstances of both variants; None for sweeps that share no rounds.
         of_call: Compare the latencies of whole calls.
     """
     times, reference_times = row.time_by_round, reference.time_by_round
@@ -76,12 +78,12 @@ def _speed_ups(
     return speed_ups
 
 
-def with_changes(rows: Sequence[Row], sweeps: Sequence[str], circumstances: Circumstances) -> tuple[Row, ...]:
+def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of several sweeps with their ratios to the same variants in the first sweep."""
     names = {row.variant for row in rows}
     earlier = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
     references = {name: earlier[name] if earlier.get(name) in names else None for name in names}
-    changes = _speed_ups(rows, references, circumstances)
+    changes = _speed_ups(rows, references, None)
     return tuple(replace(row, change=change) for row, change in zip(rows, changes, strict=True))
 
 
@@ -95,6 +97,18 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
         if moment in reference.time_by_round
     }
     return outlier_round(ratios) if ratios else reference.outlier or row.outlier
+
+
+def ranked_alike(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, those of several engines in a cell with mixed prefills ranked by the whole call."""
+    engines: dict[object, set[str | None]] = defaultdict(set)
+    for row in rows:
+        engines[row.cell].add(row.surroundings)
+    mixed = {row.cell for row in rows if row.mixes_prefill and len(engines[row.cell]) > 1}
+    return [
+        replace(row, is_ranked_by_call=True, time_by_round=row.latency_by_round) if row.cell in mixed else row
+        for row in rows
+    ]
 
 
 def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
@@ -117,7 +131,7 @@ def with_speed_ups(
     rows: Sequence[Row], *, baseline: str, named: str | None, circumstances: Circumstances
 ) -> tuple[Row, ...]:
     """Return the rows with all their ratios. The named baseline, if any, is the reference of every variant."""
-    rows = [replace(row, is_baseline=row.variant == baseline) for row in rows]
+    rows = [replace(row, is_baseline=row.variant == baseline) for row in ranked_alike(rows)]
     names = {row.variant for row in rows}
     references = dict.fromkeys(names, named) if named else _references(rows, baseline)
     fastest = next((row.variant for row in unquantized(rows)), None)

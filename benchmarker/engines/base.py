@@ -145,6 +145,13 @@ class Engine:
     name: str
     summary: str
     options: type[Options] = Options
+    quantizing_option: str | None = None
+    """Engine option that quantizes a checkpoint of 16 bit. Its value replaces the quantization in a variant's name."""
+    sizing_options: tuple[str, ...] = ()
+    """Engine options for limits and buffers. They are not part of a variant's name."""
+    mixes_prefill = False
+    """True if the engine prefills some sequences of a batch while it decodes others, so that the decode rate of a
+    batch has another meaning."""
 
     def why_not_installed(self) -> str | None:
         """Return how to install the engine; None if it is installed."""

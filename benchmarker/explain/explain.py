@@ -208,7 +208,9 @@ def with_bounds(rows: Sequence[Row], explanations: Sequence[Explanation | NotExp
     explained = [each for each in explanations if isinstance(each, Explanation) and each.cell]
     bounds = {(each.variant, each.cell and each.cell.context): each.verdict.bound for each in explained}
     return tuple(
-        replace(row, bound_by=bounds.get((row.variant, row.cell.context))) if row.cell and row.status == "ok" else row
+        replace(row, bound_by=bounds.get((row.variant, row.cell.context), row.bound_by))
+        if row.cell and row.status == "ok"
+        else row
         for row in rows
     )
 

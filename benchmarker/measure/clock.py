@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.schema.base import Count, Seconds
+from benchmarker.schema.base import Count, Seconds, Whole
 from benchmarker.schema.record import SampleBase
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ class GenerationSample(SampleBase):
     """Time per output token after the first: (last token - first token) / (tokens - 1). None for a single token."""
     new_tokens: Count
     """Tokens made per sequence, counted in the output."""
+    accepted_tokens: Whole | None = None
+    """Draft tokens that the model accepted, all sequences together, by the engine's counter. None without speculative
+    decoding."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Generation:
     first_ns: int
     last_ns: int
     end_ns: int
+    accepted_tokens: int | None = None
 
     def sample(self, new_tokens: int) -> GenerationSample:
         """Return the times in seconds. Raises WrongTokenCountError if a sequence does not have `new_tokens` tokens."""
@@ -59,6 +63,7 @@ class Generation:
             ttft_s=(self.first_ns - self.start_ns) / 1e9,
             tpot_s=(self.last_ns - self.first_ns) / 1e9 / steps if steps else None,
             new_tokens=new_tokens,
+            accepted_tokens=self.accepted_tokens,
         )
 
 

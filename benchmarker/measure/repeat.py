@@ -52,24 +52,30 @@ def calls_needed(total_s: Callable[[int], float]) -> int:
     return calls
 
 
+def latency_of(sample: SampleBase) -> tuple[float, ...]:
+    return (sample.latency_s,)
+
+
 def warm_up(
     step: Step[SampleKind],
     *,
     at_least: int,
     limit: int,
+    times: Callable[[SampleKind], tuple[float, ...]] = latency_of,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> tuple[SampleKind, ...]:
-    """Repeat until the last three latencies lie within 2 %, at least `at_least` and at most `limit` times."""
+    """Repeat until the last three of each of the `times` lie within 2 %, at least `at_least` and at most `limit`
+    times."""
     samples: list[SampleKind] = []
-    while len(samples) < at_least or (not is_stable(samples) and len(samples) < limit):
+    while len(samples) < at_least or (not is_stable(samples, times) and len(samples) < limit):
         samples.append(step())
         after_each(len(samples), samples[-1])
     return tuple(samples)
 
 
-def is_stable(samples: Sequence[SampleBase]) -> bool:
-    last = [sample.latency_s for sample in samples[-3:]]
-    return len(last) == 3 and max(last) <= STABLE_WITHIN * min(last)
+def is_stable(samples: Sequence[SampleKind], times: Callable[[SampleKind], tuple[float, ...]] = latency_of) -> bool:
+    last = [times(sample) for sample in samples[-3:]]
+    return len(last) == 3 and all(max(values) <= STABLE_WITHIN * min(values) for values in zip(*last, strict=True))
 
 
 def measure(
@@ -79,14 +85,17 @@ def measure(
     warmup: int,
     warmup_limit: int,
     runs: int,
+    times: Callable[[SampleKind], tuple[float, ...]] = latency_of,
     timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
     after_warmup: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> Measured[SampleKind]:
-    """Time `runs` repeats of the step, surrounded by `timed`. `after_each` gets a repeat's number from 1, outside the
-    timed region."""
+    """Time `runs` repeats of the step, surrounded by `timed`, after warm-ups until `times` are stable.
+
+    `after_each` gets a repeat's number from 1, outside the timed region.
+    """
     device.release()
-    warmed = warm_up(step, at_least=warmup, limit=warmup_limit, after_each=after_warmup)
+    warmed = warm_up(step, at_least=warmup, limit=warmup_limit, times=times, after_each=after_warmup)
     samples: list[SampleKind] = []
     peaks: list[PeakMemory] = []
     # A garbage collection in a timed repeat would not be the model's own work.
@@ -100,7 +109,9 @@ def measure(
             samples.append(sample.model_copy(update={"peak_allocated_bytes": peaks[-1].allocated_bytes}))
             after_each(number, samples[-1])
         ended_s = time.time()
-    flags: tuple[Flag, ...] = () if is_stable(warmed) else ("unstable_warmup",)
+    flags: tuple[Flag, ...] = () if is_stable(warmed, times) else ("unstable_ttft",)
+    if not is_stable(warmed):
+        flags = ("unstable_warmup",)
     return Measured(warmed, tuple(samples), (began_s, ended_s), memory_of(peaks), flags)
 
 

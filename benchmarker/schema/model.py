@@ -153,6 +153,8 @@ class ExternalFacts(Plain):
     """Type of the output layer. llama.cpp's Q4_0 stores it in Q6_K."""
     is_tied: bool | None = None
     linear_methods: dict[str, int] = Field(default_factory=dict)
+    linear_kernels: dict[str, int] = Field(default_factory=dict)
+    """Number of linear layers by the class of the engine's kernel, such as `MarlinLinearKernel`."""
     attention: tuple[str, ...] = ()
     kv_cache_bytes: int | None = None
     peak_bytes: int | None = None

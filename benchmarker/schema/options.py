@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from benchmarker.schema.job import Job
     from benchmarker.workloads.base import Workload
 
-Kind = Literal["flag", "whole", "number", "text", "wholes", "words", "texts", "pairs"]
-"""`wholes` and `words` are lists with commas; these, `texts` and `pairs` (key=value) may be repeated."""
+Kind = Literal["flag", "whole", "number", "text", "wholes", "numbers", "words", "texts", "pairs"]
+"""`wholes`, `numbers` and `words` are lists with commas; these, `texts` and `pairs` (key=value) may be repeated."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ def option_kind(annotation: Any) -> Kind:
     if origin is Annotated:
         return option_kind(arguments[0])
     if origin is tuple:
-        return "wholes" if option_kind(arguments[0]) == "whole" else "words"
+        lists: dict[Kind, Kind] = {"whole": "wholes", "number": "numbers"}
+        return lists.get(option_kind(arguments[0]), "words")
     if origin is dict:
         return "pairs"
     kinds: dict[Any, Kind] = {bool: "flag", int: "whole", float: "number"}

@@ -8,6 +8,7 @@ from the file. `null` means not measured. A workload's own record, cell and samp
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from statistics import median
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -27,6 +28,7 @@ STATUS_TEXTS = {
 }
 Flag = Literal[
     "unstable_warmup",
+    "unstable_ttft",
     "late_warmup",
     "nondeterministic_tokens",
     "power_limited",
@@ -245,6 +247,11 @@ class CellBase(Plain):
         return ""
 
 
+def median_latency_s(cell: CellBase) -> float:
+    """Return the median of the samples, which must not be empty. `verify` passes a cell's raw JSON."""
+    return median(sample.latency_s for sample in cell.samples)
+
+
 class VariantFacts(Plain):
     name: str
     options: dict[str, Scalar] = Field(default_factory=dict)
@@ -348,6 +355,11 @@ class RunRecord(Plain):
 
     @classmethod
     def why_void(cls, records: Sequence[Self]) -> str | None:  # noqa: ARG003
+        return None
+
+    @property
+    def why_unfit(self) -> str | None:
+        """Reason, beside memory, why the last cell is above a limit for which `--find-limit` searches."""
         return None
 
     @property

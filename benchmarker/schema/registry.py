@@ -18,6 +18,7 @@ WORKLOADS: dict[str, str] = {
     "mixers": "benchmarker.workloads.mixers.workload",
     "finetune": "benchmarker.workloads.finetune.workload",
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
+    "serving": "benchmarker.workloads.serving.workload",
 }
 """Modules with a `WORKLOAD`, by the workload's name."""
 LOG_RECORD = "benchmarker.workloads.generation.log_record"

@@ -275,10 +275,10 @@ class Attempt(Child):
     def show(self, lines: list[str]) -> None:
         if self._host:
             self._host.read()
-        print_line, workload = self.equipment.print_line, self.sweep.workload
-        for line in lines:
-            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", workload.cell_opening)):
-                print_line(f"  {line}")
+        print_line = self.equipment.print_line
+        # A cell's line comes before those of the profile and of the next cell.
+        last_run = max((number for number, line in enumerate(lines, 1) if line.startswith("  run ")), default=0)
+        self._print_lines(lines[:last_run])
         monitor = self.equipment.monitor
         if monitor and monitor.problem and not self.equipment.is_unwatched:
             print_line(f"  {monitor.problem}")
@@ -287,11 +287,17 @@ class Attempt(Child):
             self._since = time.monotonic()
         points = self.sweep.points(self.variant)
         for position, cell in list(zip(self.cells, self.finished, strict=False))[self._shown :]:
-            print_line(f"  {cell_line(workload, points[position], cell)}")
+            print_line(f"  {cell_line(self.sweep.workload, points[position], cell)}")
             now = time.monotonic()
             longest_s = self.progress.cell_s.get((self.variant, position), 0.0)
             self.progress.cell_s[self.variant, position] = max(longest_s, now - self._since)
             self._since, self._shown = now, self._shown + 1
+        self._print_lines(lines[last_run:])
+
+    def _print_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if not line.startswith(("  run ", "error: ", f"{self.variant}: ", self.sweep.workload.cell_opening)):
+                self.equipment.print_line(f"  {line}")
 
 
 def _no_profile(kind: ErrorKind | None, reason: str | None) -> dict[str, object]:

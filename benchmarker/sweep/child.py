@@ -270,10 +270,11 @@ class Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(TICK_S)
                 return None
-            phase, now = self.phase, time.monotonic()
+            # Lines first: the record then has every cell that was finished before them.
+            lines, phase, now = self.log.lines(), self.phase, time.monotonic()
             if self.update():
                 since = now
-            self.show(self.log.lines())
+            self.show(lines)
             if self.equipment.stop.requests:
                 raise SweepInterruptedError
             if now - since > self.limit_s(phase):

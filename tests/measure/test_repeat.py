@@ -28,6 +28,20 @@ def test_warm_up_gives_up_after_ten_and_the_cell_says_so() -> None:
     assert measured.flags == ("unstable_warmup",)
 
 
+def test_the_first_token_must_be_stable_too_if_it_is_among_the_times() -> None:
+    ttfts_s = iter([0.5, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1])
+
+    def step() -> GenerationSample:
+        return GenerationSample(latency_s=1.0, ttft_s=next(ttfts_s), new_tokens=10)
+
+    def times(sample: GenerationSample) -> tuple[float, ...]:
+        return sample.latency_s, sample.ttft_s or 0.0
+
+    assert len(warm_up(step, at_least=3, limit=10, times=times)) == 6
+    ttfts_s = iter([0.1, 0.2] * 10)
+    assert measure(step, FakeDevice(), warmup=3, warmup_limit=8, runs=2, times=times).flags == ("unstable_ttft",)
+
+
 def test_a_lower_limit_ends_warm_up_sooner_but_not_before_what_was_asked_for() -> None:
     assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=3, limit=4)) == 4
     assert len(warm_up(Timeline([1.0, 2.0] * 50), at_least=6, limit=4)) == 6

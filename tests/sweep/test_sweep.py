@@ -140,6 +140,12 @@ def test_the_first_guess_counts_imports_once_a_round_where_they_are_shared(
     assert f"20 processes, 40 cells, first guess: about {minutes} min" in stage.printed
 
 
+def test_the_line_of_a_cell_comes_before_that_of_the_profile(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a"], new_tokens=[50], is_profiled=True)
+    assert stage.sweep() == []
+    assert stage.printed.index("26 x 50: ") < stage.printed.index("profiling one generation")
+
+
 def test_more_rounds_go_on_from_those_that_are_there(tmp_path: Path) -> None:
     stage = Stage(tmp_path, variants=["a"])
     stage.sweep("--runs", "2")

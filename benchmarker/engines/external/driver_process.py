@@ -5,7 +5,8 @@ one:
 
     do        fields                              answer
     open      of the engine                       load_s
-    generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times
+    generate  prompt_ids, new_tokens, context     tokens, start_ns, first_ns, last_ns, end_ns, engine_times,
+                                                  accepted_tokens
     score     ids, output, together, rows_from    path, and a file of log-probabilities or rows of the likeliest tokens
     facts                                         version, kv_cache, and fields of ExternalFacts
     close                                         {}
@@ -24,7 +25,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from benchmarker.core.errors import BenchmarkerError, ErrorKind, UnsupportedError
@@ -43,7 +44,14 @@ class DriverError(BenchmarkerError):
 
 
 class Driver:
-    def __init__(self, name: str, command: Sequence[str], *, on_gpu: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        on_gpu: bool = False,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._name = name
         self._on_gpu = on_gpu
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -55,7 +63,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1"},
             )
         except OSError as error:
             self._errors.close()

@@ -70,7 +70,7 @@ def plan_environment(spec: EnvironmentSpec, *, python: Path | None = None, index
         base = find_python(spec.pythons, python)
     except EngineError as error:
         raise EngineError(f"{spec.name}: {error}") from error
-    if spec.engine == "llama-cpp" and "amx_int8" in _cpu_flags() and has_fault(_compiler_version()):
+    if CMAKE in spec.variables and "amx_int8" in _cpu_flags() and has_fault(_compiler_version()):
         spec = replace(spec, variables={**spec.variables, CMAKE: f"{spec.variables[CMAKE]} {WITHOUT_AMX}"})
     folder = environments_folder() / spec.name
     pip = (str(folder / "bin" / "python"), "-m", "pip", "install", *spec.pip_options)

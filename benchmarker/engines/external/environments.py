@@ -36,6 +36,7 @@ class EnvironmentSpec:
     module: str
     pythons: tuple[str, ...]  # Versions of Python that all of its packages have wheels for, the preferred one first.
     disk_bytes: int
+    pins_name: str = ""  # Default: the environment's own name.
     unresolved: tuple[str, ...] = ()
     """Packages installed first and without dependencies: they pin a version that no index has under that name."""
     pip_options: tuple[str, ...] = ()
@@ -44,8 +45,8 @@ class EnvironmentSpec:
 
     @property
     def pins(self) -> Path:
-        """File of exact versions, as `pip install -r` reads them. Builds of one engine share it."""
-        return PINS / f"{self.name.removesuffix('-cuda')}.txt"
+        """File of exact versions, as `pip install -r` reads them. Builds of the same sources share it."""
+        return PINS / f"{self.pins_name or self.name}.txt"
 
     @property
     def pins_sha256(self) -> str:
@@ -54,12 +55,15 @@ class EnvironmentSpec:
 
 NOT_RUN = "not run by benchmarker's authors"
 CMAKE = "CMAKE_ARGS"
+# The server's web page would be downloaded during the build.
+SERVER_TOOL = "-DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF"
 LLAMA_CPP = EnvironmentSpec(
     name="llama-cpp",
     engine="llama-cpp",
     summary="llama.cpp for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
     device="cpu",
     module="llama_cpp",
+    pins_name="llama-cpp",
     pythons=("3.12", "3.11", "3.13"),
     disk_bytes=GIB,
     # pip reuses its compiled wheels whatever CMAKE_ARGS is, so that a CPU build would be taken for one with CUDA.
@@ -76,16 +80,34 @@ VLLM = EnvironmentSpec(
     disk_bytes=15 * GIB,
     was_run=NOT_RUN,
 )
+LLAMA_CPP_CUDA = replace(
+    LLAMA_CPP,
+    name="llama-cpp-cuda",
+    summary="llama.cpp for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
+    device="cuda",
+    disk_bytes=3 * GIB,
+    variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} -DGGML_CUDA=ON"},
+    was_run="run by benchmarker's authors, with a library that they built by hand",
+)
+LLAMA_SERVER = replace(
+    LLAMA_CPP,
+    name="llama-server",
+    engine="llama-server",
+    summary="llama.cpp with its server for the CPU, compiled here (needs a C++ compiler; CMake comes along)",
+    variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} {SERVER_TOOL}"},
+)
 SPECS = (
     LLAMA_CPP,
+    LLAMA_CPP_CUDA,
+    LLAMA_SERVER,
     replace(
-        LLAMA_CPP,
-        name="llama-cpp-cuda",
-        summary="llama.cpp for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
+        LLAMA_SERVER,
+        name="llama-server-cuda",
+        summary="llama.cpp with its server for NVIDIA GPUs, compiled here (needs a C++ compiler and the CUDA toolkit)",
         device="cuda",
-        disk_bytes=3 * GIB,
-        variables={CMAKE: f"{LLAMA_CPP.variables[CMAKE]} -DGGML_CUDA=ON"},
-        was_run="run by benchmarker's authors, with a library that they built by hand",
+        disk_bytes=LLAMA_CPP_CUDA.disk_bytes,
+        variables={CMAKE: f"{LLAMA_CPP_CUDA.variables[CMAKE]} {SERVER_TOOL}"},
+        was_run=NOT_RUN,
     ),
     EnvironmentSpec(
         name="vllm-cpu",
@@ -196,6 +218,16 @@ def ready_environment(engine: str, device: str) -> Marker:
         if (spec.engine, spec.device) == (engine, device):
             return environment_state(spec).interpreter
     raise EngineError(f"{engine}: no environment of it computes on {device}")
+
+
+def why_not_installed(engine: str) -> str | None:
+    """Return how to make an engine's environment; None if it has one."""
+    states = [state for state in environment_states() if state.spec.engine == engine]
+    if any(state.problem is None for state in states):
+        return None
+    touched = [state.problem for state in states if state.folder.exists()]
+    ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
+    return touched[0] if touched else f"it has no environment: {ways} makes one"
 
 
 class EngineStatus(NamedTuple):

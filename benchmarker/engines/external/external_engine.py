@@ -15,14 +15,14 @@ from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.core.errors import WrongTokenCountError
-from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource
+from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
     EngineError,
     Marker,
-    environment_states,
     ready_environment,
+    why_not_installed,
 )
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
@@ -31,19 +31,13 @@ from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
-AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
 
 
 class ExternalEngine(Engine):
     limit_s = 1800.0  # Longest time of one request. The first start of vLLM on a new machine compiles for minutes.
 
     def why_not_installed(self) -> str | None:
-        states = [state for state in environment_states() if state.spec.engine == self.name]
-        if any(state.problem is None for state in states):
-            return None
-        touched = [state.problem for state in states if state.folder.exists()]
-        ways = " or ".join(f"'benchmarker engine install {state.spec.name}' ({state.spec.device})" for state in states)
-        return touched[0] if touched else f"it has no environment: {ways} makes one"
+        return why_not_installed(self.name)
 
     def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "it is given one GPU here; use --engine eager or vllm"
@@ -61,6 +55,9 @@ class ExternalEngine(Engine):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return arguments of the driver's `open`, and fields of ExternalFacts that the driver cannot report."""
         raise NotImplementedError
+
+    def speculates(self, form: Form) -> bool:  # noqa: ARG002
+        return False
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
         """Check that the open model is what the row's label claims. Raises UnsupportedError."""
@@ -88,6 +85,7 @@ class ExternalEngine(Engine):
                 environment=marker.name,
                 fields=fields,
                 growth_bytes=memory.growth_bytes if memory else None,
+                speculates=self.speculates(form),
             )
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
@@ -115,6 +113,7 @@ class ExternalSource(TokenSource):
     """Returns the growth of the GPU's memory since before the driver started; None on a CPU."""
     choosing_share: float | None = None
     step_s: float | None = None
+    speculates: bool = False
     disagreements: list[tuple[float, float]] = field(default_factory=list)
 
     def generate(
@@ -134,6 +133,8 @@ class ExternalSource(TokenSource):
                 f"{self.name}: answered {counts} tokens where {len(prompt_ids)} x {new_tokens} were asked for, so "
                 "that its row could not be compared; the engine's own limits, such as max_model_len, may be too small"
             )
+        if self.speculates and generation.accepted_tokens is None:
+            raise UnsupportedError(f"{self.name}: speculative decoding without the engine's number of accepted tokens")
         decode_ns = generation.last_ns - generation.first_ns
         if "choosing_ns" in answer and decode_ns:
             self.choosing_share = answer["choosing_ns"] / decode_ns
@@ -229,7 +230,8 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
         raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
     if times != sorted(times) or times[0] == times[-1]:
         raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    return Generation(tokens, *times)
+    start_ns, first_ns, last_ns, end_ns = times
+    return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:

@@ -41,6 +41,7 @@ class LlamaCppEngine(ExternalEngine):
     name = "llama-cpp"
     summary = "llama.cpp, in an environment of its own: GGUF forms"
     options = LlamaCppOptions
+    quantizing_option = "gguf"
 
     def why_not_installed(self) -> str | None:
         try:

@@ -1,48 +1,63 @@
-"""SGLang, written from its sources. benchmarker's authors have not run it."""
+"""SGLang, written and checked against the sources of 0.5.14.
+
+Its scheduler runs the model in a process of its own, in which layers cannot be inspected: the proof of a quantization
+while loading is the size of the weights.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.engines.base import Form
+from benchmarker.engines.external.checkpoint_engine import CheckpointEngine, CheckpointOptions, speculation_of
 from benchmarker.engines.external.environments import Marker
-from benchmarker.engines.external.external_engine import AS_STORED, ExternalEngine, head_refusal
 from benchmarker.hardware.device import Device
-from benchmarker.quantization.base import Options
+
+ALGORITHMS = {"ngram": "NGRAM", "draft_model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "NEXTN"}
 
 
-class SglangOptions(Options):
+class SglangOptions(CheckpointOptions):
     """Options of SGLang."""
 
+    quantization: Literal["fp8"] | None = None
+    """Online quantization of a 16-bit checkpoint."""
+    enable_torch_compile: bool = False
+    """Compile the decode step too, in addition to its CUDA graphs."""
     context_length: int | None = Field(default=None, gt=0)
     """Longest sequence; default: the model's own."""
+    max_running_requests: int | None = Field(default=None, gt=0)
+    """Maximum number of sequences at once; default: SGLang's choice, 48 with speculative decoding."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
     """Share of the GPU's memory for weights and KV cache; default: SGLang's choice."""
 
 
-class SglangEngine(ExternalEngine):
+class SglangEngine(CheckpointEngine):
     name = "sglang"
+    title = "SGLang"
     summary = "SGLang, in an environment of its own; not run by benchmarker's authors"
     options = SglangOptions
-
-    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
-        if checkpoint.is_gguf:
-            return "GGUF files are for --engine llama-cpp"
-        if form.quant not in AS_STORED and checkpoint.quantization is None:
-            return f"SGLang cannot load {form.quant}; it takes {', '.join(AS_STORED)}"
-        return head_refusal(form)
+    sizing_options = ("context_length", "max_running_requests", "mem_fraction_static")
 
     def arguments(
         self, checkpoint: Checkpoint, form: Form, device: Device, marker: Marker, progress: Progress
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         del marker, progress, device
+        options = form.engine_options
+        assert isinstance(options, SglangOptions)
         arguments = {
             "model_path": str(checkpoint.folder.resolve()),
             "dtype": form.dtype,
             "trust_remote_code": checkpoint.trust_remote_code,
-            **form.engine_options.model_dump(exclude_none=True),
+            **options.model_dump(exclude={"speculative"}, exclude_none=True),
         }
+        if options.speculative:
+            method, tokens, draft = speculation_of(options.speculative)
+            # SGLang counts the token that a step makes without drafts too.
+            arguments |= {"speculative_algorithm": ALGORITHMS[method], "speculative_num_draft_tokens": tokens + 1}
+            if method != "ngram":
+                arguments |= {"speculative_num_steps": tokens, "speculative_eagle_topk": 1}
+                arguments |= {"speculative_draft_model_path": draft} if draft else {}
         return arguments, {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -37,6 +37,8 @@ from benchmarker.workloads.generation.spec import (
     name_of,
 )
 
+VariantT = TypeVar("VariantT", bound=VariantSpec)
+
 
 def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> VariantSpec:
     """Return the variant with the registries' names, and with the quantization of its checkpoint if it has none.
@@ -44,8 +46,8 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
     Raises:
         FieldError: There is no such quantization, engine or option.
     """
-    is_named = variant.name != name_of(variant.model_dump())
-    variant = _of_checkpoint(variant, subject)
+    given = variant
+    variant = with_checkpoint(variant, subject.model if subject else None)
     if variant.quant != AUTO:
         variant = resolved_quant(variant)
     if variant.engine not in ENGINES:
@@ -59,16 +61,23 @@ def resolve(variant: VariantSpec, subject: GenerationSubject | None = None) -> V
         if reason:
             raise FieldError(reason) from None
         raise FieldError(first_problem(error, ENGINES[variant.engine].options), field="engine_options") from None
-    return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
+    return renamed(variant, given)
 
 
-def _of_checkpoint(variant: VariantSpec, subject: GenerationSubject | None) -> VariantSpec:
-    if subject is None and variant.checkpoint is None:
+def with_checkpoint(variant: VariantT, model: ModelSpec | None) -> VariantT:
+    """Return the variant with the quantization of its checkpoint, or of the model, if it names none."""
+    if model is None and variant.checkpoint is None:
         return variant
-    model = checkpoint_of(subject.model if subject else ModelSpec(), variant.checkpoint)
+    model = checkpoint_of(model or ModelSpec(), variant.checkpoint)
     found = of_checkpoint(variant, model)
     is_named_by_file = variant.quant == AUTO and found.quant != "fp16"
     return found.model_copy(update={"checkpoint": variant.checkpoint or model.id}) if is_named_by_file else found
+
+
+def renamed(variant: VariantT, given: VariantT) -> VariantT:
+    """Return the variant with its default name, unless the given one had a name of its own."""
+    is_named = given.name != name_of(given.model_dump())
+    return variant if is_named else variant.model_copy(update={"name": name_of(variant.model_dump())})
 
 
 def runs_in_generate(engine: str, model_id: str) -> bool:
@@ -289,6 +298,11 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         raise SpecError(
             "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
             "or leave them out"
+        )
+    if job.variant.engine_options.get("speculative") and job.model.load_format == "dummy":
+        raise SpecError(
+            "--engine-option speculative: random weights (load_format dummy) accept and reject drafts as no real "
+            "model does; measure real weights, or leave it out"
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:
         raise SpecError("--chat-template: wraps a text, and there is none; add --prompt TEXT, or leave it out")

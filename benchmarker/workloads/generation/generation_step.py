@@ -190,6 +190,12 @@ class SourceBenchmarker(Bench):
     def facts(self) -> dict[str, Any]:
         return {"engine": self.source.facts(), **({"no_demand": self.no_demand} if self.no_demand else {})}
 
+    def settling_times(self, sample: GenerationSample) -> tuple[float, ...]:
+        # The first calls of an external engine prefill slowly, which hardly changes the latency of many tokens.
+        if self.source.is_elsewhere and sample.ttft_s:
+            return sample.latency_s, sample.ttft_s
+        return (sample.latency_s,)
+
     def timed(self) -> AbstractContextManager[None]:
         return self.source.timed()
 

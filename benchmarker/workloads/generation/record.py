@@ -116,7 +116,22 @@ class GenerationVariant(VariantFacts):
     """Division of the model over GPUs. None for one."""
 
 
-LATER_DEFAULTS = (("prefill", "plain"), ("lm_head", None), ("scales", "range"), ("kv_cache", None))
+def tokens_per_step(cell: GenerationCell, sample: GenerationSample) -> float | None:
+    """Return the mean tokens of a decode step of one sequence; None without speculative decoding."""
+    if sample.accepted_tokens is None:
+        return None
+    tokens = cell.batch_size * (sample.new_tokens - 1)
+    return tokens / (tokens - sample.accepted_tokens) if tokens > sample.accepted_tokens else None
+
+
+LATER_DEFAULTS = (
+    ("prefill", "plain"),
+    ("lm_head", None),
+    ("scales", "range"),
+    ("kv_cache", None),
+    ("speculative", None),
+    ("linear_backend", None),
+)
 """Options that older records lack, with their values."""
 
 
@@ -171,9 +186,11 @@ class GenerationRecord(RunRecord):
 
     @property
     def stored_as(self) -> str:
-        """Storage of weights, output layer and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`."""
+        """Storage of weights, output layer and KV cache: `fp16`, `gptq lm_head=int8`, `fp16 kv_cache=fp8`. Speculative
+        decoding is part of it, so that its rows are no reference: `fp16 speculative=ngram:5`."""
         variant = self.variant
-        chosen = {"lm_head": variant.options.get("lm_head"), "kv_cache": variant.engine_options.get("kv_cache")}
+        chosen = {"lm_head": variant.options.get("lm_head")}
+        chosen |= {name: variant.engine_options.get(name) for name in ("kv_cache", "speculative")}
         return " ".join([variant.quant, *(f"{name}={value}" for name, value in chosen.items() if value)])
 
     @property
@@ -208,6 +225,12 @@ class GenerationRecord(RunRecord):
 
         names = [*ENGINES, self.variant.engine]
         return names.index(self.variant.engine)
+
+    @property
+    def mixes_prefill(self) -> bool:
+        from benchmarker.engines.registry import ENGINES
+
+        return self.variant.engine in ENGINES and ENGINES[self.variant.engine].mixes_prefill
 
     @property
     def libraries(self) -> tuple[str, ...] | None:

@@ -19,8 +19,7 @@ from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, P
 from benchmarker.schema.model import AUTO, ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 
-LONGEST_CHECKPOINT = 40
-"""Characters of a checkpoint's name that are part of a variant's name."""
+LONGEST_CHECKPOINT = 40  # Characters of a checkpoint's name that are part of a variant's name.
 
 
 class VariantSpec(QuantSpec, VariantBase):
@@ -72,18 +71,24 @@ class VariantSpec(QuantSpec, VariantBase):
 
 
 def name_of(data: Mapping[str, Any]) -> str:
-    """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`."""
+    """Return the default name of a variant: `gptq group_size=64 compile`, `w4a16 Qwen3-4B-W4A16`, `vllm fp8`."""
+    from benchmarker.engines.registry import ENGINES, MODEL_ENGINES
+
     options, engine_options = (
         dict(given) if isinstance(given := data.get(field), dict) else {} for field in ("options", "engine_options")
     )
+    name = str(data.get("engine", "eager"))
+    engine = ENGINES.get(name, ENGINES["eager"])
     quant = str(options.pop("scheme", data["quant"]))
+    if quant == "fp16" and engine_options.get(engine.quantizing_option):
+        quant = str(engine_options.pop(engine.quantizing_option))
     parts = [quant, *(f"{key}={value}" for key, value in options.items())]
     if data.get("checkpoint"):
         parts = parts if quant != AUTO else []
         parts.append(str(data["checkpoint"]).rstrip("/").rpartition("/")[2][:LONGEST_CHECKPOINT])
-    parts += [f"{key}={value}" for key, value in engine_options.items()]
-    if data.get("engine", "eager") != "eager":
-        parts.append(str(data["engine"]))
+    parts += [f"{key}={value}" for key, value in engine_options.items() if key not in engine.sizing_options]
+    if name != "eager":
+        parts = [*parts, name] if name in MODEL_ENGINES else [name, *parts]
     if data.get("gpus", 1) != 1:
         parts += [f"{data['gpus']} GPUs", *(["by layers"] if data.get("split") == "layers" else [])]
     return " ".join(parts)
@@ -92,8 +97,7 @@ def name_of(data: Mapping[str, Any]) -> str:
 class Point(NamedTuple):
     """One cell of the grid."""
 
-    prompt_tokens: int | None
-    """None if the prompt is a text."""
+    prompt_tokens: int | None  # None if the prompt is a text.
     prompt: str | None
     new_tokens: int
     batch_size: int
@@ -168,8 +172,7 @@ class GenerationSubject(Plain):
     quality: QualitySpec = QualitySpec()
 
 
-TOKEN_S = 0.03
-"""First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
+TOKEN_S = 0.03  # First guess of a step, s, as of Qwen3-4B in fp16 by `generate`.
 SLOW_TOKEN_S = 0.5
 CPU_BYTES_PER_S = 0.8e9
 """16-bit weights that a core reads and multiplies per second in `eager`: 0.83e9 measured with 135 million parameters on

@@ -14,7 +14,7 @@ from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation import generation_job
-from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord, tokens_per_step
 from benchmarker.workloads.generation.spec import Experiment, GenerationJob, Point
 from benchmarker.workloads.session import Bench, Judging, Session
 
@@ -76,6 +76,16 @@ METRICS = (
         better="higher",
         formula="new tokens of all sequences, divided by the latency",
         of_latency=lambda cell, latency_s: cell.new_tokens * cell.batch_size / latency_s,
+    ),
+    Metric(
+        name="tok/step",
+        heading="tok/step",
+        unit="",
+        scale=1.0,
+        better="higher",
+        formula="tokens of a decode step of one sequence with speculative decoding: its own, and the drafts that the "
+        "engine counted as accepted",
+        of_sample=tokens_per_step,
     ),
 )
 HEADLINE = "tok/s"

@@ -16,8 +16,7 @@ from benchmarker.workloads.operation.spec import mode_text
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
-SEED_FLAG = {"subject.seed": "--input-seed"}
-"""A sweep has a `--seed` of its own."""
+SEED_FLAG = {"subject.seed": "--input-seed"}  # A sweep has a `--seed` of its own.
 
 
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")
@@ -28,6 +27,8 @@ UNITS: dict[str, tuple[str, float]] = {
     "MiB": ("B", 1 / MIB),
     "GiB": ("B", 1 / GIB),
     "tok/s": ("1/s", 1.0),
+    "tok/s/user": ("1/s", 1.0),
+    "req/s": ("1/s", 1.0),
     "Mtok/s": ("1/s", 1e-6),
     "GB/s": ("B/s", 1e-9),
     "TFLOP/s": ("FLOP/s", 1e-12),

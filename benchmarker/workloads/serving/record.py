@@ -6,14 +6,29 @@ their starts.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from benchmarker.core.errors import ErrorKind, status_of
 from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
+from benchmarker.workloads.serving.serving_statistics import (
+    DEFAULT_SLO,
+    Attainment,
+    Slo,
+    failed,
+    good,
+    parse_slo,
+    problem_of,
+)
+
+UNQUANTIZED = (None, "F16", "BF16", "F32")
+"""Forms of a GGUF file without quantized weights; None for the default."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -36,7 +51,8 @@ class ServerCounters(Plain):
 
 
 class Load(SampleBase):
-    """One load of a cell: all its requests. `latency_s` extends from the first start to the last end."""
+    """One load of a cell: all its requests. `latency_s` is the mean of `request_s`, and its part `first token` the mean
+    of `ttft_s`."""
 
     start_s: tuple[Spent, ...]
     """Start of each request after the first one's, rounded to 0.1 ms."""
@@ -64,6 +80,16 @@ class Load(SampleBase):
         if len(self.itl_steps) != len(self.itl_counts):
             raise ValueError("itl_steps and itl_counts have one element for each class")
         return self
+
+
+def measured_load(**arrays: Any) -> Load:
+    """Return a load from its arrays, with `latency_s` and `parts_s`."""
+    return Load(latency_s=fmean(arrays["request_s"]), parts_s=first_token_part(arrays["ttft_s"]), **arrays)
+
+
+def first_token_part(ttft_s: Sequence[float | None]) -> dict[str, float]:
+    known = [time_s for time_s in ttft_s if time_s is not None]
+    return {"first token": fmean(known)} if known else {}
 
 
 class ServingCell(CellBase):
@@ -141,5 +167,36 @@ class ServingRecord(RunRecord):
         return self.variant.quant
 
     @property
+    def is_unquantized(self) -> bool:
+        options = self.variant.engine_options
+        return self.variant.quant == "fp16" and not options.get("quantization") and options.get("gguf") in UNQUANTIZED
+
+    @property
     def baseline_rank(self) -> tuple[bool, ...]:
-        return (self.variant.quant == "fp16",)
+        return (self.is_unquantized,)
+
+    @property
+    def slo(self) -> Slo:
+        return parse_slo(str(self.procedure.get("slo", DEFAULT_SLO)))
+
+    @property
+    def why_unfit(self) -> str | None:
+        if not self.cells or not self.cells[-1].samples:
+            return None
+        cell = self.cells[-1]
+        good_requests = sum(good(load, cell.new_tokens, self.slo) for load in cell.samples)
+        attained = Attainment(good_requests, sum(len(load.errors) for load in cell.samples))
+        if cell.status == "ok" and attained.verdict == "passes":
+            return None
+        share, low, high = (f"{100 * part:.0f}" for part in attained.interval)
+        undecided = "undecided: " if attained.verdict == "undecided" else ""
+        return f"{undecided}{share} % [{low}, {high}] of {attained.requests} requests are within {self.slo.words}"
+
+
+def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:
+    """Return the fields of a cell with failed or truncated requests, which has no speed; empty for other cells."""
+    reason = next((problem for load in loads if (problem := problem_of(load, new_tokens))), None)
+    if reason is None:
+        return {}
+    kind: ErrorKind = "other" if any(map(failed, loads)) else "wrong_token_count"
+    return {"status": status_of(kind), "error_kind": kind, "reason": reason}

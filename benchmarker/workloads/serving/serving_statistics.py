@@ -130,6 +130,13 @@ def load_s(load: Any) -> float:
     return max(ends) - min(load.start_s)
 
 
+def backlog(load: Any) -> float:
+    """Return the share of the requests that had not ended when the last one started."""
+    last_s = max(load.start_s)
+    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
+    return sum(end_s > last_s for end_s in ends) / len(ends)
+
+
 def output_tokens_per_s(load: Any) -> float | None:
     return sum(load.output_tokens) / load_s(load) or None
 

@@ -11,11 +11,12 @@ from pydantic import Field, field_validator, model_validator
 from benchmarker.schema.base import Plain
 from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, Procedure
 from benchmarker.schema.model import AUTO, ModelSpec
-from benchmarker.workloads.generation.spec import VariantSpec, guess_parameters
+from benchmarker.workloads.generation.spec import VariantSpec, checkpoint_of, guess_parameters
 from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_slo
 
 REQUESTS_PER_USER = 4
 """Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
+CONCURRENCIES = (1, 4, 16, 64)
 ServerName = Literal["vllm", "sglang", "llama-server"]
 DEFAULT_SERVER: ServerName = "vllm"
 RequestRate = Annotated[float, Field(gt=0, le=1e6)]
@@ -63,25 +64,15 @@ class ServingGrid(GridBase):
     """Tokens of each prompt. Every request has a different prompt."""
     new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
     """Tokens that each request generates: exactly that many, at least 2."""
-    concurrency: tuple[Positive, ...] = (1, 4, 16, 64)
-    """Requests in flight at once (closed loop)."""
+    concurrency: tuple[Positive, ...] = ()
+    """Requests in flight at once (closed loop); 1, 4, 16 and 64 if there is no rate either."""
     rate: tuple[RequestRate, ...] = ()
     """Requests per second that arrive at random (Poisson), in place of a concurrency."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rates_alone(cls, data: Any) -> Any:
-        return {"concurrency": (), **data} if isinstance(data, dict) and data.get("rate") else data
-
-    @model_validator(mode="after")
-    def _has_load(self) -> ServingGrid:
-        if not self.concurrency and not self.rate:
-            raise ValueError("no load: give concurrency or rate")
-        return self
-
     def points(self) -> list[ServingPoint]:
         """Return every cell: closed loops with rising concurrency, then open loops with rising rate."""
-        loads = [(users, 0.0) for users in sorted(self.concurrency)] + [(0, float(rate)) for rate in sorted(self.rate)]
+        concurrencies = self.concurrency if self.concurrency or self.rate else CONCURRENCIES
+        loads = [(users, 0.0) for users in sorted(concurrencies)] + [(0, float(rate)) for rate in sorted(self.rate)]
         lengths = sorted(product(self.prompt_tokens, self.new_tokens))
         return list(dict.fromkeys(ServingPoint(*length, *load) for length in lengths for load in loads))
 
@@ -134,10 +125,7 @@ class ServingJob(Job):
     @property
     def model(self) -> ModelSpec:
         """The model's checkpoint of this variant."""
-        model, checkpoint = self.subject.model, self.variant.checkpoint
-        if checkpoint in (None, model.id):
-            return model
-        return model.model_copy(update={"id": checkpoint, "revision": None})
+        return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
     def gpus(self) -> int:

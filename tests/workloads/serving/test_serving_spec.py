@@ -15,7 +15,8 @@ def test_closed_loops_come_before_open_loops():
 
 
 def test_a_rate_replaces_the_default_concurrency():
-    assert [point.rate for point in ServingGrid.model_validate({"rate": (2.0, 4.0)}).points()] == [2.0, 4.0]
+    assert [point.rate for point in ServingGrid.model_validate_json('{"rate": [2, 4]}').points()] == [2.0, 4.0]
+    assert [point.concurrency for point in ServingGrid().points()] == [1, 4, 16, 64]
 
 
 def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
@@ -26,7 +27,7 @@ def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
 
 def test_a_running_server_is_named_after_its_address():
     assert ServingVariant.model_validate({"url": "http://127.0.0.1:8000/v1"}).name == "server at 127.0.0.1:8000"
-    assert ServingVariant.model_validate({"quant": "gptq"}).name == "gptq vllm"
+    assert ServingVariant.model_validate({"quant": "gptq"}).name == "vllm gptq"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_a_running_server_is_named_after_its_address():
     [
         ({"variants": ({"quant": "fp16", "engine": "vlm"},)}, "variants[0].engine: input should be 'vllm', 'sglang'"),
         ({"variants": ({"url": "localhost:8000"},)}, "variants[0].url: 'localhost:8000' is no address of a server"),
-        ({"grid": {"concurrency": ()}}, "grid: no load: give concurrency or rate"),
+        ({"grid": {"rate": (0.0,)}}, "grid.rate[0]: input should be greater than 0"),
         ({"grid": {"new_tokens": (1,)}}, "grid.new_tokens[0]: input should be greater than 1"),
         ({"procedure": {"slo": "ttft<500"}}, "procedure.slo: 'ttft<500' needs a unit"),
     ],

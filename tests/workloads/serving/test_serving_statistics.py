@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from benchmarker.workloads.serving import serving_statistics as statistics
-from benchmarker.workloads.serving.record import Load
+from benchmarker.workloads.serving.record import Load, measured_load
 
 
 def load_of(ttft_s=(0.1, 0.2, 0.4), request_s=(1.1, 2.2, 3.4), tokens=(11, 11, 11), **fields) -> Load:
     count = len(ttft_s)
     values = {
-        "latency_s": 10.0,
         "start_s": tuple(float(place) for place in range(count)),
         "prompt_tokens": (8,) * count,
         "errors": (None,) * count,
         **fields,
     }
-    return Load(ttft_s=tuple(ttft_s), request_s=tuple(request_s), output_tokens=tuple(tokens), **values)
+    return measured_load(ttft_s=tuple(ttft_s), request_s=tuple(request_s), output_tokens=tuple(tokens), **values)
 
 
 def test_the_definitions_are_those_of_vllm():

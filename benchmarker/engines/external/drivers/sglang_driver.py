@@ -1,20 +1,34 @@
-"""Driver of SGLang, offline, with our token ids and our clock around its stream. Written from SGLang 0.5.23's sources.
+"""Driver of SGLang, offline, with our token ids and our clock. Checked against the sources of SGLang 0.5.14.
 
-SGLang runs its scheduler in processes of its own, so that each clock reading includes a message between two processes,
-as for SGLang's users.
+SGLang runs its scheduler in a process of its own, so that each clock reading includes a message between two processes,
+as for SGLang's users. Each sequence is a stream of two chunks, its first token and the rest: a chunk per token would
+take longer than a step of a large batch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 TOP = 100  # Number of likeliest tokens per position.
+TWO_CHUNKS = 1 << 20  # Stream interval: SGLang sends tokens 1, 1 + interval, ... and the last.
+SETTINGS = (
+    "attention_backend",
+    "quantization",
+    "dtype",
+    "chunked_prefill_size",
+    "disable_overlap_schedule",
+    "enable_torch_compile",
+    "speculative_algorithm",
+    "speculative_num_draft_tokens",
+)
 
 
 class Driver:
     def __init__(self) -> None:
         self._engine: Any = None
+        self._clears_drafts = False
 
     def import_engine(self, **_: Any) -> None:
         import sglang  # noqa: F401
@@ -22,10 +36,15 @@ class Driver:
     def open(self, **arguments: Any) -> dict[str, Any]:
         import sglang
 
+        self._clears_drafts = arguments.get("speculative_algorithm") == "NGRAM"
         started_ns = time.perf_counter_ns()
         # Token ids in and out. The same prompt is repeated, and must be computed each time.
         self._engine = sglang.Engine(
-            **arguments, skip_tokenizer_init=True, disable_radix_cache=True, random_seed=0, stream_interval=1
+            **arguments,
+            skip_tokenizer_init=True,
+            disable_radix_cache=True,
+            random_seed=0,
+            stream_interval=TWO_CHUNKS,
         )
         return {"load_s": (time.perf_counter_ns() - started_ns) / 1e9}
 
@@ -34,24 +53,37 @@ class Driver:
     ) -> dict[str, Any]:
         if context:
             raise NotImplementedError("SGLang has no call that leaves a context in its cache before the clock starts")
-        if len(prompt_ids) > 1:
-            raise NotImplementedError("SGLang's stream of several sequences at once is not written here yet")
-        parameters = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "ignore_eos": True, "temperature": 0}
-        tokens: list[int] = []
-        times: list[int] = []
-        answer: dict[str, Any] = {}
+        if self._clears_drafts:
+            # SGLang drafts from the tokens of all earlier requests, among them the repeats of this one.
+            self._engine.flush_cache()
+        # No min_new_tokens: its penalty reads the tokenizer, which is not loaded. ignore_eos is enough.
+        parameters = {"max_new_tokens": new_tokens, "ignore_eos": True, "temperature": 0}
+        first_ns: list[int] = []
+
+        async def stream(ids: list[int]) -> dict[str, Any]:
+            chunk: dict[str, Any] = {}
+            chunks = await self._engine.async_generate(input_ids=ids, sampling_params=parameters, stream=True)
+            async for chunk in chunks:
+                if not chunk["meta_info"]["finish_reason"] or chunk["meta_info"]["completion_tokens"] == 1:
+                    first_ns.append(time.perf_counter_ns())
+            return chunk
+
+        async def all_streams() -> list[dict[str, Any]]:
+            return await asyncio.gather(*(stream(ids) for ids in prompt_ids))
+
         start_ns = time.perf_counter_ns()
-        for answer in self._engine.generate(input_ids=prompt_ids[0], sampling_params=parameters, stream=True):
-            times.append(time.perf_counter_ns())
-            ids = answer["output_ids"]
-            tokens = list(ids) if len(ids) == answer["meta_info"]["completion_tokens"] else [*tokens, *ids]
+        answers = self._engine.loop.run_until_complete(all_streams())
         end_ns = time.perf_counter_ns()
+        if len(first_ns) != len(prompt_ids):
+            raise RuntimeError(f"SGLang streamed {len(first_ns)} first tokens of {len(prompt_ids)} sequences")
+        counts = [answer["meta_info"].get("spec_num_correct_drafts") for answer in answers]
         return {
-            "tokens": [tokens],
+            "tokens": [list(answer["output_ids"]) for answer in answers],
             "start_ns": start_ns,
-            "first_ns": times[0],
-            "last_ns": times[-1],
+            "first_ns": max(first_ns),
+            "last_ns": end_ns,
             "end_ns": end_ns,
+            "accepted_tokens": None if None in counts else sum(counts),
         }
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
@@ -77,11 +109,19 @@ class Driver:
         import sglang
 
         facts: dict[str, Any] = {"version": sglang.__version__, "kv_cache": "paged"}
-        if self._engine is not None:
-            info = self._engine.get_server_info()
-            names = ("attention_backend", "quantization", "dtype", "mem_fraction_static", "max_total_num_tokens")
-            facts["settings"] = {name: info.get(name) for name in names}
-        return facts
+        if self._engine is None:
+            return facts
+        info = self._engine.get_server_info()
+        # In GiB, rounded to two decimals by SGLang's scheduler.
+        memory = info["internal_states"][0]["memory_usage"]
+        graphs = {f"cuda_graph_{phase}": info["cuda_graph_config"][phase]["backend"] for phase in ("decode", "prefill")}
+        return {
+            **facts,
+            "attention": [str(info["attention_backend"])],
+            "weight_bytes": round(memory["weight"] * 2**30),
+            "kv_cache_bytes": round(memory["kvcache"] * 2**30),
+            "settings": {**{name: info[name] for name in SETTINGS}, **graphs},
+        }
 
     def close(self) -> None:
         if self._engine is not None:

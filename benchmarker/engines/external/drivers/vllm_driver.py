@@ -1,7 +1,9 @@
 """Driver of vLLM, offline and in one process, with our token ids, our clock, and vLLM's own request metrics.
 
 The calls are those of `LLM.generate` (`add_request`, then `step` until all requests are finished), with a reading of
-the clock after each step. CUDA graphs and compilation are vLLM's defaults.
+the clock after each step that returns tokens. A sequence returns its first token and then all others at once: outputs
+of every step would cost time for large batches. CUDA graphs, compilation, asynchronous scheduling and FlashAttention 3
+on Hopper are vLLM's defaults (0.24.0).
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from collections import Counter
 from typing import Any
 
 TOP = 100  # Number of likeliest tokens per position.
+TWO_OUTPUTS = 1 << 20  # Stream interval: vLLM returns the first token, then one output per interval, and the last.
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens"
+BEFORE_HUMMING = "CutlassW4A8LinearKernel,MacheteLinearKernel,AllSparkLinearKernel,MarlinLinearKernel"
+"""Kernels that vLLM 0.24.0 prefers to Humming's, which its option linear_backend cannot name."""
 SETTINGS = {
     # One process, whose memory, kernels and model can be inspected.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -38,16 +44,24 @@ class Driver:
         os.environ.update(SETTINGS)
         self._llm: Any = None
         self._requests = 0
+        self._speculates = False
 
-    def import_engine(self, *, cpu_kv_cache_gib: int | None, **_: Any) -> None:
+    def import_engine(self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **_: Any) -> None:
         if cpu_kv_cache_gib is not None:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(cpu_kv_cache_gib)
+        if linear_backend == "humming":
+            os.environ["VLLM_DISABLED_KERNELS"] = BEFORE_HUMMING
         import vllm  # noqa: F401
 
-    def open(self, *, cpu_kv_cache_gib: int | None, **arguments: Any) -> dict[str, Any]:
+    def open(
+        self, *, cpu_kv_cache_gib: int | None, linear_backend: str | None = None, **arguments: Any
+    ) -> dict[str, Any]:
         del cpu_kv_cache_gib  # vLLM has read it from the environment
         from vllm import LLM
 
+        if linear_backend not in (None, "humming"):
+            arguments["linear_backend"] = linear_backend
+        self._speculates = "speculative_config" in arguments
         started_ns = time.perf_counter_ns()
         try:
             self._llm = LLM(
@@ -57,6 +71,7 @@ class Driver:
                 # Token ids in and out. The same prompt is repeated, and must be computed each time.
                 skip_tokenizer_init=True,
                 enable_prefix_caching=False,
+                stream_interval=TWO_OUTPUTS,
                 # Without this a request has no metrics.
                 disable_log_stats=False,
             )
@@ -81,32 +96,42 @@ class Driver:
             min_tokens=new_tokens,
             ignore_eos=True,
             detokenize=False,
-            output_kind=RequestOutputKind.CUMULATIVE,
+            output_kind=RequestOutputKind.DELTA,
         )
         engine = self._llm.llm_engine
         names = [f"{self._requests}-{row}" for row in range(len(prompt_ids))]
         self._requests += 1
-        latest: dict[str, Any] = {}
+        tokens: dict[str, list[int]] = {name: [] for name in names}
+        metrics: dict[str, Any] = {}
+        waiting = set(names)  # Sequences without a token.
+        accepted = self._accepted_tokens()
         first_ns = last_ns = 0
         start_ns = time.perf_counter_ns()
         for name, ids in zip(names, prompt_ids, strict=True):
             engine.add_request(name, TokensPrompt(prompt_token_ids=ids), parameters)
         while engine.has_unfinished_requests():
-            outputs = [output for output in engine.step() if output.outputs[0].token_ids]
-            latest |= {output.request_id: output for output in outputs}
-            if outputs:
-                last_ns = time.perf_counter_ns()
-                if not first_ns and len(latest) == len(names):
-                    first_ns = last_ns
+            for output in engine.step():
+                if output.outputs[0].token_ids:
+                    last_ns = time.perf_counter_ns()
+                    tokens[output.request_id] += output.outputs[0].token_ids
+                    metrics[output.request_id] = output.metrics
+                    waiting.discard(output.request_id)
+                    first_ns = first_ns or (0 if waiting else last_ns)
         end_ns = time.perf_counter_ns()
         return {
-            "tokens": [list(latest[name].outputs[0].token_ids) for name in names],
+            "tokens": [tokens[name] for name in names],
             "start_ns": start_ns,
             "first_ns": first_ns,
             "last_ns": last_ns,
             "end_ns": end_ns,
-            "engine_times": [_engine_times(latest[name].metrics) for name in names],
+            "engine_times": [_engine_times(metrics[name]) for name in names],
+            "accepted_tokens": self._accepted_tokens() - accepted if self._speculates else None,
         }
+
+    def _accepted_tokens(self) -> int:
+        if not self._speculates:
+            return 0
+        return sum(metric.value for metric in self._llm.get_metrics() if metric.name == ACCEPTED)
 
     def score(self, *, ids: list[int], **_: Any) -> dict[str, Any]:
         """Return the likeliest tokens by *prefill*: vLLM has no call that feeds given tokens to decode steps."""
@@ -140,9 +165,13 @@ class Driver:
                 **SETTINGS,
                 "quantization": config.model_config.quantization,
                 "dtype": str(config.model_config.dtype).removeprefix("torch."),
-                "compilation_mode": str(config.compilation_config.mode),
-                "cudagraph_mode": str(config.compilation_config.cudagraph_mode),
+                "compilation_mode": getattr(config.compilation_config.mode, "name", None),
+                "cudagraph_mode": getattr(config.compilation_config.cudagraph_mode, "name", None),
+                "async_scheduling": bool(config.scheduler_config.async_scheduling),
                 "max_model_len": config.model_config.max_model_len,
+                "max_num_seqs": config.scheduler_config.max_num_seqs,
+                "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+                "speculative": getattr(config.speculative_config, "method", None),
             },
         }
 
@@ -162,8 +191,9 @@ def _engine_times(metrics: Any) -> dict[str, float | None] | None:
 def _weight_facts(model: Any) -> dict[str, Any]:
     quantized = [module for module in model.modules() if getattr(module, "quant_method", None)]
     methods = Counter(type(module.quant_method).__name__ for module in quantized)
-    backends = {type(module.impl).__name__ for module in model.modules() if hasattr(module, "impl")}
-    layers = {"linear_methods": dict(methods), "attention": sorted(backends)}
+    kernels = Counter(name for module in quantized if (name := _kernel_name(module.quant_method, module)))
+    backends = {_attention_name(module.impl) for module in model.modules() if hasattr(module, "impl")}
+    layers = {"linear_methods": dict(methods), "linear_kernels": dict(kernels), "attention": sorted(backends)}
     # On the CPU vLLM moves the linears' weights out of the model's parameters; the rest would be mistaken for all.
     if next(iter(model.parameters())).device.type == "cpu":
         return layers
@@ -175,6 +205,18 @@ def _weight_facts(model: Any) -> dict[str, Any]:
     for dtype, size_bytes in storages.values():
         sizes[dtype] += size_bytes
     return {**layers, "weight_bytes": sum(sizes.values()), "weight_bytes_by_type": dict(sizes)}
+
+
+def _kernel_name(method: Any, layer: Any) -> str | None:
+    """Return the class of a linear's kernel, which vLLM keeps in its method or in its compressed-tensors scheme."""
+    owners = (method, getattr(layer, "scheme", None))
+    kernels = (getattr(owner, name, None) for owner in owners for name in ("kernel", "fp8_linear"))
+    return next((type(kernel).__name__ for kernel in kernels if kernel is not None), None)
+
+
+def _attention_name(backend: Any) -> str:
+    version = getattr(backend, "vllm_flash_attn_version", None)
+    return type(backend).__name__ + (f" (FA{version})" if version else "")
 
 
 def _cache_bytes(worker: Any) -> int:

@@ -9,7 +9,16 @@ from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
-from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
+from benchmarker.report.caveats import (
+    REASON_LENGTH,
+    conditions,
+    disturbed,
+    failed,
+    names,
+    origins,
+    unfinished,
+    variants_by,
+)
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -21,6 +30,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
+        *disturbed(rows),
         *_partly_quantized(records),
         *_dummy(rows),
         *checkpoint_notes(records),
@@ -32,6 +42,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
         *unfinished(records),
         *_unjudged(records),
         *_routing(rows),
+        *_whole_calls(rows),
         *conditions(records, rows),
         *_notes(records),
     )
@@ -41,13 +52,11 @@ MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
-    loads = [(record.variant.name, record.load.coverage) for record in records if record.load]
-    lines = [
-        f"{plain_line(name)}: {coverage.words}."
-        for name, coverage in loads
-        if coverage and coverage.unquantized_share > MOST_UNQUANTIZED
-    ]
-    return list(dict.fromkeys(lines))
+    def words(record: GenerationRecord) -> str | None:
+        coverage = record.load.coverage if record.load else None
+        return coverage.words if coverage and coverage.unquantized_share > MOST_UNQUANTIZED else None
+
+    return [f"{names(variants)}: {text}." for text, variants in variants_by(records, words).items()]
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
@@ -72,6 +81,15 @@ def _routing(rows: Sequence[GenerationRow]) -> list[str]:
         copied = "; the library copies the experts of each token first, {} a step that are not in the floor"
         lines.append(line + (f"{copied.format(gib(work.copied_bytes))}." if work.copied_bytes else "."))
     return lines
+
+
+def _whole_calls(rows: Sequence[GenerationRow]) -> list[str]:
+    """Return why the rows of a cell are ranked by the whole call."""
+    ranked = [row for row in rows if row.is_ranked_by_call]
+    engines = names(dict.fromkeys(row.engine for row in ranked if row.mixes_prefill))
+    batches = ", ".join(str(size) for size in sorted({row.cell.batch_size for row in ranked if row.cell}))
+    line = f"Rates, speed-ups and order at batch {batches} are those of whole calls: {engines} decodes some sequences "
+    return [f"{line}while it prefills others, so that its decode rate has another meaning."] if ranked else []
 
 
 def _types(records: Sequence[GenerationRecord]) -> list[str]:
@@ -156,20 +174,44 @@ def types_note(facts: ExternalFacts | TensorTypes) -> str:
     return f"tensors by type: {types}; the output layer{tied} is {facts.output_type}"
 
 
+CLOCKS = {
+    "TTFT": "its TTFT is that of each sequence from its arrival at the engine, ours from the call until every sequence "
+    "has a token",
+    "time per token": "its time per token begins at the sequence's own first token, ours when every sequence has one",
+}
+"""Why an engine's own times differ from our clock's."""
+SHOWN_SETTINGS = (
+    *("dtype", "cudagraph_mode", "cuda_graph_decode", "cuda_graph_prefill", "async_scheduling", "enable_torch_compile"),
+    *("max_num_seqs", "max_num_batched_tokens", "chunked_prefill_size", "flash_attention", "threads"),
+)
+"""Settings that decide an engine's speed."""
+
+
+def settings_note(facts: ExternalFacts) -> str:
+    """Return kernels and settings of an engine in one line."""
+    kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
+    given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
+    parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
+    return f"ran with {', '.join(parts)}" if parts else ""
+
+
 def external_notes(facts: ExternalFacts) -> list[str]:
     """Return details of external engines' variants, and differences of their own times from our clock."""
     notes = [types_note(facts)] if facts.tensors_by_type else []
     if facts.fallback:
         notes.append(facts.fallback)
     if facts.kv_cache_bytes:
-        notes.append(f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and not counted as its peak on a GPU")
+        notes.append(
+            f"{gib(facts.kv_cache_bytes)} are reserved for its KV cache, and are no part of its peak on a GPU; the "
+            "peaks of engines without a reserve contain their KV cache"
+        )
     if facts.times_disagree and facts.disagreement is not None:
         shares = {"TTFT": facts.ttft_disagreement, "time per token": facts.tpot_disagreement}
         times = [name for name, share in shares.items() if share is not None and share > DISAGREEMENT]
-        notes.append(
-            f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
-            f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
-        )
+        line = f"its own {' and '.join(times) or ' or '.join(shares)} differs from our clock's by "
+        line += f"{percent(facts.disagreement, places=0)}, more than {percent(DISAGREEMENT, places=0)}"
+        # Without the two differences, as in older records, no reason is known.
+        notes.append(line + "".join(f"; {CLOCKS[name]}" for name in times))
     return notes
 
 
@@ -179,7 +221,16 @@ def _notes(records: Sequence[GenerationRecord]) -> list[str]:
     notes += [(record, note) for record, load in loaded for note in load.notes]
     notes += [(record, note) for record in records if record.engine for note in kernel_notes(record.engine)]
     lines = [f"{plain_line(record.variant.name)}: {plain_line(note, longest=REASON_LENGTH)}" for record, note in notes]
-    return [*dict.fromkeys(lines), *choosing_notes(records)]
+    return [*dict.fromkeys(lines), *_settings_notes(records), *choosing_notes(records)]
+
+
+def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
+    notes: dict[str, list[str]] = defaultdict(list)
+    for record in records:
+        if record.engine and record.engine.external and (note := settings_note(record.engine.external)):
+            notes[note].append(record.variant.name)
+    lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
+    return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:

@@ -136,6 +136,8 @@ class GenerationRow(Row):
 
     model: str = ""
     weight_bytes: int | None = None
+    working_bytes: int | None = None  # Peak on a GPU without the weights, and without a reserved KV cache.
+    reserved_kv_bytes: int | None = None  # KV cache that an external engine reserves, whatever the cell needs.
     bits_per_weight: float | None = None
     quantized_fraction: float | None = None  # Share of the parameters in fewer than 16 bits.
     weights: str = ""  # Quantization with the storage of the output layer: `gptq lm_head=int8`.
@@ -232,11 +234,17 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
     energy = energy_use(good)
     loads = [record.load for record in records if record.load]
     engines = [record.engine for record in records if record.engine]
+    externals = [engine.external for engine in engines if engine.external]
+    weights = [load.weight_bytes for load in loads] or [each.weight_bytes for each in externals if each.weight_bytes]
+    weight_bytes = max(weights, default=None)
+    peaks = [cell.memory.peak_allocated_bytes for _, cell in good if cell.memory.peak_allocated_bytes is not None]
     setups = [(engine.setup_cache, engine.setup_s) for engine in engines if engine.setup_s is not None]
     kernels = [count for record, cell in good if (count := _kernels_of(record, cell)) is not None]
     return {
         "model": records[0].model.id,
-        "weight_bytes": max((load.weight_bytes for load in loads), default=None),
+        "weight_bytes": weight_bytes,
+        "working_bytes": max(0, max(peaks) - weight_bytes) if peaks and weight_bytes else None,
+        "reserved_kv_bytes": max((each.kv_cache_bytes for each in externals if each.kv_cache_bytes), default=None),
         "bits_per_weight": max((load.bits_per_weight for load in loads), default=None),
         "quantized_fraction": max((load.quantized_fraction for load in loads), default=None),
         "weights": records[0].stored_as,
@@ -246,6 +254,7 @@ def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any
         "setup_warm_s": _median([setup_s for cache, setup_s in setups if cache == "warm"]),
         "kernels_per_token": _median(kernels),
         "surroundings": records[0].variant.engine,
+        "mixes_prefill": records[0].mixes_prefill and any(cell.batch_size > 1 for _, cell in good),
         "caption": ENERGY_CAPTION if energy else "",
         "has_random_weights": any(record.model.load_format == "dummy" for record in records),
         **_judged(records),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from benchmarker.comparison.rows import CellKey, headline
+from benchmarker.comparison.rows import CellKey, headline, shown_value
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
@@ -61,7 +61,7 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
         return measured_text(row, row.latency, scale=1) if row.latency else status_words(row.status)
 
     # tok/s is the latency turned over, so that one of the two spreads is enough.
-    latency = Column[GenerationRow]("latency s", text, sort=lambda row: row.latency.value if row.latency else None)
+    latency = Column[GenerationRow]("latency s", text, sort=lambda row: shown_value(row.latency))
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
@@ -72,6 +72,7 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
     return [
         *memory(rows),
         *byte_columns(rows, "weights", lambda row: row.weight_bytes),
+        *_reserved(rows),
         *number_columns(rows, "bits/weight", lambda row: row.bits_per_weight, lambda bits: f"{bits:.2f}"),
         *number_columns(rows, "load s", lambda row: row.load_s, lambda load_s: decimal(load_s, digits=3)),
         *_setup(rows),
@@ -79,6 +80,16 @@ def costs(rows: Sequence[GenerationRow]) -> Columns:
         *number_columns(rows, "perplexity", lambda row: row.perplexity, decimal),
         *_divergence(rows),
         *number_columns(rows, "top-1 agreement", lambda row: row.top1_agreement, percent),
+    ]
+
+
+def _reserved(rows: Sequence[GenerationRow]) -> Columns:
+    """Return the rest of the peak, and the reserved KV cache that is not part of it, if an engine reserves it."""
+    if not any(row.reserved_kv_bytes for row in rows):
+        return []
+    return [
+        *byte_columns(rows, "working", lambda row: row.working_bytes),
+        *byte_columns(rows, "reserved KV", lambda row: row.reserved_kv_bytes),
     ]
 
 
@@ -109,7 +120,8 @@ def _divergence(rows: Sequence[GenerationRow]) -> Columns:
 
 
 def brief(rows: Sequence[GenerationRow]) -> Columns:
-    return estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3)
+    steps = estimate_columns(rows, "tok/step", lambda row: row.metrics.get("tok/step"), scale=1)
+    return [*estimate_columns(rows, "TTFT ms", lambda row: row.ttft, scale=1e3), *steps]
 
 
 def quality_brief(rows: Sequence[GenerationRow]) -> Columns:
@@ -144,7 +156,8 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     """Return memory, and energy if another cell than the first table's has it."""
-    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else [])]
+    cell = headline(rows)
+    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:

@@ -9,13 +9,15 @@ from benchmarker.core.stats import Estimate
 from benchmarker.schema.quality import Quality, StepDivergence
 from benchmarker.workloads.generation.reading.generation_rows import FirstDifference, GenerationRow
 
-WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode")
+WITH_OWN_KEYS = ("latency", "ttft", "tpot", "tok/s", "decode", "tok/step")
 """Metrics whose keys do not follow the rule for metric names."""
 
 
 COSTS = (
     "peak_memory_bytes",
     "weight_bytes",
+    "working_bytes",
+    "reserved_kv_bytes",
     "bits_per_weight",
     "load_s",
     "setup_s",
@@ -40,6 +42,7 @@ def to_row(row: GenerationRow) -> dict[str, Any]:
         **{f"{name}_s": _value(getattr(row, name)) for name in ("latency", "ttft", "tpot")},
         "tokens_per_s": _value(row.rate),
         "decode_tokens_per_s": row.decode_tokens_per_s,
+        "tokens_per_step": _value(row.metrics.get("tok/step")),
         **{name: getattr(row, name) for name in COSTS},
         "best_ratio_reached": row.share_of_best_ratio,
         **{name: getattr(row, name) for name in ("prefill_mfu", "kernels_per_token", "same_tokens")},

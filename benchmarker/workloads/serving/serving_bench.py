@@ -1,0 +1,285 @@
+"""Bench of serving: one server with one form of the model, and loads of requests against it.
+
+A server is started for each variant and round, serves all cells, and is ended. Before a cell is timed, a smaller load
+of its shape warms the server up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.files import model_fingerprint
+from benchmarker.checkpoints.read_model import shapes_sha256
+from benchmarker.core.errors import SpecError, UnsupportedError
+from benchmarker.core.formatting import gib, seconds
+from benchmarker.engines.base import Form
+from benchmarker.engines.external.environments import EngineError, ready_environment
+from benchmarker.engines.external.external_engine import ExternalEngine
+from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, read
+from benchmarker.engines.external.servers import MODEL, SERVERS, Launch, Server, has_tokenizer
+from benchmarker.engines.registry import ENGINES
+from benchmarker.hardware.device import Device
+from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.load import find_checkpoint
+from benchmarker.quantization.registry import loader_options
+from benchmarker.schema.record import Memory, SampleBase
+from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
+from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell
+from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
+from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
+from benchmarker.workloads.session import Bench, Session, refuse_other_commit
+
+SMALLEST_VOCABULARY = 1000
+"""Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
+WARMUP_REQUESTS = 4
+NEAR_PLAIN = 0.95
+"""Share of the checkpoint's bytes above which weights are not quantized."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that starts a server."""
+
+    command: list[str]
+    variables: dict[str, str]
+    port: int
+    options: Options
+    max_requests: int | None
+    version: str
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that answers."""
+
+    name: str
+    url: str
+    model: str
+    vocabulary: int
+    facts: ServerFacts
+    process: ServerProcess | None = None  # None for a server that was already running.
+    memory: DeviceMemory | None = None
+
+    def check(self) -> None:
+        if self.process:
+            self.process.check()
+
+
+@contextmanager
+def open_bench(job: ServingJob, device: Device, session: Session) -> Iterator[ServingBench]:
+    """Start the server and the load generator, or find the server that is running. Raises BenchmarkerError."""
+    generator = LoadGenerator()
+    try:
+        opening = _found(job, generator) if job.variant.url else _started(job, device, session, generator)
+        with opening as running:
+            session.keep(server=running.facts)
+            yield ServingBench(job, running, generator)
+    finally:
+        generator.close()
+
+
+@contextmanager
+def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[Running]:
+    url = str(job.variant.url).rstrip("/").removesuffix("/v1")
+    try:
+        model = str(json.loads(read(f"{url}/v1/models") or "")["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        reason = "no server answers /v1/models with a model there; start it, or give another --url"
+        raise EngineError(f"{url}: {reason}") from None
+    generator.open()
+    facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url))
+    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts)
+
+
+@contextmanager
+def _started(job: ServingJob, device: Device, session: Session, generator: LoadGenerator) -> Iterator[Running]:
+    server = SERVERS[job.variant.engine]
+    if device.kind == "rocm":
+        raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
+    if reason := server.installed():
+        raise UnsupportedError(f"{server.name}: {reason}")
+    checkpoint = _checkpoint(job, device, session)
+    plan = _plan(job, server, checkpoint, device, session)
+    session.ready()
+    memory = DeviceMemory(device) if device.kind != "cpu" else None
+    session.terminal.note(f"{server.name}: starting with {job.model.id}")
+    process = ServerProcess(
+        server.name, plan.command, port=plan.port, variables=plan.variables, on_gpu=memory is not None
+    )
+    is_good = False
+    try:
+        # The load generator imports its libraries meanwhile.
+        generator.open()
+        start_s = process.wait_ready()
+        facts = _facts(server, plan, process, memory, start_s)
+        session.terminal.line(_started_words(server, facts))
+        refuse_plain_weights(server, plan, checkpoint, facts)
+        vocabulary = int(checkpoint.config["vocab_size"])
+        yield Running(server.name, process.url, MODEL, vocabulary, facts, process, memory)
+        is_good = True
+    finally:
+        process.end(keep_log=not is_good)
+
+
+def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint:
+    checkpoint = find_checkpoint(
+        job.model, job.variant, progress=session.terminal, device=device.torch_name, is_external=True
+    )
+    refuse_other_commit(job, job.model.id, checkpoint.revision)
+    refuse_too_long(job, checkpoint.config)
+    model = session.record.model.model_copy(
+        update={
+            "revision": checkpoint.revision,
+            "config_sha256": shapes_sha256(checkpoint.config),
+            "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
+        }
+    )
+    session.keep(model=model)
+    return checkpoint
+
+
+def refuse_too_long(job: ServingJob, config: dict[str, Any]) -> None:
+    """Refuse requests that exceed the model's or the server's longest sequence. Raises SpecError."""
+    options = job.variant.engine_options
+    named = [(name, options[name]) for name in ("max_model_len", "context_length") if options.get(name)]
+    limits = [(job.model.id, config.get("max_position_embeddings")), *named]
+    longest = max(job.grid.points(), key=lambda point: point.prompt_tokens + point.new_tokens)
+    for name, positions in limits:
+        if isinstance(positions, int) and longest.prompt_tokens + longest.new_tokens > positions:
+            raise SpecError(
+                f"a request of {longest.prompt_tokens} + {longest.new_tokens} tokens is past the {positions} positions "
+                f"of {name}; use shorter prompts or fewer new tokens"
+            )
+
+
+def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session) -> Plan:
+    engine, variant = ENGINES[server.engine], job.variant
+    assert isinstance(engine, ExternalEngine)
+    options = server.options.model_validate(variant.engine_options)
+    form = Form(variant.quant, loader_options(variant), job.model.dtype, options, gpus=variant.gpus)
+    if reason := engine.takes(form, checkpoint):
+        raise UnsupportedError(f"{server.name}: {reason}")
+    marker = ready_environment(server.name, device.kind)
+    points = job.grid.points()
+    launch = Launch(
+        port=free_port(),
+        positions=max(point.prompt_tokens + point.new_tokens for point in points),
+        concurrency=max(point.concurrency for point in points),
+        has_tokenizer=has_tokenizer(checkpoint),
+    )
+    arguments, _ = engine.arguments(checkpoint, form, device, marker, session.terminal)
+    return Plan(
+        command=server.command(arguments, options, marker, launch),
+        variables=server.variables(arguments, marker),
+        port=launch.port,
+        options=options,
+        max_requests=server.max_requests(options, launch),
+        version=marker.version,
+    )
+
+
+def _facts(
+    server: Server, plan: Plan, process: ServerProcess, memory: DeviceMemory | None, start_s: float
+) -> ServerFacts:
+    found = server.log_facts(process.log())
+    return ServerFacts(
+        **{**found, "kv_capacity_tokens": found.get("kv_capacity_tokens") or cache_tokens(process.url)},
+        version=plan.version,
+        command=shlex.join(plan.command),
+        start_s=start_s,
+        device_bytes=memory.growth_bytes() if memory else None,
+        max_requests=plan.max_requests,
+    )
+
+
+def refuse_plain_weights(server: Server, plan: Plan, checkpoint: Checkpoint, facts: ServerFacts) -> None:
+    """Refuse weights that were not quantized while loading, though the variant requests it. Raises UnsupportedError."""
+    label = getattr(plan.options, "quantization", None)
+    plain_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+    if label and facts.weight_bytes and facts.weight_bytes > NEAR_PLAIN * plain_bytes:
+        raise UnsupportedError(
+            f"{server.name}: the weights take {gib(facts.weight_bytes)} of {gib(plain_bytes)} in 16 bit, though the "
+            f"row is labelled {label}"
+        )
+
+
+def _started_words(server: Server, facts: ServerFacts) -> str:
+    sizes = {"weights": facts.weight_bytes, "KV cache": facts.kv_bytes}
+    parts = [f"{name} {gib(size)}" for name, size in sizes.items() if size]
+    if facts.kv_capacity_tokens:
+        parts.append(f"{facts.kv_capacity_tokens:,} tokens fit into the cache")
+    return f"{server.name}: ready after {seconds(facts.start_s or 0.0)}{'; ' if parts else ''}{', '.join(parts)}"
+
+
+class ServingBench(Bench):
+    def __init__(self, job: ServingJob, running: Running, generator: LoadGenerator) -> None:
+        self._job = job
+        self._running = running
+        self._generator = generator
+        self._is_timed = False
+
+    def facts(self) -> dict[str, Any]:
+        return {"server": self._running.facts.model_copy(update={"client": self._generator.version})}
+
+    def prompts(self, point: ServingPoint, *, is_timed: bool) -> list[list[int]]:
+        requests = self._job.procedure.requests_at(point)
+        if not is_timed:
+            requests = min(requests, WARMUP_REQUESTS + point.concurrency)
+        seed = f"{self._job.procedure.seed}{'' if is_timed else ' warm-up'}"
+        return make_prompts(point, requests, vocabulary=self._running.vocabulary, seed=seed)
+
+    def cell(self, point: ServingPoint) -> ServingCell:
+        text = json.dumps(self.prompts(point, is_timed=True))
+        sha256 = hashlib.sha256(f"{self._job.procedure.seed} {point} {text}".encode()).hexdigest()
+        return ServingCell(**point._asdict(), status="ok", inputs_sha256=sha256)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        self._is_timed = True
+        try:
+            yield
+        finally:
+            self._is_timed = False
+
+    def step(self, point: ServingPoint) -> Any:
+        return lambda: self._load(point) if self._is_timed else self._warm_up(point)
+
+    def _warm_up(self, point: ServingPoint) -> SampleBase:
+        load = self._send(point, is_timed=False)
+        if all(load.errors):
+            raise UnsupportedError(f"{self._running.name}: every request fails: {load.errors[0]}")
+        return SampleBase(latency_s=load.latency_s)
+
+    def _load(self, point: ServingPoint) -> Load:
+        with watched(self._running.url) as metrics:
+            load = self._send(point, is_timed=True)
+        return load.model_copy(update={"counters": metrics.counters()})
+
+    def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
+        prompts, running = self.prompts(point, is_timed=is_timed), self._running
+        load = self._generator.load(running.url, running.model, point, prompts, seed=self._job.procedure.seed)
+        running.check()
+        if running.process is None and all(load.errors):
+            raise ServerError(f"{running.name}: every request fails: {load.errors[0]}")
+        return load
+
+    def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:
+        """Return the server's memory in place of this process's own, which is meaningless."""
+        del step
+        samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in cell.samples)
+        process, memory = self._running.process, Memory()
+        if process and self._running.memory:
+            memory = Memory(device_used_bytes=self._running.memory.growth_bytes())
+        elif process:
+            memory = Memory(peak_resident_bytes=process.resident_bytes())
+        # One warm-up has no earlier one with which it could agree.
+        flags = tuple(flag for flag in cell.flags if flag != "unstable_warmup")
+        return {"samples": samples, "memory": memory, "flags": flags}

@@ -1,0 +1,208 @@
+"""Rows of serving: good requests, the largest load within the SLO, crossovers, and checks of a record."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from benchmarker.comparison.crossing import SizeWords, crossover, inverse
+from benchmarker.comparison.invariants import Check, equal
+from benchmarker.comparison.rows import CellKey, Row, cell_of, keys_of, listed
+from benchmarker.core.formatting import percent
+from benchmarker.core.stats import Ratio
+from benchmarker.core.tables import plain_line
+from benchmarker.report.caveats import plain_caveats
+from benchmarker.schema.record import status_words
+from benchmarker.workloads.serving import serving_statistics as statistics
+from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, ServingRecord, first_token_part
+from benchmarker.workloads.serving.serving_bounds import bound_of
+from benchmarker.workloads.serving.spec import REQUESTS_PER_USER
+
+LARGEST_BACKLOG = 0.2
+"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
+ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
+Axis = Literal["concurrency", "rate"]
+UNITS: dict[Axis, str] = {"concurrency": "Requests at once", "rate": "Requests per second"}
+
+
+@dataclass(frozen=True)
+class ServingRow(Row):
+    slo: statistics.Slo = field(default_factory=lambda: statistics.parse_slo(statistics.DEFAULT_SLO))
+    attainment: statistics.Attainment | None = None
+    """Good requests among those of all rounds together, failed loads included."""
+    failed: int = 0
+    truncated: int = 0
+    backlog: float | None = None
+    server: ServerFacts | None = None  # Of the first process whose server became ready.
+    preemptions: int | None = None
+    is_unquantized: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        return self.is_unquantized
+
+    @property
+    def slo_verdict(self) -> statistics.SloVerdict | None:
+        """None if no request was sent. Requests that failed leave a load without a speed, which fails."""
+        if self.attainment is None:
+            return None
+        return self.attainment.verdict if self.status == "ok" else "fails"
+
+    def values(self) -> dict[str, Any]:
+        attained, server = self.attainment, self.server
+        return {
+            **super().values(),
+            "slo": str(self.slo),
+            "slo_verdict": self.slo_verdict,
+            "requests": attained.requests if attained else None,
+            "good_requests": attained.good if attained else None,
+            "failed_requests": self.failed,
+            "truncated_requests": self.truncated,
+            "preemptions": self.preemptions,
+            "start_s": server.start_s if server else None,
+            "weight_bytes": server.weight_bytes if server else None,
+            "kv_bytes": server.kv_bytes if server else None,
+            "kv_capacity_tokens": server.kv_capacity_tokens if server else None,
+        }
+
+
+def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> ServingRow:
+    first, key = records[0], fields["cell"]
+    cells = [cell for record in records if isinstance(cell := cell_of(record, key), ServingCell)]
+    loads = [(load, cell.new_tokens) for cell in cells for load in cell.samples]
+    slo = first.slo
+    attainment = None
+    if loads:
+        good = sum(statistics.good(load, new_tokens, slo) for load, new_tokens in loads)
+        attainment = statistics.Attainment(good, sum(len(load.errors) for load, _ in loads))
+    preemptions = [load.counters.preemptions for load, _ in loads if load.counters.preemptions is not None]
+    return ServingRow(
+        **{**fields, "bound_by": bound_of([load for load, _ in loads])},
+        slo=slo,
+        attainment=attainment,
+        failed=sum(statistics.failed(load) for load, _ in loads),
+        truncated=sum(statistics.truncated(load, new_tokens) for load, new_tokens in loads),
+        backlog=max((statistics.backlog(load) for load, _ in loads), default=None) if key and key.rate else None,
+        server=next((record.server for record in records if record.server), None),
+        preemptions=sum(preemptions) if preemptions else None,
+        is_unquantized=first.is_unquantized,
+        surroundings=first.variant.engine,
+        has_random_weights=any(record.model.load_format == "dummy" for record in records),
+    )
+
+
+Series = Mapping[str, Sequence[ServingRow]]
+"""Rows of one shape of requests by variant, with rising load."""
+
+
+def series_of(rows: Sequence[ServingRow], axis: Axis) -> dict[CellKey, Series]:
+    shapes: dict[CellKey, dict[str, list[ServingRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row.cell and row.cell[axis]:
+            shapes[row.cell.without(axis)][row.variant].append(row)
+    return {
+        shape: {name: sorted(members, key=lambda row: load_of(row, axis)) for name, members in variants.items()}
+        for shape, variants in shapes.items()
+    }
+
+
+def load_of(row: ServingRow, axis: Axis) -> float:
+    return float(row.cell[axis]) if row.cell else math.nan
+
+
+def remarks(rows: Sequence[ServingRow]) -> list[str]:
+    """Return the largest load of each variant within the SLO, and the concurrency from which one is faster."""
+    lines = []
+    for axis, unit in UNITS.items():
+        shapes = series_of(rows, axis)
+        for shape, variants in shapes.items():
+            where = f" ({shape.prompt_tokens} + {shape.new_tokens} tokens)" if len(shapes) > 1 else ""
+            texts = "; ".join(f"{plain_line(name)} {largest_text(members, axis)}" for name, members in variants.items())
+            lines.append(f"{unit} within {rows[0].slo.words}{where}: {texts}.")
+            if axis == "concurrency":
+                lines += [f"{words}{where}." for members in variants.values() if (words := _crossover(members))]
+    return lines
+
+
+def largest_text(rows: Sequence[ServingRow], axis: Axis) -> str:
+    """Return the largest load within the SLO and its limit: `64 (41 % good at 256)`, or `256 or more`."""
+    fails = next((place for place, row in enumerate(rows) if row.slo_verdict in ("fails", None)), len(rows))
+    passing = [place for place in range(fails) if rows[place].slo_verdict == "passes"]
+    largest = f"{load_of(rows[passing[-1]], axis):g}" if passing else "none"
+    after = passing[-1] + 1 if passing else 0
+    if after == len(rows):
+        return f"{largest} or more"
+    return f"{largest} ({_obstacle(rows[after], axis)})"
+
+
+def _obstacle(row: ServingRow, axis: Axis) -> str:
+    where = f"at {load_of(row, axis):g}"
+    if row.status != "ok" or row.attainment is None:
+        return f"{where}: {status_words(row.status)}"
+    share, low, high = (percent(part, places=0).removesuffix(" %") for part in row.attainment.interval)
+    undecided = " undecided" if row.slo_verdict == "undecided" else ""
+    return f"{where}{undecided}: {share} % [{low}, {high}] good"
+
+
+def _crossover(rows: Sequence[ServingRow]) -> str | None:
+    ratios: dict[int, Ratio] = {int(load_of(row, "concurrency")): row.speed_up.ratio for row in rows if row.speed_up}
+    reference = next((row.speed_up.reference for row in rows if row.speed_up), "")
+    words = SizeWords(
+        f"{plain_line(rows[0].variant)} is faster than {plain_line(reference)}",
+        "concurrency",
+        "",
+        " at once",
+        ratios,
+    )
+    crossing = None
+    if fall := crossover(ratios):
+        crossing = f"below {words.size(fall, math.floor)} requests at once"
+    elif rise := crossover(inverse(ratios)):
+        crossing = f"above {words.size(rise, math.ceil)} requests at once"
+    return words.sentence([size for size, ratio in ratios.items() if ratio.value > 1], crossing, "best", max)
+
+
+def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> list[str]:
+    lines = [
+        f"{plain_line(row.variant)} at {row.cell.rate:g} requests/s: {percent(row.backlog)} of the requests were "
+        "unfinished when the last one arrived: its times depend on the number of requests."
+        for row in rows
+        if row.cell and row.backlog is not None and row.backlog > LARGEST_BACKLOG
+    ]
+    foreign = [record.variant.name for record in records if record.variant.url]
+    if foreign:
+        lines.append(f"{listed(foreign)}: a server that was already running; its form is the word of the user.")
+    return [*lines, *plain_caveats(records, rows)]
+
+
+def checks(record: ServingRecord) -> Iterator[Check]:
+    """Check each load: its span, the number of requests, the inter-token latencies, and the cell's status."""
+    for key, cell in zip(keys_of(record), record.cells, strict=True):
+        requests = max(int(record.procedure.get("requests", 0)), REQUESTS_PER_USER * cell.concurrency)
+        for number, load in enumerate(cell.samples, start=1):
+            place = f"cell {key.place}, load {number}"
+            yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))
+            yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
+            yield equal(place, "requests", len(load.errors), requests)
+            problem = statistics.problem_of(load, cell.new_tokens)
+            if cell.status == "ok":
+                yield equal(place, "failed and truncated requests", problem, None)
+                yield from _latency_checks(place, load)
+
+
+def _latency_checks(place: str, load: Load) -> Iterator[Check]:
+    pairs = [(first_s or 0.0, whole_s) for first_s, whole_s in zip(load.ttft_s, load.request_s, strict=True)]
+    late = sum(first_s > whole_s for first_s, whole_s in pairs)
+    yield equal(place, "requests whose first token comes after the last", late, 0)
+    if load.itl_counts:
+        between_s = math.fsum(whole_s - first_s for first_s, whole_s in pairs)
+        itl_s = statistics.ITL_STEP_S * sum(
+            step * count for step, count in zip(load.itl_steps, load.itl_counts, strict=True)
+        )
+        most_s = statistics.ITL_STEP_S / 2 * sum(load.itl_counts) + ROUNDING_S * len(pairs)
+        expected = f"{between_s}, the time from first to last tokens, to {most_s}"
+        yield Check(place, "sum of inter-token latencies", itl_s, expected, holds=abs(itl_s - between_s) <= most_s)

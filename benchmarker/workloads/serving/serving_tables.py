@@ -1,0 +1,99 @@
+"""Columns and header of serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from benchmarker.comparison.rows import CellKey
+from benchmarker.core.formatting import MISSING, decimal, percent
+from benchmarker.core.tables import Column, plain_line
+from benchmarker.report.caveats import each, in_brackets, machine_lines
+from benchmarker.report.columns import axis_column, byte_columns, estimate_columns, number_columns
+from benchmarker.schema.record import status_words
+from benchmarker.workloads.serving.record import ServingRecord
+from benchmarker.workloads.serving.serving_reading import ServingRow
+
+Columns = list[Column[ServingRow]]
+TIMING = ("output_tokens", "user_tokens", "ttft", "ttft_p99", "tpot", "tpot_p99")
+BRIEF = ("ttft", "ttft_p99", "tpot")
+GOOD = (
+    "share of the requests that ended with all tokens within the SLO, of all rounds together, and the verdict on 90 %"
+)
+
+
+def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[Any]]:
+    """Return the columns of the lengths that vary, and of the load: `64` at once, or `4/s`."""
+    keys = [row.cell for row in rows if row.cell]
+    columns = [
+        axis_column(heading, lambda key, axis=axis: key[axis])
+        for axis, heading in (("prompt_tokens", "prompt"), ("new_tokens", "new"))
+        if always or len({key[axis] for key in keys}) > 1
+    ]
+    return [*columns, axis_column("load", _load_text)]
+
+
+def _load_text(key: CellKey) -> str:
+    return f"{key.rate:g}/s" if key.rate else str(key.concurrency)
+
+
+def _metrics(rows: Sequence[ServingRow], names: Sequence[str]) -> Columns:
+    columns: Columns = []
+    for metric in (rows[0].described.metric(name) for name in names) if rows else ():
+        columns += estimate_columns(
+            rows, metric.heading, lambda row, name=metric.name: row.metrics.get(name), scale=metric.scale
+        )
+    return columns
+
+
+def timing_columns(rows: Sequence[ServingRow]) -> Columns:
+    """Return rates and times without intervals, and the good requests. The first column has the status of a failure."""
+    columns = _metrics(rows, TIMING) or [Column("output tok/s", lambda row: MISSING)]
+    first = columns[0]
+    status = replace(first, text=lambda row: first.text(row) if row.status == "ok" else status_words(row.status))
+    return [status, *columns[1:], *_good(rows)]
+
+
+def cost_columns(rows: Sequence[ServingRow]) -> Columns:
+    others = [metric.name for metric in rows[0].described.metrics if not metric.of_cell] if rows else []
+    return [
+        *_metrics(rows, [name for name in others if name not in TIMING]),
+        *number_columns(rows, "goodput req/s", lambda row: row.facts.get("goodput"), decimal),
+        *number_columns(rows, "start s", lambda row: row.server.start_s if row.server else None, decimal),
+        *byte_columns(rows, "weights", lambda row: row.server.weight_bytes if row.server else None),
+        *byte_columns(rows, "KV cache", lambda row: row.server.kv_bytes if row.server else None),
+        *number_columns(
+            rows, "KV tokens", lambda row: row.server.kv_capacity_tokens if row.server else None, "{:,}".format
+        ),
+        *number_columns(rows, "preemptions", lambda row: row.preemptions, "{:,}".format),
+    ]
+
+
+def brief_columns(rows: Sequence[ServingRow]) -> tuple[Columns, Columns]:
+    return _metrics(rows, BRIEF), _good(rows)
+
+
+def _good(rows: Sequence[ServingRow]) -> Columns:
+    def text(row: ServingRow) -> str:
+        if row.attainment is None:
+            return MISSING
+        return f"{percent(row.attainment.interval[0], places=0).removesuffix(' %')} {row.slo_verdict}"
+
+    def share(row: ServingRow) -> float | None:
+        return row.attainment.interval[0] if row.attainment else None
+
+    return [Column("good %", text, sort=share, is_more_better=True, help=GOOD)] if any(map(share, rows)) else []
+
+
+def header(records: Sequence[ServingRecord], *, is_run: bool) -> list[str]:
+    models = each(records, lambda record: record.model.id)
+    weights = each(records, lambda record: "dummy weights" if record.model.load_format == "dummy" else "")
+    servers = each(records, lambda record: f"{record.variant.engine} {(record.server and record.server.version) or ''}")
+    requests = each(records, lambda record: str(record.procedure.get("requests")))
+    return [
+        *([f"variant: {plain_line(records[0].variant.name)}"] if is_run else []),
+        f"model: {models}{in_brackets(each(records, lambda record: record.model.dtype), weights)}",
+        f"servers: {servers}, {requests} requests a load or more, SLO {each(records, lambda record: str(record.slo))}",
+        *machine_lines(records),
+    ]

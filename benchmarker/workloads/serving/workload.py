@@ -1,0 +1,265 @@
+"""The workload serving: its options, metrics and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from benchmarker.checkpoints.files import model_fingerprint
+from benchmarker.core.errors import SpecError
+from benchmarker.core.formatting import ms, rate
+from benchmarker.quantization.registry import resolved_quant
+from benchmarker.schema.model import AUTO, ModelFacts
+from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.registry import Axis, Metric
+from benchmarker.workloads.base import Workload
+from benchmarker.workloads.generation.generation_job import renamed, with_checkpoint
+from benchmarker.workloads.operation.operation_workload import operation_metric
+from benchmarker.workloads.serving import serving_statistics as statistics
+from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
+from benchmarker.workloads.serving.spec import (
+    ServingExperiment,
+    ServingJob,
+    ServingSubject,
+    ServingVariant,
+)
+
+if TYPE_CHECKING:
+    from benchmarker.comparison.invariants import Check
+    from benchmarker.comparison.rows import Circumstance
+    from benchmarker.core.tables import Column
+    from benchmarker.explain.waterfall import NotExplained
+    from benchmarker.report.charts.style import Chart
+    from benchmarker.report.compare import Comparison
+    from benchmarker.workloads.serving.serving_reading import ServingRow
+
+NOT_MEASURED = ("procedure.profile", "procedure.profile_tokens", "procedure.energy", "procedure.limits")
+"""Fields without a meaning for a server, which is another process."""
+TIMES = {
+    "ttft": "seconds from the start of a request to its first token",
+    "tpot": "(E2EL - TTFT) / (output tokens - 1) of a request",
+    "itl": "seconds between two consecutive tokens of a request",
+    "e2el": "seconds from the start of a request to its last token",
+}
+PERCENTILES = {"": 0.5, "p90": 0.9, "p99": 0.99}
+
+
+def _time_metric(name: str, level: str, share: float) -> Metric:
+    def value(load: Load) -> float | None:
+        if name == "itl":
+            return statistics.itl_percentile_s(load, share)
+        return statistics.percentile(statistics.values_s(load, name), share)
+
+    words = "median" if share == 0.5 else f"{level}, of {round(statistics.BEYOND / (1 - share))} requests or more"
+    return operation_metric(
+        f"{name}_{level}".strip("_"),
+        " ".join(filter(None, (name.upper(), level, "ms"))),
+        f"{TIMES[name]}: {words}",
+        of_sample=lambda cell, load: value(load),
+    )
+
+
+def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any], float | None]) -> Metric:
+    return operation_metric(name, heading, formula, better="higher", of_sample=lambda cell, load: value_of(load))
+
+
+def goodput(record: Any, cell: Any) -> float | None:
+    """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
+    slo = statistics.parse_slo(record.procedure.get("slo") or statistics.DEFAULT_SLO)
+    good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
+    return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
+
+
+METRICS = (
+    _rate_metric(
+        "output_tokens",
+        "output tok/s",
+        "tokens of all requests, divided by the seconds from the first start to the last end",
+        statistics.output_tokens_per_s,
+    ),
+    _rate_metric("user_tokens", "tok/s/user", "1 / median TPOT", statistics.user_tokens_per_s),
+    *(_time_metric(name, level, share) for name in TIMES for level, share in PERCENTILES.items()),
+    _rate_metric("request_throughput", "req/s", "requests that ended, per second", statistics.requests_per_s),
+    operation_metric(
+        "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
+    ),
+)
+
+
+class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
+    """A model server under load."""
+
+    name = "serving"
+    unit = "load"
+    experiment = ServingExperiment
+    job = ServingJob
+    record = ServingRecord
+    axes = (
+        Axis("prompt_tokens", "prompt", lambda tokens: f"{tokens} prompt tokens"),
+        Axis("new_tokens", "new", lambda tokens: f"{tokens} new tokens"),
+        Axis("rate", "req/s", lambda rate: f"{rate:g} requests/s" if rate else ""),
+        Axis("concurrency", "at once", lambda users: f"{users} at once" if users else ""),
+    )
+    metrics = METRICS
+    headline = "output_tokens"
+    example = "--engine vllm --quant fp16 --concurrency 1,4,16,64"
+    default_variant: ClassVar[Mapping[str, Any]] = {"quant": AUTO}
+    explains_runs = True
+    must_be_equal = ("model", "model shapes (config_sha256)", "load_format", "requests", "slo")
+    subject_fields = ("model",)
+    baseline_noun = "unquantized form"
+    surroundings_noun = "engine"
+    speed_axis = "output tokens per second"
+
+    # Command line and configuration
+
+    def options(self) -> list[Option]:
+        flags = {
+            "subject.model.id": "--model",
+            "variant.options": "--option",
+            "variant.engine_options": "--engine-option",
+            # A sweep has a `--seed` of its own.
+            "procedure.seed": "--input-seed",
+        }
+        helps = {
+            "variant.options": "The quantization's own, as key=value; repeat it.",
+            "variant.engine_options": "The server's own, as key=value; repeat it.",
+        }
+        panels = {
+            "subject.model": "Model",
+            "variant": "Variant",
+            "grid": "Load",
+            "procedure": "Procedure",
+        }
+        options = field_options(self.job, flags=flags, helps=helps, panels=panels)
+        return [option for option in options if option.place not in NOT_MEASURED]
+
+    def overlay(self, typed: Mapping[str, Any]) -> dict[str, Any]:
+        """Let a rate replace a config's concurrency, and a concurrency its rates."""
+        if typed.get("grid.rate"):
+            return {"grid.concurrency": [], **typed}
+        return {**typed, "grid.rate": []} if typed.get("grid.concurrency") else dict(typed)
+
+    def resolve(self, variant: ServingVariant, subject: ServingSubject | None = None) -> ServingVariant:
+        if variant.url:
+            return variant
+        found = with_checkpoint(variant, subject.model if subject else None)
+        return renamed(found if found.quant == AUTO else resolved_quant(found), variant)
+
+    def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:  # noqa: ARG002
+        procedure = job.procedure
+        measured = {"profile": procedure.profile, "energy": procedure.energy, "limits": procedure.limits}
+        for name, is_wanted in measured.items():
+            if is_wanted:
+                raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")
+
+    # Measuring
+
+    def key_parts(self, job: ServingJob) -> dict[str, Any]:
+        return {
+            "model": job.model.model_dump(mode="json"),
+            "files": model_fingerprint(job.model.id),
+            "variant": job.variant.model_dump(mode="json", exclude={"name"}),
+            "load": job.procedure.model_dump(include={"requests", "seed"}),
+        }
+
+    def inputs(self, job: ServingJob, *, judged: bool) -> dict[str, str]:  # noqa: ARG002
+        files = model_fingerprint(job.model.id)
+        return {f"model {job.model.id}": files} if files else {}
+
+    def record_fields(self, job: ServingJob) -> dict[str, Any]:
+        variant, model = job.variant, job.model
+        fields = variant.model_dump(exclude={"checkpoint", "split"})
+        return {
+            "model": ModelFacts(
+                **{**model.model_dump(), "id": job.subject.model.id},
+                checkpoint=model.id if model.id != job.subject.model.id else None,
+            ),
+            "variant": ServingVariantFacts(**fields, split=variant.split if variant.gpus > 1 else None),
+        }
+
+    def sample_text(self, cell: ServingCell, load: Load) -> str:  # noqa: ARG002
+        """Return `200 requests, 1204 tok/s, TTFT 45.2 ms, TPOT 12.1 ms`."""
+        texts = [f"{len(load.errors)} requests", rate(statistics.output_tokens_per_s(load) or 0.0)]
+        times = {name: statistics.values_s(load, name) for name in ("ttft", "tpot")}
+        return ", ".join(
+            [*texts, *(f"{name.upper()} {ms(median(times_s))}" for name, times_s in times.items() if times_s)]
+        )
+
+    # Reading
+
+    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:  # noqa: ARG002
+        return {
+            "model": lambda record: record.model.id,
+            "model revision": lambda record: None if record.model.checkpoint else record.model.revision,
+            "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+            "load_format": lambda record: record.model.load_format,
+            "requests": lambda record: str(record.procedure.get("requests")),
+            "seed of the requests": lambda record: str(record.procedure.get("seed")),
+            "slo": lambda record: str(record.procedure.get("slo")),
+        }
+
+    def row(self, fields: dict[str, Any], records: Sequence[ServingRecord], good: Sequence[Any]) -> ServingRow:  # noqa: ARG002
+        from benchmarker.workloads.serving.serving_reading import make_row
+
+        return make_row(fields, records)
+
+    def checks(self, record: ServingRecord) -> Iterable[Check]:
+        from benchmarker.workloads.serving.serving_reading import checks
+
+        return checks(record)
+
+    def timed(self, name: str, records: Sequence[ServingRecord]) -> NotExplained:
+        from benchmarker.workloads.serving.serving_bounds import explained
+
+        return explained(name, records)
+
+    def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.serving.serving_tables import cell_columns
+
+        return cell_columns(rows, always=always)
+
+    def timing_columns(self, rows: Sequence[ServingRow]) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.serving.serving_tables import timing_columns
+
+        return timing_columns(rows)
+
+    def cost_columns(self, rows: Sequence[ServingRow], *, whole: bool = False) -> Sequence[Column[Any]]:
+        from benchmarker.workloads.serving.serving_tables import cost_columns
+
+        return () if whole else cost_columns(rows)
+
+    def brief_columns(self, rows: Sequence[ServingRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
+        from benchmarker.workloads.serving.serving_tables import brief_columns
+
+        return brief_columns(rows)
+
+    def header(self, records: Sequence[ServingRecord], *, is_run: bool = False) -> Sequence[str]:
+        from benchmarker.workloads.serving.serving_tables import header
+
+        return header(records, is_run=is_run)
+
+    def remarks(self, rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
+        from benchmarker.workloads.serving.serving_reading import remarks
+
+        return remarks(rows)
+
+    def caveats(
+        self,
+        records: Sequence[ServingRecord],
+        rows: Sequence[ServingRow],
+        *,
+        baseline: str | None = None,  # noqa: ARG002
+    ) -> Sequence[str]:
+        from benchmarker.workloads.serving.serving_reading import caveats
+
+        return caveats(records, rows)
+
+    def charts(self, comparison: Comparison) -> list[Chart]:
+        from benchmarker.workloads.serving.serving_charts import charts_of
+
+        return charts_of(comparison)
+
+
+WORKLOAD = Serving()

@@ -1,0 +1,203 @@
+"""Servers as child processes: ready, dead, silent and ended, by throw-away programs; and their command lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarker.engines.external.environments import EngineError, Marker
+from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, last_words, read
+from benchmarker.engines.external.servers import (
+    SERVERS,
+    Launch,
+    LlamaServerOptions,
+    SglangServerOptions,
+    VllmServerOptions,
+)
+
+NULL_SERVER = Path(__file__).parents[1] / "null_server.py"
+LAUNCH = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=True)
+
+
+def started(*command: str) -> ServerProcess:
+    return ServerProcess("fake", [sys.executable, *command], port=free_port())
+
+
+def marker(tmp_path: Path, *, library: str | None = None) -> Marker:
+    python = tmp_path / "bin" / "python"
+    return Marker(
+        name="llama-server",
+        python=str(python),
+        version="1",
+        pins_sha256=None,
+        library=library,
+        created="",
+        benchmarker="1",
+    )
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_ready_server_answers_until_it_is_ended():
+    port = free_port()
+    server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
+    try:
+        assert server.wait_ready(60) > 0
+        assert read(f"{server.url}/v1/models") == '{"data": [{"id": "null"}]}'
+        assert (server.resident_bytes() or 0) > 1e6
+        server.check()
+    finally:
+        server.end(keep_log=False)
+    assert read(f"{server.url}/v1/models") is None
+    with pytest.raises(ServerError, match=r"^null: ended while it was measured"):
+        server.check()
+
+
+def test_a_server_that_dies_is_reported_with_the_end_of_its_log():
+    server = started("-c", "print('loading'); print('error: no such model'); print('bye'); raise SystemExit(7)")
+    with pytest.raises(ServerError) as caught:
+        server.wait_ready(60)
+    server.end(keep_log=True)
+    words, _, log = str(caught.value).partition("; its log is ")
+    assert words == "fake: ended before it was ready (exit 7): error: no such model | bye"
+    assert caught.value.kind == "crash"
+    assert "loading" in Path(log).read_text()
+    Path(log).unlink()
+
+
+def test_a_port_in_use_is_in_the_message():
+    port = free_port()
+    command = [sys.executable, str(NULL_SERVER), "--port", str(port)]
+    server, second = ServerProcess("null", command, port=port), None
+    try:
+        server.wait_ready(60)
+        second = ServerProcess("second", command, port=free_port())
+        with pytest.raises(ServerError, match="address already in use"):
+            second.wait_ready(60)
+    finally:
+        for process in filter(None, (server, second)):
+            process.end(keep_log=False)
+
+
+def test_memory_that_runs_out_at_the_start_is_no_crash():
+    server = started("-c", "raise SystemExit('ggml: failed to allocate buffer of 99 GiB')")
+    with pytest.raises(ServerError, match=r"^fake: out of memory: it ended before it was ready") as caught:
+        server.wait_ready(60)
+    server.end(keep_log=False)
+    assert caught.value.kind == "oom_host"
+
+
+def test_a_server_that_is_never_ready_is_ended_after_the_limit():
+    server = started("-c", "import time; print('still loading', flush=True); time.sleep(600)")
+    with pytest.raises(ServerError, match=r"^fake: was not ready within 1 s: ") as caught:
+        server.wait_ready(1)
+    server.end(keep_log=False)
+    assert caught.value.kind == "timeout"
+
+
+def test_ending_a_server_ends_its_children_too(tmp_path):
+    file = tmp_path / "pid"
+    child = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    server = started("-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])")
+    while not (file.exists() and file.read_text()):
+        time.sleep(0.02)
+    server.end(keep_log=False)
+    assert not is_alive(int(file.read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux ends a child with its parent")
+def test_a_server_ends_with_a_killed_parent(tmp_path):
+    code = (
+        "import sys, time; from benchmarker.engines.external.server_process import ServerProcess\n"
+        "server = ServerProcess('fake', [sys.executable, '-c', 'import time; time.sleep(600)'], port=1)\n"
+        "print(server._process.pid, flush=True); time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    time.sleep(0.5)  # The launcher has asked for its end by then.
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline_s = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not is_alive(pid)
+
+
+def test_last_words_are_the_last_error_and_the_last_line():
+    assert last_words("a\nERROR one\nError two\n\nend\n") == "Error two | end"
+    assert last_words("only Error\n") == "only Error"
+    assert last_words(" \n") == "it printed nothing"
+
+
+def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path):
+    options = VllmServerOptions(max_model_len=640)
+    arguments = {
+        "model": "/models/m",
+        "dtype": "bfloat16",
+        "trust_remote_code": False,
+        "tensor_parallel_size": 1,
+        **options.model_dump(),
+        "cpu_kv_cache_gib": 2,
+    }
+    server = SERVERS["vllm"]
+    command = server.command(arguments, options, marker(tmp_path), LAUNCH)
+    assert " ".join(command[1:]) == (
+        "-I -m vllm.entrypoints.cli.main serve /models/m --dtype bfloat16 --tensor-parallel-size 1 --max-model-len 640 "
+        "--max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model --host 127.0.0.1 --port 8001 "
+        "--seed 0 --no-enable-prefix-caching"
+    )
+    assert server.variables(arguments, marker(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert server.max_requests(options, LAUNCH) == 256
+
+
+def test_sglang_is_launched_without_its_radix_cache(tmp_path):
+    arguments = {"model_path": "/models/m", "dtype": "bfloat16", "trust_remote_code": True}
+    launch = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=False)
+    command = SERVERS["sglang"].command(arguments, SglangServerOptions(), marker(tmp_path), launch)
+    assert " ".join(command[1:]) == (
+        "-I -m sglang.launch_server --model-path /models/m --dtype bfloat16 --trust-remote-code --served-model-name "
+        "model --host 127.0.0.1 --port 8001 --random-seed 0 --disable-radix-cache --enable-metrics "
+        "--skip-tokenizer-init"
+    )
+
+
+def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path):
+    arguments = {"model": "/models/m.gguf", "threads": 2, "gpu_layers": 0, "flash_attention": True, "library": None}
+    server = SERVERS["llama-server"]
+    with pytest.raises(EngineError, match="there is none in the environment llama-server"):
+        server.command(arguments, LlamaServerOptions(), marker(tmp_path), LAUNCH)
+    program = tmp_path / "lib" / "python3.12" / "site-packages" / "bin" / "llama-server"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    command = server.command(arguments, LlamaServerOptions(), marker(tmp_path), LAUNCH)
+    assert command[0] == str(program)
+    assert "--ctx-size 2564 --parallel 4 --cache-ram 0" in " ".join(command)
+    assert "--no-cache-prompt" in command
+    assert server.max_requests(LlamaServerOptions(slots=8), LAUNCH) == 8
+
+
+def test_facts_of_a_log():
+    log = (
+        "(EngineCore pid=9) INFO Model loading took 3.50 GiB memory and 2.1 seconds\n"
+        "INFO Available KV cache memory: 1.25 GiB\nINFO GPU KV cache size: 123,456 tokens\n"
+    )
+    assert SERVERS["vllm"].log_facts(log) == {
+        "weight_bytes": 3758096384,
+        "kv_bytes": 1342177280,
+        "kv_capacity_tokens": 123456,
+    }
+    assert SERVERS["vllm"].log_facts("") == {"weight_bytes": None, "kv_bytes": None, "kv_capacity_tokens": None}
+    both = "CUDA0 model buffer size =  100.00 MiB\nCPU model buffer size =  20.50 MiB\n"
+    assert SERVERS["llama-server"].log_facts(both)["weight_bytes"] == 126353408

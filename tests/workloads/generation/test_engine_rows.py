@@ -1,0 +1,122 @@
+"""Names, order, memory and notes of rows of external engines."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarker.comparison.ranking import ranking_of
+from benchmarker.core.errors import SpecError
+from benchmarker.report.compare import compare_records
+from benchmarker.schema.model import EngineFacts, ExternalFacts
+from benchmarker.schema.record import Memory
+from benchmarker.workloads.generation.reading.generation_caveats import caveats, external_notes
+from benchmarker.workloads.generation.reading.generation_tables import brief, costs
+from benchmarker.workloads.generation.spec import VariantSpec
+from tests.jobs import job_of
+from tests.records import cell, record, sample
+
+FACTS = ExternalFacts(
+    environment="vllm",
+    version="0.24.0",
+    python="3.12",
+    weight_bytes=2**30,
+    kv_cache_bytes=50 * 2**30,
+    linear_kernels={"MacheteLinearKernel": 144},
+    attention=("FlashAttentionImpl (FA3)",),
+    settings={
+        "dtype": "float16",
+        "cudagraph_mode": "FULL",
+        "async_scheduling": True,
+        "max_num_seqs": 128,
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        ({"quant": "fp16", "engine": "vllm", "engine_options": {"quantization": "fp8"}}, "vllm fp8"),
+        ({"quant": "gptq", "engine": "vllm", "engine_options": {"max_model_len": 4608}}, "vllm gptq"),
+        (
+            {"quant": "gptq", "engine": "vllm", "engine_options": {"linear_backend": "marlin", "max_num_seqs": 128}},
+            "vllm gptq linear_backend=marlin",
+        ),
+        ({"quant": "fp16", "engine": "sglang", "engine_options": {"mem_fraction_static": 0.8}}, "sglang fp16"),
+        ({"quant": "fp16", "engine": "llama-cpp", "engine_options": {"gguf": "Q4_0"}}, "llama-cpp Q4_0"),
+        (
+            {"quant": "fp16", "engine": "vllm", "engine_options": {"speculative": "ngram:5"}},
+            "vllm fp16 speculative=ngram:5",
+        ),
+        ({"quant": "int8", "engine": "native"}, "int8 native"),
+    ],
+)
+def test_a_name_has_what_tells_variants_apart(variant, name):
+    assert VariantSpec.model_validate(variant).name == name
+
+
+def batch(name: str, engine: str, ttft_s: float, tpot_s: float, **fields: object):
+    """A record of 8 sequences whose call takes ttft + 10 steps."""
+    made = sample(ttft_s + 10 * tpot_s, new_tokens=11, ttft_s=ttft_s)
+    return record("fp16", cell(samples=(made, made), new_tokens=11, batch_size=8), name=name, runtime=engine, **fields)
+
+
+def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_the_whole_call():
+    # vLLM's decode rate is the higher, its whole call the slower: its first token comes when others are decoded.
+    records = [batch("native", "native", 0.1, 0.11), batch("vllm", "vllm", 0.7, 0.1)]
+    comparison = compare_records(records, baseline="native")
+    ranking = ranking_of(comparison)
+    assert [row.variant for row in ranking.measured] == ["native", "vllm"]
+    assert ranking.rows[0].ranking.name == "tok/s"
+    assert ranking.rows[1].speed_up is not None
+    assert ranking.rows[1].speed_up.ratio.value == pytest.approx(1.2 / 1.7)
+    assert (
+        "Rates, speed-ups and order at batch 8 are those of whole calls: vllm decodes some sequences while it prefills "
+        "others, so that its decode rate has another meaning."
+    ) in caveats(records, comparison.rows)  # type: ignore[arg-type]
+
+
+def test_engines_that_decode_all_sequences_together_are_ranked_by_the_decode_rate():
+    comparison = compare_records([batch("native", "native", 0.1, 0.11), batch("compile", "compile", 0.7, 0.1)])
+    assert [row.variant for row in ranking_of(comparison).measured] == ["compile", "native"]
+    assert ranking_of(comparison).rows[0].ranking.name == "decode"
+
+
+def test_the_peak_is_shown_as_weights_and_working_memory_beside_the_reserved_kv_cache():
+    measured = cell(memory=Memory(peak_allocated_bytes=3 * 2**30))
+    engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=FACTS)
+    rows = compare_records([record("gptq", measured, runtime="vllm", engine=engine, load=None)]).rows
+    shown = {column.heading: column.text(rows[0]) for column in costs(rows)}  # type: ignore[arg-type]
+    assert shown == {"peak GiB": "3.00", "weights GiB": "1.00", "working GiB": "2.00", "reserved KV GiB": "50.00"}
+
+
+def test_accepted_drafts_are_shown_beside_the_rate():
+    samples = (sample(1.0, new_tokens=11).model_copy(update={"accepted_tokens": 5}),)
+    rows = compare_records([record("fp16", cell(samples=samples, new_tokens=11), runtime="vllm")]).rows
+    # Ten tokens after the first, five of them drafts: five steps.
+    assert {column.heading: column.text(rows[0]) for column in brief(rows)}["tok/step"] == "2.000"  # type: ignore[arg-type]
+
+
+def test_speculative_decoding_of_random_weights_is_refused():
+    with pytest.raises(SpecError, match=r"^--engine-option speculative: random weights .*, or leave it out$"):
+        job_of(
+            model={"id": "qwen3-small", "load_format": "dummy"},
+            form={"quant": "fp16", "engine": "vllm", "engine_options": ["speculative=ngram:5"]},
+        )
+
+
+def test_a_rows_kernels_and_settings_are_one_line():
+    engine = EngineFacts(name="vllm", tokens_read="each", kv_cache="paged", external=FACTS)
+    records = [record("gptq", name=name, runtime="vllm", engine=engine) for name in ("vllm a", "vllm b")]
+    (line,) = [line for line in caveats(records, compare_records(records).rows) if "ran with" in line]  # type: ignore[arg-type]
+    assert line == (
+        "vllm a, vllm b: ran with MacheteLinearKernel in 144 linears, FlashAttentionImpl (FA3), dtype=float16, "
+        "cudagraph_mode=FULL, async_scheduling=True, max_num_seqs=128."
+    )
+
+
+def test_a_difference_of_clocks_names_the_time_and_the_reason():
+    facts = FACTS.model_copy(update={"disagreement": 0.14, "ttft_disagreement": 0.14, "tpot_disagreement": 0.001})
+    assert external_notes(facts)[-1] == (
+        "its own TTFT differs from our clock's by 14 %, more than 2 %; its TTFT is that of each sequence from its "
+        "arrival at the engine, ours from the call until every sequence has a token"
+    )

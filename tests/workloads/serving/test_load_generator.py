@@ -1,0 +1,90 @@
+"""Results of the load generator as a record's load, prompts, and the server's counters."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarker.engines.external.environments import DRIVERS, EngineError
+from benchmarker.engines.external.server_process import ServerProcess, free_port
+from benchmarker.workloads.serving.load_generator import generator_environment, load_of, make_prompts
+from benchmarker.workloads.serving.server_metrics import Watched, parse, watched
+from benchmarker.workloads.serving.spec import ServingPoint
+
+NULL_SERVER = Path(__file__).parents[2] / "null_server.py"
+ANSWER = {
+    "start_times": [100.25, 100.0, 100.5],
+    "ttfts": [0.1, 0.2, 0.0],
+    "itls": [[0.03, 0.0301], [0.03, 0.04], []],
+    "input_lens": [8, 8, 8],
+    "output_lens": [3, 3, 0],
+    "errors": ["", "", "Traceback:\n  line\nConnectionError: gone\n"],
+}
+
+
+def test_a_load_has_the_requests_in_the_order_of_their_starts():
+    load = load_of(ANSWER)
+    assert load.start_s == (0.0, 0.25, 0.5)
+    assert load.ttft_s == (0.2, 0.1, None)
+    assert load.request_s == (0.27, 0.1601, 0.0)
+    assert load.output_tokens == (3, 3, 0)
+    assert load.errors == (None, None, "ConnectionError: gone")
+    assert dict(zip(load.itl_steps, load.itl_counts, strict=True)) == {300: 2, 301: 1, 400: 1}
+    assert load.latency_s == 0.5
+
+
+def test_prompts_are_different_in_a_load_and_equal_for_every_variant():
+    point = ServingPoint(16, 4, concurrency=2, rate=0.0)
+    prompts = make_prompts(point, 50, vocabulary=1000, seed="0")
+    assert {len(ids) for ids in prompts} == {16}
+    assert len({tuple(ids) for ids in prompts}) == 50
+    assert max(max(ids) for ids in prompts) < 1000
+    assert prompts == make_prompts(point, 50, vocabulary=1000, seed="0")
+    assert prompts != make_prompts(point, 50, vocabulary=1000, seed="1")
+
+
+def test_the_last_empty_choice_of_llama_server_is_no_token():
+    usage_alone = runpy.run_path(str(DRIVERS / "load_driver.py"))["_usage_alone"]
+    token = 'data: {"choices": [{"text": "a"}]}'
+    assert usage_alone(token) == token
+    assert usage_alone('data: {"choices": [{"text": ""}], "usage": {"completion_tokens": 2}}') == (
+        'data: {"choices": [], "usage": {"completion_tokens": 2}}'
+    )
+    with_token = 'data: {"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}'
+    assert usage_alone(with_token) == with_token
+
+
+def test_counters_are_differences_and_gauges_are_means_or_peaks():
+    before = parse('vllm:num_preemptions_total{engine="0"} 1.0\nvllm:request_queue_time_seconds_sum 2.5\n# HELP x y\n')
+    after = parse('vllm:num_preemptions_total{engine="0"} 4.0\nvllm:request_queue_time_seconds_sum 4e0\n')
+    during = [
+        {"vllm:num_requests_waiting": 1, "vllm:num_requests_running": 3, "vllm:kv_cache_usage_perc": 0.5},
+        {"vllm:num_requests_waiting": 0, "vllm:num_requests_running": 4, "vllm:kv_cache_usage_perc": 0.25},
+        {},
+    ]
+    counters = Watched(before, during, after).counters()
+    assert (counters.preemptions, counters.queued_s, counters.prefill_s) == (3, 1.5, None)
+    assert (counters.queued_share, counters.peak_kv_share) == (0.125, 0.5)
+
+
+def test_metrics_are_read_during_a_load():
+    port = free_port()
+    server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
+    try:
+        server.wait_ready(60)
+        with watched(server.url) as metrics:
+            time.sleep(0.6)
+    finally:
+        server.end(keep_log=False)
+    assert metrics.counters().queued_share == 0.25
+    assert metrics.counters().preemptions == 0
+
+
+def test_without_vllm_there_is_no_load_generator(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path))
+    with pytest.raises(EngineError, match="'vllm bench serve' is part of vLLM, which is not installed"):
+        generator_environment()

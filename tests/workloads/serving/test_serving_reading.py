@@ -1,0 +1,202 @@
+"""Comparisons of loads whose times are planted by a server with a simulated clock."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarker.comparison.results import to_rows
+from benchmarker.core.console import Terminal
+from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.verify import verify
+from benchmarker.schema.record_io import read_record
+from benchmarker.sweep import find_limit
+from benchmarker.workloads.serving.record import ServerCounters, ServingRecord
+from benchmarker.workloads.serving.serving_bounds import bound_of
+from tests.jobs import read_job
+from tests.workloads.serving.simulated_server import (
+    NEW_TOKENS,
+    SimulatedServer,
+    cell_of_load,
+    measured,
+    save,
+    serving_record,
+)
+
+FAST = SimulatedServer(prefill_s=0.1, step_s=0.02)
+
+
+def rows_of(*records):
+    return {(row["variant"], row["concurrency"], row["rate"]): row for row in to_rows(compare_records(records))}
+
+
+def test_planted_times_are_the_metrics():
+    row = rows_of(measured("fp16", FAST, concurrencies=[4]))["fp16", 4, 0.0]
+    request_s = 0.1 + (NEW_TOKENS - 1) * 0.02
+    assert row["ttft_s"] == row["ttft_p99_s"] == pytest.approx(0.1)
+    assert row["tpot_s"] == row["tpot_p99_s"] == pytest.approx(0.02)
+    assert row["itl_s"] == row["itl_p99_s"] == pytest.approx(0.02)
+    assert row["e2el_s"] == row["e2el_p90_s"] == pytest.approx(request_s)
+    # 200 requests of 4 at once are 50 turns.
+    assert row["output_tokens_per_s"] == pytest.approx(4 * NEW_TOKENS / request_s)
+    assert row["user_tokens_per_s"] == pytest.approx(50)
+    assert row["request_throughput_per_s"] == row["goodput_per_s"] == pytest.approx(4 / request_s)
+    assert (row["good_requests"], row["requests"], row["slo_verdict"]) == (200, 200, "passes")
+
+
+def test_fewer_than_200_requests_have_no_p99():
+    row = rows_of(measured("fp16", FAST, concurrencies=[4], requests=199))["fp16", 4, 0.0]
+    assert (row["ttft_p99_s"], row["itl_p99_s"]) == (None, None)
+    assert row["ttft_p90_s"] == pytest.approx(0.1)
+
+
+def test_a_twin_that_is_five_percent_slower_is_called_slower():
+    records = []
+    for number in range(5):
+        noise = 1 + 0.005 * (number % 3)
+        for name, slowness in (("fp16", noise), ("fp16 twin", 1.05 * noise * (1 + 0.002 * (number % 2)))):
+            server = replace(FAST, slowness=slowness)
+            records.append(measured(name, server, concurrencies=[16], rates=[2.0], round_number=number))
+    rows = rows_of(*records)
+    assert rows["fp16 twin", 16, 0.0]["verdict"] == "slower"
+    assert rows["fp16 twin", 16, 0.0]["ratio"] == pytest.approx(1 / 1.05, rel=0.01)
+    # At a rate below the limit both deliver the same tokens, and a request of the twin takes longer.
+    assert rows["fp16 twin", 0, 2.0]["verdict"] == "same"
+    assert rows["fp16 twin", 0, 2.0]["call_ratio"] == pytest.approx(1 / 1.05, rel=0.01)
+
+
+def test_the_largest_load_within_the_slo_is_named_with_its_obstacle():
+    slow = SimulatedServer(0.2, 0.02, per_request=0.01)
+    text = to_markdown(compare_records([measured("fp16", slow, concurrencies=[1, 16, 64, 128], rates=[1.0])]))
+    # At 64 at once a step takes 20 * 1.63 = 32.6 ms.
+    assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 16 (at 64: 0 % [0, 1] good)." in text
+    assert "Requests per second within TTFT 500 ms and TPOT 30 ms: fp16 1 or more." in text
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        (5, "fp16 4 or more"),
+        (20, "fp16 none (at 4 undecided: 90 % [85, 93] good)"),
+        (60, "fp16 none (at 4: 70 % [63, 76] good)"),
+    ],
+)
+def test_a_load_near_the_limit_is_undecided(late, words):
+    load = FAST.load(concurrency=4)
+    late_s = tuple(0.6 if number < late else first_s for number, first_s in enumerate(load.ttft_s))
+    load = load.model_copy(update={"ttft_s": late_s})
+    text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(load, concurrency=4)])]))
+    assert f"Requests at once within TTFT 500 ms and TPOT 30 ms: {words}." in text
+
+
+def test_the_crossover_lies_where_the_throughputs_meet():
+    records = []
+    for number in range(3):
+        slowness = 1 + 0.001 * number
+        for name, server in {
+            "fp16": SimulatedServer(0.1, 0.010, 0.0),
+            "gptq": SimulatedServer(0.1, 0.005, 0.02),
+        }.items():
+            server = replace(server, slowness=slowness)
+            records.append(measured(name, server, concurrencies=[1, 4, 16, 64, 256], round_number=number))
+    text = to_markdown(compare_records(records))
+    assert "gptq is faster than fp16 below 39 [39, 39] requests at once." in text
+
+
+def test_failed_and_truncated_requests_leave_no_speed():
+    load = FAST.load(concurrency=4)
+    failed = load.model_copy(update={"errors": ("HTTP 500: out of memory", *load.errors[1:])})
+    short = load.model_copy(update={"output_tokens": (3, *load.output_tokens[1:])})
+    rows = rows_of(
+        serving_record("fp16", [cell_of_load(load, concurrency=4)]),
+        serving_record("gptq", [cell_of_load(failed, concurrency=4)]),
+        serving_record("awq", [cell_of_load(short, concurrency=4)]),
+    )
+    assert rows["gptq", 4, 0.0]["output_tokens_per_s"] is None
+    assert (rows["gptq", 4, 0.0]["status"], rows["gptq", 4, 0.0]["failed_requests"]) == ("error", 1)
+    assert (rows["awq", 4, 0.0]["status"], rows["awq", 4, 0.0]["truncated_requests"]) == ("invalid", 1)
+    assert {rows[name, 4, 0.0]["slo_verdict"] for name in ("gptq", "awq")} == {"fails"}
+
+
+def test_an_open_loop_whose_queue_grows_is_named():
+    full = SimulatedServer(0.1, 0.02, slots=4)
+    text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))
+    assert "fp16 at 8 requests/s: 80 % of the requests were unfinished when the last one arrived" in text
+
+
+def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):
+    path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
+    assert verify([tmp_path]).is_right
+    text = path.read_text()
+    for array, value, field in (
+        ("ttft_s", 0.101, "parts_s"),
+        ("request_s", 2.641, "latency_s"),
+        ("itl_counts", 20_000, "sum of inter-token latencies"),
+    ):
+        content = json.loads(text)
+        load = content["cells"][0]["samples"][0]
+        load[array][0] = value
+        path.write_text(json.dumps(content))
+        assert [check.field for check in verify([tmp_path]).mismatches] == [field]
+
+
+def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
+    path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
+    content = json.loads(path.read_text())
+    content["cells"][0]["samples"][0]["errors"][7] = "HTTP 500"
+    path.write_text(json.dumps(content))
+    assert "failed and truncated requests" in [check.field for check in verify([tmp_path]).mismatches]
+
+
+def test_a_record_of_a_thousand_requests_stays_below_100_kb(tmp_path):
+    path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[16], requests=1000)).iterdir())
+    assert path.stat().st_size < 100_000
+    assert isinstance(read_record(path), ServingRecord)
+    assert compare([tmp_path]).rows[0].runs == 1
+
+
+@pytest.mark.parametrize(
+    ("counters", "bound"),
+    [
+        ({"queued_s": 6, "prefill_s": 1, "decode_s": 3}, "queue"),
+        ({"queued_s": 6, "prefill_s": 1, "decode_s": 3, "peak_kv_share": 1.0}, "KV capacity"),
+        ({"queued_s": 0, "prefill_s": 1, "decode_s": 9, "preemptions": 2}, "KV capacity"),
+        ({"queued_s": 0, "prefill_s": 6, "decode_s": 4}, "prefill"),
+        ({"queued_s": 0, "prefill_s": 1, "decode_s": 9}, "decode"),
+        ({"queued_s": 3, "prefill_s": 3, "decode_s": 4}, None),
+        ({"queued_share": 0.8}, "queue"),
+        ({"queued_share": 0.2}, None),
+        ({}, None),
+    ],
+)
+def test_the_bottleneck_follows_from_the_counters(counters, bound):
+    load = FAST.load(concurrency=4).model_copy(update={"counters": ServerCounters(**counters)})
+    assert bound_of([load]) == bound
+
+
+def test_the_charts_have_a_line_for_each_form(tmp_path):
+    from benchmarker.report.charts.style import to_svg
+    from benchmarker.workloads.serving.serving_charts import charts_of
+
+    records = [measured(name, FAST, concurrencies=[1, 16], rates=[1.0, 2.0]) for name in ("fp16", "gptq")]
+    charts = charts_of(compare_records(records))
+    assert [chart.name for chart in charts] == ["interactivity", "ttft-rate", "speed"]
+    assert all(name in to_svg(charts[0]) for name in ("fp16", "gptq"))
+
+
+def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
+    # A step takes 10 ms, and 0.495 ms more for each further request in the server: 29.8 ms with 41.
+    server = SimulatedServer(0.1, 0.010, per_request=0.0495)
+
+    def measured_load(job, path, run):
+        return measured("fp16", server, concurrencies=[job.points()[0].concurrency])
+
+    monkeypatch.setattr(find_limit, "_measured", measured_load)
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--concurrency", "4"])
+    limit = find_limit.find_limit(job, "concurrency", Terminal(quiet=True), folder=tmp_path)
+    assert limit.words == (
+        "largest concurrency that fits: 41; 42 does not: 0 % [0, 2] of 200 requests are within TTFT 500 ms and "
+        "TPOT 30 ms"
+    )
