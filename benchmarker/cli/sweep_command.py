@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers import Tools
 
-DISPLAY = ("--quiet", "--verbose")
-"""Options that change nothing that is measured. A resumed sweep does not keep them."""
+DISPLAY = ("--quiet", "--verbose")  # Options that change nothing that is measured. A resumed sweep does not keep them.
 NOT_PASSED_ON = {
     "--config": "--config: the config of a sweep has no option before it, and is given already",
     "--job": "--job: `benchmarker run` measures a saved job; a sweep takes a config",

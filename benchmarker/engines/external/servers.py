@@ -42,6 +42,8 @@ ENVIRONMENT = {
 class VllmServerOptions(VllmOptions):
     """Options of `vllm serve`."""
 
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
     max_num_seqs: int = Field(default=256, gt=0)
     """Maximum number of requests that are computed at once; others wait."""
 
@@ -49,8 +51,8 @@ class VllmServerOptions(VllmOptions):
 class SglangServerOptions(SglangOptions):
     """Options of SGLang's server."""
 
-    max_running_requests: int | None = Field(default=None, gt=0)
-    """Maximum number of requests that are computed at once; default: SGLang's choice."""
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
 
 
 class LlamaServerOptions(LlamaCppOptions):

@@ -180,33 +180,18 @@ CLOCKS = {
     "time per token": "its time per token begins at the sequence's own first token, ours when every sequence has one",
 }
 """Why an engine's own times differ from our clock's."""
-SHOWN_SETTINGS = {
-    "dtype": "{}",
-    "cudagraph_mode": "CUDA graphs {}",
-    "cuda_graph_decode": "CUDA graphs of decode {}",
-    "cuda_graph_prefill": "of prefill {}",
-    "async_scheduling": "asynchronous scheduling",
-    "enable_torch_compile": "torch.compile",
-    "max_num_seqs": "at most {} sequences",
-    "max_num_batched_tokens": "{} tokens a step",
-    "chunked_prefill_size": "{} tokens a prefill",
-    "flash_attention": "flash attention",
-    "threads": "{} threads",
-    "gpu_layers": "up to {} layers on the GPU",
-}
-"""Texts of the settings that decide an engine's speed."""
-WITHOUT = (None, False, 0, "NONE", "disabled")  # Values of settings without effect.
+SHOWN_SETTINGS = (
+    *("dtype", "cudagraph_mode", "cuda_graph_decode", "cuda_graph_prefill", "async_scheduling", "enable_torch_compile"),
+    *("max_num_seqs", "max_num_batched_tokens", "chunked_prefill_size", "flash_attention", "threads"),
+)
+"""Settings that decide an engine's speed."""
 
 
 def settings_note(facts: ExternalFacts) -> str:
     """Return kernels and settings of an engine in one line."""
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
-    settings = [
-        text.format(facts.settings[name])
-        for name, text in SHOWN_SETTINGS.items()
-        if facts.settings.get(name) not in WITHOUT
-    ]
-    parts = [*kernels, *([f"attention {', '.join(facts.attention)}"] if facts.attention else []), *settings]
+    given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
+    parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
     return f"ran with {', '.join(parts)}" if parts else ""
 
 
@@ -244,10 +229,8 @@ def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
     for record in records:
         if record.engine and record.engine.external and (note := settings_note(record.engine.external)):
             notes[note].append(record.variant.name)
-    return [
-        f"{names(dict.fromkeys(variants))}: {plain_line(note, longest=REASON_LENGTH)}."
-        for note, variants in notes.items()
-    ]
+    lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
+    return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:
