@@ -27,7 +27,7 @@ def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
 
 def test_a_running_server_is_named_after_its_address():
     assert ServingVariant.model_validate({"url": "http://127.0.0.1:8000/v1"}).name == "server at 127.0.0.1:8000"
-    assert ServingVariant.model_validate({"quant": "gptq"}).name == "gptq vllm"
+    assert ServingVariant.model_validate({"quant": "gptq"}).name == "vllm gptq"
 
 
 @pytest.mark.parametrize(
