@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from scipy.special import stdtr
@@ -15,7 +15,7 @@ from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_wor
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import code, plain_line
-from benchmarker.schema.record import Flag, RunRecord, status_words
+from benchmarker.schema.record import DISTURBING, Flag, RunRecord, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
 FLAGS: dict[Flag, str] = {
@@ -188,7 +188,24 @@ def _peak(results: Results) -> list[str]:
 
 
 def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[str, ...]:
-    return *origins(records), *failed(rows), *unfinished(records), *conditions(records, rows)
+    return *disturbed(rows), *origins(records), *failed(rows), *unfinished(records), *conditions(records, rows)
+
+
+def disturbed(rows: Sequence[Row]) -> list[str]:
+    """Return the rows with times that other programs may have lengthened, and those with invalid times."""
+    return _flag_lines(rows, DISTURBING) + _failed_rows([row for row in rows if row.status == "invalid"])
+
+
+def _flag_lines(rows: Sequence[Row], flags: Collection[Flag]) -> list[str]:
+    cells: dict[Flag, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        for flag in row.flags:
+            cells[flag][row.variant] += flag in flags
+    lines = []
+    for flag in filter(flags.__contains__, cells):
+        parts = (f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in cells[flag].items())
+        lines.append(f"{plain_line(flag)}: {FLAGS[flag]} ({', '.join(parts)}).")
+    return lines
 
 
 def origins(records: Sequence[RunRecord]) -> list[str]:
@@ -222,17 +239,25 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """Return one line per reason with all its rows, then the rounds that were left out."""
+    """Return one line per reason with all its rows, except invalid ones, then the rounds that were left out."""
+    return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
+
+
+def _failed_rows(rows: Sequence[Row]) -> list[str]:
     by_failure: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row.status != "ok":
             by_failure[row.variant, row.status, row.reason or ""].append(row)
-    # A reason of several variants, such as an unreachable hub, is printed once.
-    by_explanation: dict[str, list[str]] = defaultdict(list)
+    # A reason of several variants, such as an unreachable hub, is printed once, also if its numbers differ.
+    alike: dict[str, dict[str, str]] = defaultdict(dict)
     for (variant, status, reason), members in by_failure.items():
-        by_explanation[f"{_where(members)}: {_why(status, reason)}"].append(variant)
-    lines = [f"{names(variants)}{explanation}" for explanation, variants in by_explanation.items()]
-    return lines + _failed_rounds(rows)
+        explanation = f"{_where(members)}: {_why(status, reason)}"
+        alike[re.sub(r"\d+", "#", explanation)][variant] = explanation
+    lines = []
+    for explanations in alike.values():
+        first, *others = dict.fromkeys(explanations.values())
+        lines.append(f"{names(explanations)}{first}{f' (the first of {len(explanations)})' if others else ''}")
+    return lines
 
 
 def _failed_rounds(rows: Sequence[Row]) -> list[str]:
@@ -287,12 +312,9 @@ def unfinished(records: Sequence[RunRecord]) -> list[str]:
 def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
     lines = []
     clocks: dict[CellKey, dict[str, float]] = defaultdict(dict)
-    cells: dict[Flag, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if row.cell and row.clock_mhz:
             clocks[row.cell][row.variant] = row.clock_mhz
-        for flag in row.flags:
-            cells[flag][row.variant] += 1
     for cell, of_variants in clocks.items():
         if max(of_variants.values()) > CLOCKS_WITHIN * min(of_variants.values()):
             parts = (f"{plain_line(name)} {clock:.0f} MHz" for name, clock in of_variants.items())
@@ -303,9 +325,7 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
             f"{percent(abs(drift.change), places=1)} {'slower' if drift.change > 0 else 'faster'} (p = {drift.p:.1g}); "
             "rounds in turns share that among the variants."
         )
-    for flag, counts in cells.items():
-        parts = (f"{plain_line(name)} in {plural(count, 'cell', 'cells')}" for name, count in counts.items())
-        lines.append(f"{plain_line(flag)}: {FLAGS[flag]} ({', '.join(parts)}).")
+    lines += _flag_lines(rows, FLAGS.keys() - DISTURBING)
     reasons = variants_by(records, lambda record: record.no_energy.reason if record.no_energy else None)
     for reason, variants in reasons.items():
         lines.append(f"{names(variants)}: no energy: {plain_line(reason, longest=REASON_LENGTH)}.")
@@ -330,8 +350,7 @@ def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok" and cell.timed_at and cell.samples:
-                latency_s = statistics.median(sample.latency_s for sample in cell.samples)
-                groups[record.variant.name, key].append((cell.timed_at[0], math.log(latency_s)))
+                groups[record.variant.name, key].append((cell.timed_at[0], math.log(median_latency_s(cell))))
     moments = [moment for points in groups.values() for moment, _ in points]
     freedom = len(moments) - len(groups) - 1
     if freedom < 1:

@@ -18,9 +18,9 @@ from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT
 from benchmarker.kernels.launch_support import can_start_early
 from benchmarker.kernels.linear_dispatch import replace_linears
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.measure.profile_repeat import count_kernels
 from benchmarker.quantization.load import load_model

@@ -20,6 +20,7 @@ from benchmarker.cli.app import app
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.external import environment_install, environments
+from benchmarker.engines.external.checkpoint_engine import contradiction
 from benchmarker.engines.external.driver_process import Driver, DriverError
 from benchmarker.engines.external.environment_install import (
     Plan,
@@ -39,10 +40,10 @@ from benchmarker.engines.external.environments import (
     environment_state,
     ready_environment,
 )
-from benchmarker.engines.external.external_engine import ExternalSource, disagreement, too_large
+from benchmarker.engines.external.external_engine import ExternalSource, disagreement
 from benchmarker.engines.external.llama_cpp import LlamaCppEngine, LlamaCppOptions, gpu_layers
 from benchmarker.engines.external.sglang import SglangEngine, SglangOptions
-from benchmarker.engines.external.vllm import VllmEngine, VllmOptions, contradiction
+from benchmarker.engines.external.vllm import VllmEngine, VllmOptions
 from benchmarker.hardware.device import CpuDevice
 from benchmarker.measure.clock import Generation
 from benchmarker.quantization.base import Options
@@ -350,14 +351,12 @@ def test_vllm_refuses_what_would_run_unquantized_under_a_quantized_label(tmp_pat
     facts = ExternalFacts(
         environment="e", version="1", python="3", weight_bytes=100, linear_methods={"UnquantizedLinearMethod": 3}
     )
-    assert contradiction("fp8", facts) == "no layer runs quantized, though the row is labelled fp8"
-    assert contradiction(None, facts) is None
+    assert contradiction("fp8", facts, 100) == "no layer runs quantized, though the row is labelled fp8"
+    assert contradiction(None, facts, None) is None
     packed = facts.model_copy(update={"linear_methods": {"Fp8LinearMethod": 3, "UnquantizedEmbeddingMethod": 1}})
-    assert contradiction("fp8", packed) is None
-    assert "run Fp8LinearMethod" in (contradiction(None, packed) or "")
-    (tmp_path / "model.safetensors").write_bytes(b"x" * 100)
-    assert "100 bytes of 100 in 16 bit" in (too_large("fp8", facts, checkpoint(tmp_path)) or "")
-    assert too_large("fp8", facts.model_copy(update={"weight_bytes": 55}), checkpoint(tmp_path)) is None
+    assert "100 bytes of 100 in 16 bit" in (contradiction("fp8", packed, 100) or "")
+    assert contradiction("fp8", packed, 190) is None
+    assert "run Fp8LinearMethod" in (contradiction(None, packed, None) or "")
 
 
 def test_vllm_takes_a_checkpoint_in_the_form_that_it_holds(tmp_path):

@@ -5,7 +5,6 @@ An engine is a subclass here, a driver in external/drivers, an entry in `ENVIRON
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from statistics import median
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint, Progress
-from benchmarker.checkpoints.gguf_file import tensor_shapes
 from benchmarker.core.errors import WrongTokenCountError
 from benchmarker.engines.base import Engine, Form, PrefillScores, Scores, TokenIds, TokenSource, UnsupportedError
 from benchmarker.engines.external.driver_process import Driver, DriverError
@@ -26,7 +24,6 @@ from benchmarker.engines.external.environments import (
     ready_environment,
     why_not_installed,
 )
-from benchmarker.engines.external.speculation import SpeculativeOptions
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.measure.clock import Generation
@@ -34,7 +31,6 @@ from benchmarker.quantization.base import has_int8_head
 from benchmarker.schema.model import EngineFacts, ExternalFacts, LoadFacts
 
 FACTS_S = 60.0
-AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
 
 
 class ExternalEngine(Engine):
@@ -59,6 +55,9 @@ class ExternalEngine(Engine):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return arguments of the driver's `open`, and fields of ExternalFacts that the driver cannot report."""
         raise NotImplementedError
+
+    def speculates(self, form: Form) -> bool:  # noqa: ARG002
+        return False
 
     def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
         """Check that the open model is what the row's label claims. Raises UnsupportedError."""
@@ -86,7 +85,7 @@ class ExternalEngine(Engine):
                 environment=marker.name,
                 fields=fields,
                 growth_bytes=memory.growth_bytes if memory else None,
-                speculates=isinstance(options := form.engine_options, SpeculativeOptions) and bool(options.speculative),
+                speculates=self.speculates(form),
             )
             self.prove(form, checkpoint, source)
             source.loaded = self.loaded(checkpoint, source.external_facts(), load_s=opened["load_s"])
@@ -100,39 +99,6 @@ def head_refusal(form: Form) -> str | None:
     if not has_int8_head(form.options):
         return None
     return "lm_head=int8 is torchao's, for the engines that run here: eager, compile, cuda_graph and native"
-
-
-def too_large(label: str, facts: ExternalFacts, checkpoint: Checkpoint) -> str | None:
-    """Return that a checkpoint of 16 bit takes as many bytes as its files, though it is quantized while loading."""
-    file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
-    if facts.weight_bytes is None or facts.weight_bytes <= 0.95 * file_bytes:
-        return None
-    return f"the weights take {facts.weight_bytes:,} bytes of {file_bytes:,} in 16 bit, though the label is {label}"
-
-
-def load_facts(
-    checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float, packed_parameters: int | None
-) -> LoadFacts | None:
-    """Return facts of a checkpoint of 16 bit; None for a quantized one, whose files do not have the parameters' number.
-
-    Args:
-        packed_parameters: Number of parameters of one byte; None to compute it from the bytes of all weights.
-    """
-    if checkpoint.quantization is not None or facts.weight_bytes is None:
-        return None
-    parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
-    packed = 2 * parameters - facts.weight_bytes if packed_parameters is None else packed_parameters
-    return LoadFacts(
-        load_s=load_s,
-        weight_bytes=facts.weight_bytes,
-        parameters=parameters,
-        bits_per_weight=8 * facts.weight_bytes / parameters,
-        quantized_fraction=min(1.0, max(0, packed) / parameters),
-        linear_classes=facts.linear_methods,
-        weight_classes={},
-        lm_head_dtype=str(facts.settings.get("dtype")),
-        lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
-    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -264,7 +230,8 @@ def _generation_from(name: str, answer: dict[str, Any]) -> Generation:
         raise DriverError(f"{name}: its driver answered 'generate' without tokens or times") from error
     if times != sorted(times) or times[0] == times[-1]:
         raise DriverError(f"{name}: its driver answered 'generate' with times that make no sense: {times}")
-    return Generation(tokens, *times, accepted_tokens=answer.get("accepted_tokens"))
+    start_ns, first_ns, last_ns, end_ns = times
+    return Generation(tokens, start_ns, first_ns, last_ns, end_ns, answer.get("accepted_tokens"))
 
 
 def disagreement(generation: Generation, engine_times: Sequence[dict[str, Any] | None]) -> tuple[float, float] | None:

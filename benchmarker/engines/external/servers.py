@@ -42,6 +42,8 @@ ENVIRONMENT = {
 class VllmServerOptions(VllmOptions):
     """Options of `vllm serve`."""
 
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
     max_num_seqs: int = Field(default=256, gt=0)
     """Maximum number of requests that are computed at once; others wait."""
 
@@ -49,8 +51,8 @@ class VllmServerOptions(VllmOptions):
 class SglangServerOptions(SglangOptions):
     """Options of SGLang's server."""
 
-    max_running_requests: int | None = Field(default=None, gt=0)
-    """Maximum number of requests that are computed at once; default: SGLang's choice."""
+    speculative: None = None
+    """Not for a server, whose accepted drafts are not counted."""
 
 
 class LlamaServerOptions(LlamaCppOptions):
@@ -91,7 +93,7 @@ class Server:
     options: type[Options]
     patterns: tuple[Pattern, ...]
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         """Return how to install the server; None if it is installed."""
         return why_not_installed(self.name)
 
@@ -172,12 +174,12 @@ class LlamaServer(Server):
         Pattern("kv_capacity_tokens", r"llama_context: n_ctx += (\d+)"),
     )
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         try:
             require_gguf()
         except MissingLibraryError as error:
             return str(error)
-        return super().installed()
+        return super().why_not_installed()
 
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         slots = self.max_requests(options, launch)

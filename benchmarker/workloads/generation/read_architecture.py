@@ -39,8 +39,7 @@ LAYER_TYPES = {
     "mlp": "none",
 }
 """Kinds in `layer_types` of transformers' configs, under their present and earlier names."""
-STATE_VALUE_BYTES = 4
-"""Recurrent states are stored in float32."""
+STATE_VALUE_BYTES = 4  # Recurrent states are stored in float32.
 
 
 class Mixer(NamedTuple):

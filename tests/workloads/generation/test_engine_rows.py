@@ -6,6 +6,7 @@ import pytest
 
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import SpecError
+from benchmarker.report.columns import other_cells
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.schema.record import Memory
@@ -75,6 +76,17 @@ def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_t
     ) in caveats(records, comparison.rows)  # type: ignore[arg-type]
 
 
+def test_cells_ranked_by_several_rates_share_a_heading_that_is_right_for_all():
+    def measured(name: str, engine: str, shift: float):
+        cells = [cell([1.0 + size + shift], new_tokens=11, batch_size=size) for size in (1, 8, 32)]
+        return record("fp16", *cells, name=name, runtime=engine)
+
+    results = compare_records([measured("native", "native", 0.0), measured("vllm", "vllm", 0.5)])
+    sheet = other_cells(results, max(results.measured_cells))
+    assert sheet is not None
+    assert [column.heading for column in sheet.columns][2] == "tok/s"
+
+
 def test_engines_that_decode_all_sequences_together_are_ranked_by_the_decode_rate():
     comparison = compare_records([batch("native", "native", 0.1, 0.11), batch("compile", "compile", 0.7, 0.1)])
     assert [row.variant for row in ranking_of(comparison).measured] == ["compile", "native"]
@@ -109,8 +121,8 @@ def test_a_rows_kernels_and_settings_are_one_line():
     records = [record("gptq", name=name, runtime="vllm", engine=engine) for name in ("vllm a", "vllm b")]
     (line,) = [line for line in caveats(records, compare_records(records).rows) if "ran with" in line]  # type: ignore[arg-type]
     assert line == (
-        "vllm a, vllm b: ran with MacheteLinearKernel in 144 linears, attention FlashAttentionImpl (FA3), float16, "
-        "CUDA graphs FULL, asynchronous scheduling, at most 128 sequences."
+        "vllm a, vllm b: ran with MacheteLinearKernel in 144 linears, FlashAttentionImpl (FA3), dtype=float16, "
+        "cudagraph_mode=FULL, async_scheduling=True, max_num_seqs=128."
     )
 
 

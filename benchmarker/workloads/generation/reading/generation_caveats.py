@@ -9,7 +9,16 @@ from benchmarker.comparison.rows import CellKey, cell_words, keys_of
 from benchmarker.core.formatting import gib, percent, significant
 from benchmarker.core.stats import MIN_ROUNDS
 from benchmarker.core.tables import plain_line
-from benchmarker.report.caveats import REASON_LENGTH, conditions, failed, names, origins, unfinished, variants_by
+from benchmarker.report.caveats import (
+    REASON_LENGTH,
+    conditions,
+    disturbed,
+    failed,
+    names,
+    origins,
+    unfinished,
+    variants_by,
+)
 from benchmarker.schema.model import DISAGREEMENT, EngineFacts, ExternalFacts, TensorTypes
 from benchmarker.workloads.generation.reading.baseline import checkpoint_notes
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow
@@ -21,6 +30,7 @@ def caveats(records: Sequence[GenerationRecord], rows: Sequence[GenerationRow]) 
     """Return the caveats of the table, the most important first."""
     return (
         *impossible(rows),
+        *disturbed(rows),
         *_partly_quantized(records),
         *_dummy(rows),
         *checkpoint_notes(records),
@@ -42,13 +52,11 @@ MOST_UNQUANTIZED = 0.1  # Share of unquantized weights above which a variant has
 
 
 def _partly_quantized(records: Sequence[GenerationRecord]) -> list[str]:
-    loads = [(record.variant.name, record.load.coverage) for record in records if record.load]
-    lines = [
-        f"{plain_line(name)}: {coverage.words}."
-        for name, coverage in loads
-        if coverage and coverage.unquantized_share > MOST_UNQUANTIZED
-    ]
-    return list(dict.fromkeys(lines))
+    def words(record: GenerationRecord) -> str | None:
+        coverage = record.load.coverage if record.load else None
+        return coverage.words if coverage and coverage.unquantized_share > MOST_UNQUANTIZED else None
+
+    return [f"{names(variants)}: {text}." for text, variants in variants_by(records, words).items()]
 
 
 def _dummy(rows: Sequence[GenerationRow]) -> list[str]:
@@ -172,33 +180,18 @@ CLOCKS = {
     "time per token": "its time per token begins at the sequence's own first token, ours when every sequence has one",
 }
 """Why an engine's own times differ from our clock's."""
-SHOWN_SETTINGS = {
-    "dtype": "{}",
-    "cudagraph_mode": "CUDA graphs {}",
-    "cuda_graph_decode": "CUDA graphs of decode {}",
-    "cuda_graph_prefill": "of prefill {}",
-    "async_scheduling": "asynchronous scheduling",
-    "enable_torch_compile": "torch.compile",
-    "max_num_seqs": "at most {} sequences",
-    "max_num_batched_tokens": "{} tokens a step",
-    "chunked_prefill_size": "{} tokens a prefill",
-    "flash_attention": "flash attention",
-    "threads": "{} threads",
-    "gpu_layers": "up to {} layers on the GPU",
-}
-"""Texts of the settings that decide an engine's speed."""
-WITHOUT = (None, False, 0, "NONE", "disabled")  # Values of settings without effect.
+SHOWN_SETTINGS = (
+    *("dtype", "cudagraph_mode", "cuda_graph_decode", "cuda_graph_prefill", "async_scheduling", "enable_torch_compile"),
+    *("max_num_seqs", "max_num_batched_tokens", "chunked_prefill_size", "flash_attention", "threads"),
+)
+"""Settings that decide an engine's speed."""
 
 
 def settings_note(facts: ExternalFacts) -> str:
     """Return kernels and settings of an engine in one line."""
     kernels = [f"{name} in {count} linears" for name, count in facts.linear_kernels.items()]
-    settings = [
-        text.format(facts.settings[name])
-        for name, text in SHOWN_SETTINGS.items()
-        if facts.settings.get(name) not in WITHOUT
-    ]
-    parts = [*kernels, *([f"attention {', '.join(facts.attention)}"] if facts.attention else []), *settings]
+    given = {name: value for name in SHOWN_SETTINGS if (value := facts.settings.get(name)) is not None}
+    parts = [*kernels, *facts.attention, *(f"{name}={value}" for name, value in given.items())]
     return f"ran with {', '.join(parts)}" if parts else ""
 
 
@@ -236,10 +229,8 @@ def _settings_notes(records: Sequence[GenerationRecord]) -> list[str]:
     for record in records:
         if record.engine and record.engine.external and (note := settings_note(record.engine.external)):
             notes[note].append(record.variant.name)
-    return [
-        f"{names(dict.fromkeys(variants))}: {plain_line(note, longest=REASON_LENGTH)}."
-        for note, variants in notes.items()
-    ]
+    lines = [(names(dict.fromkeys(variants)), note) for note, variants in notes.items()]
+    return [f"{variants}: {plain_line(note, longest=REASON_LENGTH)}." for variants, note in lines]
 
 
 def choosing_notes(records: Sequence[GenerationRecord]) -> list[str]:

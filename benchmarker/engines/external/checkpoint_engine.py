@@ -1,0 +1,135 @@
+"""Base of vLLM and SGLang, which load a checkpoint as it is stored or quantize one of 16 bit while loading.
+
+Speculative decoding: a step checks several drafted tokens at once, and keeps those that the model would have chosen.
+
+    tokens of a step = 1 + accepted drafts
+
+The rate is meaningful only beside this number, which depends on the text: random weights are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from pydantic import field_validator
+
+from benchmarker.checkpoints.base import Checkpoint
+from benchmarker.checkpoints.gguf_file import tensor_shapes
+from benchmarker.engines.base import Form, UnsupportedError
+from benchmarker.engines.external.external_engine import ExternalEngine, ExternalSource, head_refusal
+from benchmarker.quantization.base import Options
+from benchmarker.schema.model import ExternalFacts, LoadFacts
+
+AS_STORED = ("fp16", "gptq", "awq")  # Quantizations whose checkpoints vLLM and SGLang load unchanged.
+UNQUANTIZED = "Unquantized"  # Prefix of vLLM's class names for layers of 16 bit.
+ONE_BYTE = re.compile(r"int8|float8")
+METHODS = ("ngram", "draft_model", "eagle3", "mtp")
+WITH_DRAFT = ("draft_model", "eagle3")  # Methods that need a second model. That of `mtp` is usually in the checkpoint.
+
+
+class Speculation(NamedTuple):
+    method: str
+    tokens: int  # Draft tokens of a step.
+    draft: str | None  # Folder or hub id of the draft model.
+
+
+def speculation_of(text: str) -> Speculation:
+    """Parse `ngram:5` or `eagle3:3:FOLDER`. Raises ValueError."""
+    method, _, rest = text.partition(":")
+    tokens, _, draft = rest.partition(":")
+    if method not in METHODS or not tokens.isdecimal() or not int(tokens):
+        methods = ", ".join(METHODS)
+        raise ValueError(f"'{text}' is not METHOD:TOKENS or METHOD:TOKENS:DRAFT; the methods are {methods}")
+    if method != "mtp" and (method in WITH_DRAFT) != bool(draft):
+        raise ValueError(f"'{text}': {method} {'has no' if draft else 'needs a'} draft model")
+    return Speculation(method, int(tokens), draft or None)
+
+
+class CheckpointOptions(Options):
+    """Options of vLLM and SGLang."""
+
+    quantization: str | None = None
+    """Online quantization of a 16-bit checkpoint: `fp8`; in vLLM also `fp8_per_channel`, `bitsandbytes`, ..."""
+    speculative: str | None = None
+    """Speculative decoding, `METHOD:TOKENS` or `METHOD:TOKENS:DRAFT`: `ngram:5` drafts from the sequence's own tokens;
+    `draft_model`, `eagle3` and `mtp` draft with a model, whose folder or hub id is DRAFT."""
+
+    @field_validator("speculative")
+    @classmethod
+    def _is_complete(cls, value: str | None) -> str | None:
+        if value is not None:
+            speculation_of(value)
+        return value
+
+
+class CheckpointEngine(ExternalEngine):
+    title: str
+    quantizing_option = "quantization"
+    mixes_prefill = True
+
+    def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
+        options = form.engine_options
+        assert isinstance(options, CheckpointOptions)
+        if checkpoint.is_gguf:
+            return f"{self.title} does not read GGUF files here; use --engine llama-cpp"
+        if options.quantization is not None and (form.quant != "fp16" or checkpoint.quantization is not None):
+            return f"quantization={options.quantization} is for a checkpoint of 16 bit, with --quant fp16"
+        if checkpoint.quantization is not None or form.quant == "fp16":
+            return head_refusal(form)
+        if form.quant not in AS_STORED:
+            forms = ", ".join(AS_STORED)
+            return f"{self.title} cannot load {form.quant}; it takes {forms}, or --engine-option quantization=fp8"
+        return f"{form.quant} is not what the checkpoint holds; make one with 'benchmarker checkpoint make'"
+
+    def speculates(self, form: Form) -> bool:
+        return isinstance(options := form.engine_options, CheckpointOptions) and options.speculative is not None
+
+    def prove(self, form: Form, checkpoint: Checkpoint, source: ExternalSource) -> None:
+        """Refuse a model that runs unquantized under the label of a quantization, or quantized without one."""
+        options = form.engine_options
+        assert isinstance(options, CheckpointOptions)
+        label = options.quantization or (checkpoint.quantization or {}).get("quant_method")
+        file_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
+        problem = contradiction(label, source.external_facts(), file_bytes if options.quantization else None)
+        if problem:
+            raise UnsupportedError(f"{self.name}: {problem}")
+
+    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
+        """Return None for a quantized checkpoint, whose files do not have the number of the model's parameters."""
+        if checkpoint.quantization is not None or facts.weight_bytes is None:
+            return None
+        parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
+        packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
+        if not facts.weight_bytes_by_type and facts.settings.get("quantization"):
+            # SGLang's layers cannot be inspected. A parameter of one byte saves one.
+            packed = max(0, 2 * parameters - facts.weight_bytes)
+        return LoadFacts(
+            load_s=load_s,
+            weight_bytes=facts.weight_bytes,
+            parameters=parameters,
+            bits_per_weight=8 * facts.weight_bytes / parameters,
+            quantized_fraction=min(1.0, packed / parameters),
+            linear_classes=facts.linear_methods,
+            weight_classes={},
+            lm_head_dtype=str(facts.settings.get("dtype")),
+            lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
+        )
+
+
+def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int | None) -> str | None:
+    """Return the contradiction between a model and its label. Online quantization must take clearly less than the
+    checkpoint's files, `plain_bytes`, which are None for a quantized checkpoint."""
+    quantized = [name for name in facts.linear_methods if not name.startswith(UNQUANTIZED)]
+    layers = [name for name in quantized if "KVCache" not in name and "Embedding" not in name]
+    if label is None:
+        return f"its layers run {', '.join(layers)}, though the row is labelled 16 bit" if layers else None
+    if facts.linear_methods and not layers:
+        return f"no layer runs quantized, though the row is labelled {label}"
+    if plain_bytes is not None and facts.weight_bytes is not None and facts.weight_bytes > 0.95 * plain_bytes:
+        return (
+            f"the weights take {facts.weight_bytes:,} bytes of {plain_bytes:,} in 16 bit, though the row is labelled "
+            f"{label}"
+        )
+    return None
