@@ -345,12 +345,13 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
         notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
     notes += withheld_notes(leaders)
+    headings = {row.ranking.heading for ranking in rankings for row in ranking.rows[:1]}
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
         Column[Ranking]("fastest", may_lead, "left"),
         Column[Ranking](
-            rankings[0].rows[0].ranking.heading,
+            headings.pop() if len(headings) == 1 else rankings[0].rows[0].ranking.shown_unit,
             lambda ranking: pace_text(ranking.leader) if ranking.leader else MISSING,
         ),
         *(_of_leader(column) for column in by_leader),

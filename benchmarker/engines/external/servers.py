@@ -93,7 +93,7 @@ class Server:
     options: type[Options]
     patterns: tuple[Pattern, ...]
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         """Return how to install the server; None if it is installed."""
         return why_not_installed(self.name)
 
@@ -174,12 +174,12 @@ class LlamaServer(Server):
         Pattern("kv_capacity_tokens", r"llama_context: n_ctx += (\d+)"),
     )
 
-    def installed(self) -> str | None:
+    def why_not_installed(self) -> str | None:
         try:
             require_gguf()
         except MissingLibraryError as error:
             return str(error)
-        return super().installed()
+        return super().why_not_installed()
 
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         slots = self.max_requests(options, launch)

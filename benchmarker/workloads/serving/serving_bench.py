@@ -104,7 +104,7 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     server = SERVERS[job.variant.engine]
     if device.kind == "rocm":
         raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
-    if reason := server.installed():
+    if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
     checkpoint = _checkpoint(job, device, session)
     plan = _plan(job, server, checkpoint, device, session)
@@ -165,7 +165,7 @@ def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Devic
     assert isinstance(engine, ExternalEngine)
     options = server.options.model_validate(variant.engine_options)
     form = Form(variant.quant, loader_options(variant), job.model.dtype, options, gpus=variant.gpus)
-    if reason := engine.takes(form, checkpoint):
+    if reason := engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(f"{server.name}: {reason}")
     marker = ready_environment(server.name, device.kind)
     points = job.grid.points()
