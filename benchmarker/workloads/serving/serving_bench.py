@@ -32,7 +32,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
-from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell
+from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit
@@ -104,7 +104,7 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     server = SERVERS[job.variant.engine]
     if device.kind == "rocm":
         raise EngineError(f"{server.name}: no environment for ROCm is shipped; run it on CUDA or the CPU")
-    if reason := server.installed():
+    if reason := server.why_not_installed():
         raise UnsupportedError(f"{server.name}: {reason}")
     checkpoint = _checkpoint(job, device, session)
     plan = _plan(job, server, checkpoint, device, session)
@@ -165,7 +165,7 @@ def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Devic
     assert isinstance(engine, ExternalEngine)
     options = server.options.model_validate(variant.engine_options)
     form = Form(variant.quant, loader_options(variant), job.model.dtype, options, gpus=variant.gpus)
-    if reason := engine.takes(form, checkpoint):
+    if reason := engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(f"{server.name}: {reason}")
     marker = ready_environment(server.name, device.kind)
     points = job.grid.points()
@@ -272,7 +272,7 @@ class ServingBench(Bench):
         return load
 
     def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:
-        """Return the server's memory in place of this process's own, which is meaningless."""
+        """Return the server's memory in place of this process's own, and the status if requests failed."""
         del step
         samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in cell.samples)
         process, memory = self._running.process, Memory()
@@ -282,4 +282,4 @@ class ServingBench(Bench):
             memory = Memory(peak_resident_bytes=process.resident_bytes())
         # One warm-up has no earlier one with which it could agree.
         flags = tuple(flag for flag in cell.flags if flag != "unstable_warmup")
-        return {"samples": samples, "memory": memory, "flags": flags}
+        return {"samples": samples, "memory": memory, "flags": flags, **outcome(cell.samples, cell.new_tokens)}
