@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole tool on any Linux machine in 4 to 13 minutes: a small model in all quantizations, with their quality.
+# The whole tool on any Linux machine: a small model in all quantizations, with their quality.
 #
 #   bash script/quickstart.sh                  needs Python 3.11+ and a package index
 #   PYTHON=python3 bash script/quickstart.sh   in an environment that has everything already

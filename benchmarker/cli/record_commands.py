@@ -205,12 +205,12 @@ def report(
 
     comparison = compare(paths, baseline=baseline, force=force)
     page = output or (paths[0] if len(paths) == 1 and paths[0].is_dir() else Path()) / "report.html"
-    write_report(comparison, page)
+    charts = write_report(comparison, page)
     terminal = Terminal()
     terminal.show(["\n".join(answer(comparison, ranking_of(comparison)))])
     terminal.line(f"report: {page}")
     if plots is not None:
-        written = write_plots(comparison, plots)
+        written = write_plots(comparison, charts, plots)
         terminal.line(f"plots: {plural(len(written), 'file', 'files')} in {plots}")
 
 

@@ -57,8 +57,7 @@ COMMON_LAST = {
     "verbose": common_options.Verbose,
 }
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
-LISTS = ("wholes", "numbers", "words", "texts", "pairs")
-"""Kinds of options that may be repeated; their values add up."""
+LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Options that may be repeated; their values add up.
 METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
 """Placeholder for the value in --help, by the kind; other kinds have typer's own."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}

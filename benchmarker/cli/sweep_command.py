@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from benchmarker.sweep.sweep_state import Failure
     from benchmarker.sweep.workers import Tools
 
-DISPLAY = ("--quiet", "--verbose")
-"""Options that change nothing that is measured. A resumed sweep does not keep them."""
+DISPLAY = ("--quiet", "--verbose")  # Options that change nothing that is measured. A resumed sweep does not keep them.
 NOT_PASSED_ON = {
     "--config": "--config: the config of a sweep has no option before it, and is given already",
     "--job": "--job: `benchmarker run` measures a saved job; a sweep takes a config",
@@ -151,17 +150,18 @@ def sweep_config(
         is_compared = False
     # Before the report, which may take minutes to draw; a terminated sweep may be killed after seconds.
     terminal.line(f"records: {sweep.folder}")
-    if stopped:
+    failures = sweep.progress.failures
+    if stopped or any(failure.fault.kind == "disturbed" for failure in failures):
         again = ["benchmarker", "sweep", str(config), "--resume", str(sweep.folder)]
         terminal.line(f"resume with: {shlex.join(again)}")
     if is_compared:
         terminal.line(_draw(sweep.folder, report))
-    for failure in sweep.progress.failures:
+    for failure in failures:
         _print_failure(failure, terminal)
     is_out_of_time = isinstance(stopped, SweepTimeoutError)
     if stopped and not is_out_of_time:
         raise stopped
-    return [failure.name for failure in sweep.progress.failures] + ["time"] * is_out_of_time
+    return [failure.name for failure in failures] + ["time"] * is_out_of_time
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
@@ -214,6 +214,8 @@ def _print_failure(failure: Failure, terminal: Terminal) -> None:
 
     reason = failure.fault.reason
     terminal.line(f"failed: {failure.name}: {status_words(failure.fault.status)}: {reason}")
+    if failure.fault.kind == "disturbed":
+        return
     for line in failure.tail:
         # The child's error message usually is the reason itself.
         if not (line.startswith("error: ") and reason.startswith(line.removeprefix("error: "))):

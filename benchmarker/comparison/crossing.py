@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from benchmarker.comparison.rows import is_wide, number_text
+from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio
 
 Ratios = Sequence[tuple[int, Ratio]]
@@ -161,8 +163,9 @@ class SizeWords:
 
     def _at(self, size: int) -> str:
         ratio = self.ratios[size]
-        interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if _is_open(ratio) else ""
-        return f"{self.before}{size:,} ({ratio.value:.2f}x{interval})"
+        has_interval = _is_open(ratio) or is_wide(ratio)
+        shown = number_text(ratio, times(ratio), None) if has_interval else f"{ratio.value:.2f}x"
+        return f"{self.before}{size:,} ({shown})"
 
 
 def _is_open(ratio: Ratio) -> bool:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
-from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, Limitable, Results, Row, headline_rows
+from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, Limitable, Results, Row, headline_rows, is_wide
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
 from benchmarker.core.formatting import decimal, gib, seconds
 from benchmarker.core.stats import Estimate
@@ -64,7 +64,7 @@ class Limit:
             return LimitCheck(self, "untested", measured.value)
         inside = [self.allows(end) for end in (measured.low, measured.high)]
         fit: Fit = "fits" if all(inside) else "close" if any(inside) else "breaks"
-        return LimitCheck(self, fit, measured.value)
+        return LimitCheck(self, fit, measured.value, is_wide(row.metrics.get(self.metric)))
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class LimitCheck:
     limit: Limit
     fit: Fit
     value: float | None
+    is_wide: bool = False  # True if the tables give no number, because the interval is too wide.
 
 
 class Condition(NamedTuple):

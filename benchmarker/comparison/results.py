@@ -10,17 +10,19 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from benchmarker.comparison.comparable import check_comparable, check_keys, named_variants
 from benchmarker.comparison.roofline import floor_of
-from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, with_ends
+from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, listed, with_ends
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
+ResultsT = TypeVar("ResultsT", bound=Results)
 Cells = Sequence[tuple[RunRecord, CellBase]]
 COMBINE: dict[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "max": max}
 
@@ -70,18 +72,25 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
     """Return the rows as plain values in base units; of sweeps that are kept apart, each with its sweep."""
     if not results.sides:
         return [row.values() for row in results.rows]
-    changes = {(row.name_in_sweep, row.sweep, row.cell): row.change for row in results.rows}
     return [
         {
-            "sweep": sweep,
-            **row.values(),
-            **with_ends("change", change.ratio if change else None),
-            "change_verdict": change.verdict if change else None,
+            "sweep": row.sweep,
+            **replace(row, variant=row.name_in_sweep).values(),
+            **with_ends("change", row.change.ratio if row.change else None),
+            "change_verdict": row.change.verdict if row.change else None,
         }
-        for sweep, side in results.sides.items()
-        for row in side.rows
-        for change in [changes.get((row.variant, sweep, row.cell))]
+        for row in results.rows
     ]
+
+
+def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
+    """Return the lines of each sweep, with the names of the sweeps that have a line unless all have it."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, side in (results.sides or {"": results}).items():
+        for line in lines_of(cast("ResultsT", side)):
+            names[line].append(name)
+    shared = max(len(results.sides), 1)
+    return [line if len(of) == shared else f"{listed(of)}: {line}" for line, of in names.items()]
 
 
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -253,6 +253,11 @@ def is_wide(measured: Estimate | Ratio | None) -> bool:
     return measured.high > WIDEST * measured.low
 
 
+def shown_value(measured: Estimate | Ratio | None, *, scale: float = 1.0) -> float | None:
+    """Return the number that a table shows; None if its interval is too wide for a number."""
+    return None if measured is None or is_wide(measured) else measured.value * scale
+
+
 def outlier_round(values: Mapping[Moment, float]) -> int | None:
     """Return the outlier among positive values, as its round counted from 1; None if Dixon's Q test finds none.
 

@@ -23,8 +23,8 @@ from benchmarker.comparison.rows import Row, headline, is_wide, number_text, out
 from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 
-Circumstances = Mapping[str, object]
-"""Device and settings by variant. Rounds pair only if both variants ran in equal circumstances."""
+Circumstances = Mapping[str, object] | None
+"""Device and settings by variant; None for sweeps that share no rounds. Rounds pair only in equal circumstances."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ class SpeedUp:
         return number_text(self.ratio, times(self.ratio), self.outlier)
 
 
-def rate_ratio(reference: Row, row: Row, circumstances: Circumstances | None, *, of_call: bool = False) -> Ratio | None:
+def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_call: bool = False) -> Ratio | None:
     """Return the row's rate divided by the reference's; None if the two rows are not ranked by one metric.
 
     Args:
-        circumstances: Circumstances of both variants; None for sweeps that share no rounds.
         of_call: Compare the latencies of whole calls.
     """
     times, reference_times = row.time_by_round, reference.time_by_round
@@ -79,12 +78,12 @@ def _speed_ups(
     return speed_ups
 
 
-def with_changes(rows: Sequence[Row], sweeps: Sequence[str], circumstances: Circumstances) -> tuple[Row, ...]:
+def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of several sweeps with their ratios to the same variants in the first sweep."""
     names = {row.variant for row in rows}
     earlier = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
     references = {name: earlier[name] if earlier.get(name) in names else None for name in names}
-    changes = _speed_ups(rows, references, circumstances)
+    changes = _speed_ups(rows, references, None)
     return tuple(replace(row, change=change) for row, change in zip(rows, changes, strict=True))
 
 

@@ -90,13 +90,12 @@ def verdict_of(timed: Timed, unit: str) -> Verdict:
         alternative = bounds_of_shares(shares, phase, floor)[0]
         is_unsure = alternative not in bounds
         bounds = (bounds[0], alternative) if is_unsure else bounds
-    by_size = sorted(timed.shares, key=lambda share: -share.seconds)
-    words = ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
     details = "".join(f"; {detail}" for bound in bounds if (detail := _detail(bound, timed)))
     advice = {**ADVICE, **timed.advice}
     texts = [advice[bound] for bound in bounds]
     sentences = dict.fromkeys(text if isinstance(text, str) else text(timed) for text in texts)
-    return Verdict(bounds, f"{words} of each {ms(fall.total_s)} {unit}{details}.", " ".join(sentences), is_unsure)
+    reason = f"{all_share_words(timed.shares)} of each {ms(fall.total_s)} {unit}{details}."
+    return Verdict(bounds, reason, " ".join(sentences), is_unsure)
 
 
 def bounds_of_shares(shares: Sequence[Share], phase: Phase, floor: Floor | None) -> tuple[Bound, ...]:
@@ -122,6 +121,11 @@ def bound_of_kernels(phase: Phase) -> tuple[Bound, ...]:
 
 def _between(phase: Phase) -> list[tuple[Bound, float]]:
     return [(bound, phase.seconds(*categories)) for bound, categories in _BETWEEN.items()]
+
+
+def all_share_words(shares: Sequence[Share]) -> str:
+    by_size = sorted(shares, key=lambda share: -share.seconds)
+    return ", ".join(share_words(share) for share in by_size if share.of_total >= 0.005)
 
 
 def share_words(share: Share) -> str:

@@ -12,7 +12,6 @@ the excess of the products. (Records with times of kernels alone share none.)
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ from benchmarker.comparison.roofline import Floor, floor_of
 from benchmarker.comparison.rows import CellKey
 from benchmarker.explain.phases import Conversion, Phase, phase_of
 from benchmarker.schema.model import LoadFacts
-from benchmarker.schema.record import RunRecord
+from benchmarker.schema.record import RunRecord, median_latency_s
 
 ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not listed", "gaps"]
 """Kinds of time. `floor`: products at the measured bandwidth or matmul rate. `excess`: the time of products above the
@@ -207,7 +206,7 @@ def timed_profile(name: str, records: Sequence[RunRecord]) -> Timed | NotExplain
     return Timed(
         record=profiled,
         phase=phase_of(profiled.profile),
-        total_s=statistics.median(sample.latency_s for sample in cell.samples),
+        total_s=median_latency_s(cell),
         floor=floor_of(cell.demand, profiled.limits),
     )
 

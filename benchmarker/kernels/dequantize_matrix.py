@@ -162,9 +162,10 @@ def launch(packed: Packed, dtype: torch.dtype, *, is_by_lane: bool = False) -> T
     grid = (triton.cdiv(chunks, CHUNKS),)
     with torch.cuda.device_of(matrix):
         if is_int4_by_group(packed.form):
+            assert packed.zeros is not None
             tile_words = min(WORDS, packed.in_group)
             unpack_gptq_kernel[(triton.cdiv(outputs, COLUMNS), packed.length // tile_words)](
-                words, packed.zeros, scales, matrix, outputs,
+                words, packed.zeros.contiguous(), scales, matrix, outputs,
                 in_group=packed.in_group, is_by_lane=is_by_lane, tile_words=tile_words, tile_columns=COLUMNS,
                 num_warps=WARPS,
             )  # fmt: skip

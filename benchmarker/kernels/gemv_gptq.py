@@ -18,13 +18,14 @@ from benchmarker.kernels.launch_support import is_aligned
 # No `from __future__ import annotations`: torch reads the operator's types from its annotations.
 
 IN_A_WORD = 8
+ALL_EIGHT = -0x77777778  # Word of eight zero points of 8, as int32.
 TENSOR_TILE_OUTPUTS = 16  # Outputs of a tile of `gemv_gptq.cu`, of each matrix.
 LARGEST_GROUP = 512
 
 
 def supports(linear: Any) -> str | None:
     """Return why this kernel is not used for a linear, or None."""
-    if type(linear).__name__ != "TorchLinear" or linear.bits != 4:
+    if type(linear).__name__ not in ("TorchLinear", "Int4Linear") or linear.bits != 4:
         return "not gptqmodel's TorchLinear in 4 bit"
     if not linear.qweight.is_cuda:
         return "not on a GPU"
@@ -35,10 +36,12 @@ def layout_reason(linear: Any) -> str | None:
     """Return which property of gptqmodel's packing is not supported, or None."""
     if linear.qzero_format() != 2 or getattr(linear, "adapter", None) is not None or linear.out_features % IN_A_WORD:
         return "zeros in an older format, an adapter, or outputs that are no multiple of 8"
-    group = len(linear.g_idx) // len(linear.scales)
+    group = linear.in_features // len(linear.scales)
     if group % IN_A_WORD or group & (group - 1) or group > LARGEST_GROUP:
         return "groups of a size that is no power of two from 8 to 512"
-    if bool((linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all()):
+    if not hasattr(linear, "g_idx") or bool(
+        (linear.g_idx == linear.g_idx.new_tensor(range(len(linear.g_idx))) // group).all()
+    ):
         return None
     return "groups that do not follow one another (desc_act)"
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from benchmarker.kernels import gemv_dense, gemv_gptq, gemv_nf4, gemv_tensor_core
 from benchmarker.kernels.dequantize_matrix import unpack_matrix
+from benchmarker.kernels.int4_linear import repack_awq
 from benchmarker.kernels.opaque_linear import hide, through_operator
 from benchmarker.kernels.packed_weights import ONE_TILE
 from benchmarker.kernels.quantized_gemm import (
@@ -36,6 +37,8 @@ def replace_linears(model: nn.Module) -> dict[str, list[nn.Module]]:
     replaced: dict[str, list[nn.Module]] = {"gemv_dense": [], "gemv_gptq": [], "gemv_nf4": []}
     modules: list[Any] = list(model.modules())
     for module in modules:
+        if type(module).__name__ == "AwqTorchLinear" and module.bits == 4 and module.qweight.is_cuda:
+            repack_awq(module)
         forward = _forward_for(module)
         if forward:
             module.packed_form = packed_form(module)

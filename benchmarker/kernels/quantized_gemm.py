@@ -46,7 +46,6 @@ from benchmarker.kernels.rewritten_module import RewrittenModule
 MOST_ROWS = 16_384  # Most rows if `prefill_gemm` is a candidate; otherwise a tile of `quantized_gemm_triton`.
 STEP = 128  # Inputs are a multiple of it, and so are GPTQ's groups.
 BLOCK = 64  # bitsandbytes' blocks are a multiple of it.
-ALL_EIGHT = -0x77777778  # Word of eight zero points of 8, as int32.
 
 
 def packed_form(linear: Any) -> str | None:
@@ -55,9 +54,9 @@ def packed_form(linear: Any) -> str | None:
     if device is None or not can_start_early(device.device) or linear.in_features % STEP or linear.out_features % 8:
         return None
     if gemv_gptq.supports(linear) is None:
-        if len(linear.g_idx) // len(linear.scales) % STEP:
+        if linear.in_features // len(linear.scales) % STEP:
             return None
-        return "int4 by group" if bool((linear.qzeros == ALL_EIGHT).all()) else "int4 by group, zeros"
+        return "int4 by group" if bool((linear.qzeros == gemv_gptq.ALL_EIGHT).all()) else "int4 by group, zeros"
     if gemv_nf4.is_4bit(linear):
         state = linear.weight.quant_state
         if gemv_nf4.layout_reason(linear) is not None or state.blocksize % BLOCK:

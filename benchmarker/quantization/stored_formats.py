@@ -11,11 +11,11 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarker.checkpoints.base import Checkpoint, Packing, Progress, Target
 from benchmarker.checkpoints.read_model import read_model
-from benchmarker.core.errors import UnsupportedError
+from benchmarker.core.errors import ModelError, SpecError, UnsupportedError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, require, torch_gpu
 from benchmarker.quantization.stored_packing import (
     AUTOROUND_PACKING,
@@ -26,6 +26,9 @@ from benchmarker.quantization.stored_packing import (
     SCHEMES,
 )
 from benchmarker.schema.model import QuantSpec, WeightCoverage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 QuantT = TypeVar("QuantT", bound=QuantSpec)
 
@@ -102,7 +105,7 @@ FORMATS = (
         summary="a compressed-tensors checkpoint",
         packages=(COMPRESSED,),
         gpu_packages=(),
-        kernels=f"FP8 weights and activations on {FP8_GPU}",
+        kernels="W4A16, W8A8 and FP8 with a scale per row",
         options=lambda stored: {"scheme": compressed_scheme(stored)},
         packing=COMPRESSED_PACKING,
     ),
@@ -152,11 +155,46 @@ FORMATS = (
 
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Load the checkpoint as it is, with the option of transformers that keeps the weights packed."""
+    """Load the checkpoint as it is, with the option of transformers and own layers that keep the weights packed."""
+    from benchmarker.quantization.stored_kernels import replace_compressed
+
+    if "fp4" in options.scheme and target.dtype != "bfloat16":
+        raise SpecError(
+            f"{options.scheme}: the libraries unpack it to bfloat16; use --dtype bfloat16, or --engine vllm"
+        )
     switch = packed_switch(checkpoint.quantization or {})
-    model = read_model(checkpoint, target, quantization=switch)
+    model = _read(checkpoint, target, switch)
     note = f"the checkpoint is {options.scheme} already"
-    return Loaded(model, notes=(f"{note}; use_optimized_inference was requested" if switch else note,))
+    replaced = ", ".join(f"{count} {name}" for name, count in replace_compressed(model).items())
+    own = f"linear layers by benchmarker, which keep the weights packed: {replaced}" if replaced else ""
+    used = "use_optimized_inference was requested" if switch else ""
+    return Loaded(model, notes=tuple(filter(None, (note, used, own))))
+
+
+def _read(checkpoint: Checkpoint, target: Target, switch: Any) -> PreTrainedModel:
+    """Return the model with all unquantized weights in the type of the target."""
+    import torch
+
+    stored = checkpoint.quantization or {}
+    try:
+        model = read_model(checkpoint, target, quantization=switch)
+    except ModelError as error:
+        if not _is_asymmetric(stored):
+            raise
+        raise ModelError(
+            f"{checkpoint.model_id}: transformers and compressed-tensors cannot load packed zero points "
+            "(symmetric: false); use --engine vllm"
+        ) from error
+    for name, parameter in model.named_parameters():
+        # transformers keeps the type in the file of what an FP8 checkpoint does not quantize.
+        if name.endswith((".weight", ".bias")) and parameter.dtype in (torch.float16, torch.bfloat16, torch.float32):
+            parameter.data = parameter.data.to(getattr(torch, target.dtype))
+    return model
+
+
+def _is_asymmetric(stored: Mapping[str, Any]) -> bool:
+    groups = (stored.get("config_groups") or {}).values()
+    return any(isinstance(group, dict) and (group.get("weights") or {}).get("symmetric") is False for group in groups)
 
 
 def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:

@@ -19,7 +19,7 @@ from benchmarker.comparison.rows import Results, Row, cell_words, is_wide, liste
 from benchmarker.core.formatting import approximate_duration, gib, percent, plural, times
 from benchmarker.core.stats import MIN_ROUNDS, SAME_WITHIN, rounds_to_decide
 from benchmarker.core.tables import Block, bold, bullets, code, plain_line, unmarked
-from benchmarker.report.columns import contenders, may_lead, pace_text
+from benchmarker.report.columns import contenders, may_lead, pace_text, with_verdict
 from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -37,8 +37,7 @@ def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
     if not ranking.rivals:
         first = f"{name}: {rate}."
     elif ranking.same:
-        as_fast = (ranking.fastest, *(rival.row for rival in ranking.same))
-        others = listed(row.label for row in as_fast if row is not leader)
+        others = listed(row.label for row in contenders(ranking)[1:])
         within = percent(SAME_WITHIN, places=0)
         first = f"{name} is best: {rate}; as fast as {others} within {within}, in least memory."
     else:
@@ -56,7 +55,7 @@ def _answer_of_sides(results: Results, ranking: Ranking) -> tuple[str, ...]:
     first, *others = results.sides
     for name in others:
         changes = [(row.name_in_sweep, row.change) for row in ranking.rows if row.sweep == name and row.change]
-        words = (f"{plain_line(variant)} {change.text} {change.verdict}" for variant, change in changes)
+        words = (f"{plain_line(variant)} {with_verdict(change)}" for variant, change in changes)
         sentence = "; ".join(words) or f"no variant in common; {code('--pool')} puts all into one table"
         sentences.append(f"From {plain_line(first)} to {plain_line(name)}: {sentence}.")
     return tuple(sentences)
@@ -202,7 +201,7 @@ def _recommended(recommendation: Recommendation) -> str:
         return f"it cannot be answered; {reasons}."
     if recommendation.chosen:
         chosen = recommendation.chosen
-        return f"{chosen.row.variant_text}{_margins(chosen, ', ')}; {_why_chosen(recommendation, chosen)}."
+        return f"{chosen.row.variant_text}{_margins(chosen, ', ')}; {_why_chosen(recommendation)}."
     ranking = recommendation.ranking
     if ranking.fastest:
         verdict = ranking.undecided[0].verdict if ranking.undecided else pace_text(ranking.fastest)
@@ -233,17 +232,17 @@ def _what_decides(candidates: Sequence[Candidate]) -> str:
     return " and ".join(dict.fromkeys(words)) or "more rounds"
 
 
-def _why_chosen(recommendation: Recommendation, chosen: Candidate) -> str:
+def _why_chosen(recommendation: Recommendation) -> str:
     ranking = recommendation.ranking
     if not ranking.rivals:
         unsure = [candidate for candidate in recommendation.candidates if not candidate.fits and not candidate.breaks]
         return f"{_names(unsure)} may fit too" if unsure else "no other variant fits"
-    if ranking.same and ranking.fastest:
-        as_fast = [ranking.fastest, *(rival.row for rival in ranking.same)]
-        names = listed(row.variant for row in as_fast if row is not chosen.row)
+    if ranking.same:
+        names = listed(row.variant for row in contenders(ranking)[1:])
         return f"it is as fast as {names} within the band, and needs least memory"
     second = ranking.rivals[0]
-    return f"{times(second.ratio)} as fast as {plain_line(second.row.variant)}, the next that fits"
+    comparison = f"{second.verdict} than" if is_wide(second.ratio) else f"{times(second.ratio)} as fast as"
+    return f"{comparison} {plain_line(second.row.variant)}, the next that fits"
 
 
 def _names(candidates: Iterable[Candidate]) -> str:
@@ -260,5 +259,6 @@ def _margin(check: LimitCheck) -> str:
         return f"{limit.metric} not measured"
     excess = limit.excess(check.value)
     side = "above" if (excess > 0) == limit.is_upper else "below"
+    number = "wide (" if check.is_wide else f"{limit.what.form(check.value)} ({percent(abs(excess), places=0)} "
     close = {"close": ", too close to call", "untested": f", of fewer than {MIN_ROUNDS} rounds"}.get(check.fit, "")
-    return f"{limit.metric} {limit.what.form(check.value)} ({percent(abs(excess), places=0)} {side} the limit{close})"
+    return f"{limit.metric} {number}{side} the limit{close})"

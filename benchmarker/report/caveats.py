@@ -15,7 +15,7 @@ from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_wor
 from benchmarker.core.formatting import approximate_duration, percent, plural
 from benchmarker.core.stats import CONFIDENCE, MIN_ROUNDS, POWER, SAME_WITHIN
 from benchmarker.core.tables import code, plain_line
-from benchmarker.schema.record import DISTURBING, Flag, RunRecord, status_words
+from benchmarker.schema.record import DISTURBING, Flag, RunRecord, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
 FLAGS: dict[Flag, str] = {
@@ -350,8 +350,7 @@ def find_drift(records: Sequence[RunRecord]) -> Drift | None:
     for record in records:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok" and cell.timed_at and cell.samples:
-                latency_s = statistics.median(sample.latency_s for sample in cell.samples)
-                groups[record.variant.name, key].append((cell.timed_at[0], math.log(latency_s)))
+                groups[record.variant.name, key].append((cell.timed_at[0], math.log(median_latency_s(cell))))
     moments = [moment for points in groups.values() for moment, _ in points]
     freedom = len(moments) - len(groups) - 1
     if freedom < 1:

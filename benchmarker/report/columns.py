@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from benchmarker.comparison.ranking import Ranking, ranking_of
-from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide
+from benchmarker.comparison.rows import CellKey, Results, Row, cell_words, is_wide, shown_value
 from benchmarker.comparison.speed_up import SpeedUp
 from benchmarker.core.formatting import GIB, MIB, MISSING, decimal, percent, seconds, times
 from benchmarker.core.stats import Estimate, Ratio
@@ -80,7 +80,7 @@ def metric_column(metric: Metric) -> Column[Row]:
     return Column(
         metric.heading,
         lambda row: row.spread_text(row.metrics.get(metric.name), scale=metric.scale),
-        sort=lambda row: metric.scale * row.metrics[metric.name].value if metric.name in row.metrics else None,
+        sort=lambda row: shown_value(row.metrics.get(metric.name), scale=metric.scale),
         is_more_better=metric.better == "higher",
         help=metric.formula,
     )
@@ -92,7 +92,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
         return []
     column = _ratio_column(
         "speed-up",
-        lambda row: "baseline" if row.is_reference and row.pace else _with_verdict(row.speed_up),
+        lambda row: "baseline" if row.is_reference and row.pace else with_verdict(row.speed_up),
         lambda row: 1.0 if row.is_reference and row.pace else _number(row.speed_up),
         f"ratio of {rows[0].ranking.name} rates: the row's divided by its reference's",
     )
@@ -110,7 +110,7 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
         speed_up = row.against_named
         if is_bare and speed_up and not is_wide(speed_up.ratio):
             return times(Ratio(speed_up.ratio.value, speed_up.ratio.rounds))
-        return _with_verdict(speed_up)
+        return with_verdict(speed_up)
 
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of {named}"
     return [_ratio_column(f"vs {named}", text, lambda row: _number(row.against_named), help)]
@@ -122,7 +122,7 @@ def changes(rows: Sequence[Row]) -> Columns:
     if not first:
         return []
     help = f"ratio of {rows[0].ranking.name} rates: the row's divided by that of the same variant in {first}"
-    column = _ratio_column(f"vs {first}", lambda row: _with_verdict(row.change), lambda row: _number(row.change), help)
+    column = _ratio_column(f"vs {first}", lambda row: with_verdict(row.change), lambda row: _number(row.change), help)
     return [replace(column, align="left")]
 
 
@@ -149,7 +149,8 @@ def _ratio_column(
     return Column(heading, text, sort=number, is_more_better=True, help=help)
 
 
-def _with_verdict(speed_up: SpeedUp | None) -> str:
+def with_verdict(speed_up: SpeedUp | None) -> str:
+    """Return the text of a speed-up, with the verdict unless an outlier round takes the number's place."""
     if speed_up is None:
         return MISSING
     has_verdict = speed_up.ratio.low is not None and not speed_up.outlier
@@ -157,7 +158,7 @@ def _with_verdict(speed_up: SpeedUp | None) -> str:
 
 
 def _number(speed_up: SpeedUp | None) -> float | None:
-    return speed_up.ratio.value if speed_up and not is_wide(speed_up.ratio) else None
+    return shown_value(speed_up.ratio) if speed_up else None
 
 
 def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
@@ -183,13 +184,11 @@ def estimate_columns(
 ) -> list[Column[AnyRow]]:
     """Return one column of values without their intervals, or none if no row has one."""
 
-    def number(row: AnyRow) -> float | None:
-        return scale * measured.value if (measured := estimate_of(row)) and not is_wide(measured) else None
-
     def text(row: AnyRow) -> str:
         return measured_text(row, measured, scale=scale) if (measured := estimate_of(row)) else MISSING
 
-    return [Column(heading, text, sort=number)] if any(map(estimate_of, rows)) else []
+    column = Column(heading, text, sort=lambda row: shown_value(estimate_of(row), scale=scale))
+    return [column] if any(map(estimate_of, rows)) else []
 
 
 def number_columns(
@@ -254,9 +253,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
         *(axis_columns(measured) if len({row.cell for row in measured}) > 1 else []),
         *names(measured),
         Column(
-            "latency ms",
-            lambda row: row.spread_text(row.latency, scale=1e3),
-            sort=lambda row: row.latency.value if row.latency else None,
+            "latency ms", lambda row: row.spread_text(row.latency, scale=1e3), sort=lambda row: shown_value(row.latency)
         ),
         Column("floor", lambda row: seconds(row.floor_s), sort=lambda row: row.floor_s),
         number_column("floor / latency", share, partial(percent, places=0), is_more_better=True),
@@ -287,7 +284,7 @@ def first_table(ranking: Ranking) -> Sheet:
         Column[Row](
             metric.heading,
             pace_text,
-            sort=lambda row: row.pace.value * metric.scale if row.pace else None,
+            sort=lambda row: shown_value(row.pace, scale=metric.scale),
             is_more_better=metric.better == "higher",
             help=metric.formula,
         ),
@@ -348,12 +345,13 @@ def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
     if any(len(contenders(ranking)) > 1 for ranking in rankings):
         notes.insert(0, "If several are named, they are equally fast or, without a number, not separated.")
     notes += withheld_notes(leaders)
+    headings = {row.ranking.heading for ranking in rankings for row in ranking.rows[:1]}
     by_leader = [*speed_up(leaders), *against_named(leaders, results.named)]
     columns = [
         Column[Ranking]("cell", lambda ranking: ranking.cell.without(*alike).words if ranking.cell else "", "left"),
         Column[Ranking]("fastest", may_lead, "left"),
         Column[Ranking](
-            rankings[0].rows[0].ranking.heading,
+            headings.pop() if len(headings) == 1 else rankings[0].rows[0].ranking.shown_unit,
             lambda ranking: pace_text(ranking.leader) if ranking.leader else MISSING,
         ),
         *(_of_leader(column) for column in by_leader),

@@ -10,18 +10,17 @@ import csv
 import io
 import math
 import os
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarker.comparison.comparable import DifferingRecordsError
 from benchmarker.comparison.gate import what_changed
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.comparison.recommend import Recommendation
-from benchmarker.comparison.results import results_of_records, to_rows
-from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows, listed
+from benchmarker.comparison.results import lines_by_sweep, results_of_records, to_rows
+from benchmarker.comparison.rows import Results, Row, cell_words, headline_rows
 from benchmarker.comparison.speed_up import with_changes
 from benchmarker.core import tables
 from benchmarker.core.errors import ResultsError, SpecError, did_you_mean
@@ -47,6 +46,7 @@ from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import Collected, collect, side_paths
 from benchmarker.schema.registry import workload_of
 
+AnyExplanation = TypeVar("AnyExplanation", bound=Explanation | NotExplained)
 NAMED = 20  # Number of folders that an error lists.
 SEVERAL = 3  # Number of folders from which one of them was probably meant, and a list of differences is useless.
 MOST_CAVEATS = 4  # Number of caveats in the short form, the most important ones. The others are counted.
@@ -56,6 +56,7 @@ MOST_CAVEATS = 4  # Number of caveats in the short form, the most important ones
 class Comparison(Results):
     """Rows of all variants, with the explanation of each."""
 
+    sides: Mapping[str, Comparison] = field(default_factory=dict)
     explained: tuple[Explanation | NotExplained, ...] = ()  # Explanations in the order of the rows.
     contrasts: tuple[Contrast, ...] = ()  # Each explained variant compared with the baseline, part by part.
 
@@ -101,7 +102,6 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
             force=force,
             problems=collected.problems,
         )
-        return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
     except ResultsError as error:
         if len(folders) < SEVERAL:
             if len(folders) > 1 and isinstance(error, DifferingRecordsError):
@@ -112,6 +112,7 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
         raise ResultsError(
             f"{len(folders)} folders of records, which do not all compare; give one of those in {above}: {names}"
         ) from error
+    return replace(comparison, resume=collected.resume, complied=comply_lines(folders))
 
 
 def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:
@@ -125,26 +126,33 @@ def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison
         )
     ]
     members: dict[str, tuple[RunRecord, ...]] = {}
-    circumstances: dict[str, object] = {}
     rows: list[Row] = []
     explained: list[Explanation | NotExplained] = []
+    contrasts: list[Contrast] = []
     for name, side in sides.items():
         rows += [replace(row, variant=f"{row.variant} ({name})", sweep=name) for row in side.rows]
         members |= {f"{variant} ({name})": records for variant, records in side.members.items()}
-        circumstances |= {f"{variant} ({name})": (name, values) for variant, values in side.circumstances.items()}
-        explained += [replace(each, variant=f"{each.variant} ({name})") for each in side.explained]
+        explained += [_of_sweep(each, name) for each in side.explained]
+        contrasts += [
+            replace(each, baseline=_of_sweep(each.baseline, name), variant=_of_sweep(each.variant, name))
+            for each in side.contrasts
+        ]
     return Comparison(
-        rows=with_changes(rows, list(sides), circumstances),
+        rows=with_changes(rows, list(sides)),
         records=tuple(record for side in sides.values() for record in side.records),
         baseline=sides[first].baseline,
         problems=tuple(problem for side in sides.values() for problem in side.problems),
         members=members,
-        circumstances=circumstances,
         sides=sides,
         changed=tuple(dict.fromkeys(changed)),
         reasons=reasons(explained),
         explained=tuple(explained),
+        contrasts=tuple(contrasts),
     )
+
+
+def _of_sweep(explanation: AnyExplanation, sweep: str) -> AnyExplanation:
+    return replace(explanation, variant=f"{explanation.variant} ({sweep})")
 
 
 def compare_records(
@@ -183,7 +191,7 @@ def whole(results: Results) -> list[Block]:
         *([limits] if limits else []),
         *others,
         caption(results),
-        bullets(workload.remarks(rows, results.baseline)),
+        bullets(remarks_of(results)),
     ]
     if results.reasons:
         blocks += [bold("Why"), bullets(results.reasons)]
@@ -195,7 +203,6 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     other_sheet = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
-    workload = workload_of(results.workload)
     caveats = caveats_of(results)
     return [
         "\n".join([*forced(results), *lines]),
@@ -203,7 +210,7 @@ def brief(results: Results, recommendation: Recommendation | None = None, *, she
         sheet or first_table(ranking),
         *([other_sheet] if other_sheet else []),
         bullets(budget_lines(recommendation) if recommendation else []),
-        bullets(workload.remarks(results.rows, results.baseline, brief=True)),
+        bullets(remarks_of(results, is_brief=True)),
         bullets([*caveats[:MOST_CAVEATS], *left_out(results)]),
         _rest(results, len(caveats) - MOST_CAVEATS),
     ]
@@ -243,20 +250,16 @@ def caveats_of(results: Results, *, is_whole: bool = False) -> list[str]:
         baseline = side.baseline if is_whole else None
         return workload_of(side.workload).caveats(side.records, side.rows, baseline=baseline)
 
-    return [*results.changed, *_by_sweep(results, lines_of)]
+    return [*results.changed, *lines_by_sweep(results, lines_of)]
 
 
 def header_of(results: Results) -> list[str]:
-    return _by_sweep(results, lambda side: workload_of(side.workload).header(side.records))
+    return lines_by_sweep(results, lambda side: workload_of(side.workload).header(side.records))
 
 
-def _by_sweep(results: Results, lines_of: Callable[[Results], Sequence[str]]) -> list[str]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, side in (results.sides or {"": results}).items():
-        for line in lines_of(side):
-            names[line].append(name)
-    shared = max(len(results.sides), 1)
-    return [line if len(of) == shared else f"{listed(of)}: {line}" for line, of in names.items()]
+def remarks_of(results: Results, *, is_brief: bool = False) -> list[str]:
+    workload = workload_of(results.workload)
+    return lines_by_sweep(results, lambda side: workload.remarks(side.rows, side.baseline, brief=is_brief))
 
 
 def left_out(results: Results) -> list[str]:

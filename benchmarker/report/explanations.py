@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
+from benchmarker.comparison.results import lines_by_sweep
 from benchmarker.comparison.rows import cell_words, listed
 from benchmarker.core.formatting import MISSING, percent, rate
 from benchmarker.core.tables import Block, Column, Sheet, Text, bold, bullets, plain_line
@@ -29,11 +30,10 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
     shared = [note for note in explained[0].notes if all(note in each.notes for each in explained)] if explained else []
     shared = shared if len(explained) > 1 else []
-    ceilings, break_evens = workload.predictions(comparison)
     sections = {
         f"Relative to {plain_line(comparison.baseline or '')}": [each.sentence() for each in comparison.contrasts],
-        "Predicted and measured": ceilings,
-        "When it has paid for itself": break_evens,
+        "Predicted and measured": lines_by_sweep(comparison, lambda side: workload.predictions(side)[0]),
+        "When it has paid for itself": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
     }
     return [
         # With one variant the reason comes first anyway.

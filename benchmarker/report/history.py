@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of
+from benchmarker.comparison.rows import CellKey, Row, cell_words, keys_of, shown_value
 from benchmarker.core.errors import ResultsError, did_you_mean
 from benchmarker.core.formatting import MISSING, plural
 from benchmarker.core.tables import Column, Sheet, plain_line
@@ -77,7 +77,7 @@ def _sheet(subject: str, key: CellKey, runs: list[Past]) -> Sheet:
         Column[Past](
             metric.heading,
             lambda past: past.row.pace_spread,
-            sort=lambda past: past.row.pace.value if past.row.pace else None,
+            sort=lambda past: shown_value(past.row.pace),
             is_more_better=metric.better == "higher",
         ),
         Column[Past]("processes", lambda past: str(past.row.processes), sort=lambda past: past.row.processes),

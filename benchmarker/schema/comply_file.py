@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from benchmarker.core.errors import ResultsError, read_problem
+from benchmarker.core.errors import read_problem
 from benchmarker.schema.base import Plain, first_problem
 from benchmarker.schema.record_io import write_atomically
 
@@ -51,23 +51,20 @@ def write_findings(folder: Path, file: ComplyFile) -> None:
     write_atomically(folder / COMPLY_FILE, file.model_dump_json(indent=1) + "\n")
 
 
-def read_findings(folder: Path) -> ComplyFile | None:
-    """Return the saved results of a folder, or None. Raises ResultsError if the file cannot be read."""
-    path = folder / COMPLY_FILE
-    try:
-        return ComplyFile.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ResultsError(read_problem(str(path), error)) from error
-    except ValidationError as error:
-        raise ResultsError(f"{path}: {first_problem(error, ComplyFile)}") from error
-
-
-def comply_lines(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return a line on the checks of each folder that has a comply.json."""
+def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
+    """Return lines on the checks of each folder that has a comply.json, or on the problem of reading it."""
     lines = []
-    for file in filter(None, map(read_findings, filter(Path.is_dir, paths))):
+    for path in (folder / COMPLY_FILE for folder in folders):
+        try:
+            file = ComplyFile.model_validate_json(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            lines.append(f"left out: {read_problem(str(path), error)}")
+            continue
+        except ValidationError as error:
+            lines.append(f"left out: {path}: {first_problem(error, ComplyFile)}")
+            continue
         passed, failed = file.of("passed"), file.of("failed")
         lines += [f"{finding.title} failed in `benchmarker comply`: {finding.text}" for finding in failed]
         lines += [f"`benchmarker comply`: {len(passed)} of {len(passed + failed)} checks passed on {file.device}"]

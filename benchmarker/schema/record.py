@@ -8,6 +8,7 @@ from the file. `null` means not measured. A workload's own record, cell and samp
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from statistics import median
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -244,6 +245,11 @@ class CellBase(Plain):
     def note(self) -> str:
         """Warning after the line that is printed before the cell is measured."""
         return ""
+
+
+def median_latency_s(cell: CellBase) -> float:
+    """Return the median of the samples, which must not be empty. `verify` passes a cell's raw JSON."""
+    return median(sample.latency_s for sample in cell.samples)
 
 
 class VariantFacts(Plain):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from benchmarker.core.console import Terminal
@@ -172,16 +172,17 @@ class Loop:
         return enough_rounds(sweep, file.baseline, rounds, limit, self._terminal, count=count, is_late=is_late)
 
     def _report_left_out(self, rounds: int) -> None:
-        progress = self._sweep.progress
-        for (variant, position), count in Counter(cell[:2] for cell in sorted(progress.left_out)).items():
-            points = self._sweep.points(variant)
-            point = points[position] if len(points) > 1 else None
-            name = f"{variant}, {self._sweep.workload.point_text(point)}" if point else variant
-            reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which are left out"
-            self._terminal.line(f"{name}: {reason}; --resume measures them again, on a quiet machine")
+        sweep, alike = self._sweep, defaultdict[tuple[str, int], list[str]](list)
+        for (variant, position), count in Counter(cell[:2] for cell in sorted(sweep.progress.left_out)).items():
+            points = sweep.points(variant)
+            alike[sweep.workload.point_text(points[position]) if len(points) > 1 else "", count].append(variant)
+        for (point, count), variants in alike.items():
+            name, lost = ", ".join(filter(None, (*variants, point))), "is" if count == 1 else "are"
+            reason = f"other programs disturbed {count} of {plural(rounds, 'round', 'rounds')}, which {lost} left out"
+            self._terminal.line(f"{name}: {reason}; --resume measures again, on a quiet machine")
             if count == rounds:
-                fault, folder = Fault("disturbed", reason), self._sweep.folder
-                progress.failures.append(Failure(name, fault, folder, (), self._sweep.alone(variant, point)))
+                fault, alone = Fault("disturbed", reason), sweep.alone(variants[0])
+                sweep.progress.failures.append(Failure(name, fault, sweep.folder, (), alone))
 
     def _take_in(self, reusable: ReusableCells, request: SweepRequest, tasks: Sequence[Task]) -> None:
         for note in reusable.notes:

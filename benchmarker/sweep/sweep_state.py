@@ -24,7 +24,7 @@ from tabulate import tabulate
 from benchmarker.core.errors import CellStatus
 from benchmarker.core.formatting import seconds, significant
 from benchmarker.core.tables import plain_line
-from benchmarker.schema.record import CellBase, status_words
+from benchmarker.schema.record import CellBase, median_latency_s, status_words
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ def cell_line(workload: Workload, point: Any, cell: CellBase) -> str:
     name, rate = workload.point_text(point), median_rate(workload, cell)
     if rate is None:
         return f"{name}: {status_words(cell.status)}"
-    latency_s = statistics.median(sample.latency_s for sample in cell.samples)
-    return f"{name}: {seconds(latency_s)}, {significant(rate)} {workload.rate_unit}"
+    return f"{name}: {seconds(median_latency_s(cell))}, {significant(rate)} {workload.rate_unit}"
 
 
 def median_rate(workload: Workload, cell: CellBase) -> float | None:

@@ -72,10 +72,8 @@ class TrainingStep:
     optimizer: Optimizer
     device: Device
     _: KW_ONLY
-    accumulate: int = 1
-    """Micro-batches per step."""
-    times_parts: bool = True
-    """Follow each timed step by a step whose parts are timed."""
+    accumulate: int = 1  # Micro-batches per step.
+    times_parts: bool = True  # Follow each timed step by a step whose parts are timed.
     losses: tuple[Tensor, ...] = ()
     """Loss of each micro-batch of the last step: scalars on the device, without a graph."""
     _part: StepPart = "forward"

@@ -22,9 +22,9 @@ from torch import Tensor
 from benchmarker.kernels import prefill_gemm
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemm_autotune import difference, emptied_for, graph_us, measure
-from benchmarker.kernels.gemv_gptq import unpacked
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, unpacked
 from benchmarker.kernels.packed_weights import Packed, in_word, order_of, ordered
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT, unpacked_way, ways_for
+from benchmarker.kernels.quantized_gemm import unpacked_way, ways_for
 
 FORMS = {"int8": "int8 by row", "gptq": "int4 by group", "nf4": "nf4"}
 SHAPES = {"qkv": (2560, 6144), "o": (4096, 2560), "gate_up": (2560, 19456), "down": (9728, 2560)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarker.comparison.crossing import Crossing, always_faster, crossings, crossover, inverse
+from benchmarker.comparison.crossing import Crossing, SizeWords, always_faster, crossings, crossover, inverse
 from benchmarker.core.stats import Ratio
 
 
@@ -50,3 +50,11 @@ def test_a_crossover_lies_where_the_logarithms_meet_and_its_interval_is_that_of_
     # The inverse rises at the same size.
     assert crossover(inverse(ratios)) is None
     assert crossover(inverse(inverse(ratios))).size == pytest.approx(8)
+
+
+def test_a_ratio_shows_its_interval_if_that_contains_1_and_no_number_if_it_is_wide():
+    ratios = {1: within(2.0, 1.2), 2: within(1.1, 1.2), 4: within(5.0, 2.0)}
+    words = SizeWords("int8 wins", "batch", "", "", ratios)
+    assert words.sentence([1, 2, 4], None, "best", max) == (
+        "int8 wins at 1 (2.00x), 4 (wide [2.50, 10.00]); at 2 (1.10x [0.92, 1.32]) it is not decided"
+    )

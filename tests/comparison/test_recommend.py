@@ -136,6 +136,15 @@ def test_an_interval_with_the_limit_inside_is_too_close_to_call() -> None:
     assert "too close to call" in printed
 
 
+def test_an_interval_too_wide_for_the_table_has_no_number_here_either() -> None:
+    wide = sweep("bnb4", [9.0, 5.0, 14.0], memory_gib=2.9)
+    _, printed = answer("latency<0.5s", GPTQ[:3], wide)
+    assert "- bnb4 on the eager engine does not fit: latency wide (above the limit)" in printed
+    found, printed = answer("memory<3GiB", GPTQ[:3], wide)
+    assert found.chosen is not None
+    assert "; faster than bnb4, the next that fits." in printed
+
+
 def test_a_forced_comparison_recommends_nothing() -> None:
     elsewhere = sweep("gptq", [1.1, 1.1, 1.1], memory_gib=2.6, environment=environment(device={"name": "NVIDIA A100"}))
     forced = compare_records([*FP16, *elsewhere], force=True)

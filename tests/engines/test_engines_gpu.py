@@ -18,9 +18,9 @@ from benchmarker.engines.decoders.torch_engine import TorchDecoder
 from benchmarker.hardware.device import find_device
 from benchmarker.kernels.fuse_qkv_gate_up import fuse_linears
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT
 from benchmarker.kernels.launch_support import can_start_early
 from benchmarker.kernels.linear_dispatch import replace_linears
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from benchmarker.measure.device_limits import measure_limits
 from benchmarker.measure.profile_repeat import count_kernels
 from benchmarker.quantization.load import load_model
@@ -346,7 +346,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     filled = torch.full((1,), 30, dtype=torch.int32, device="cuda")
     keys, values = (torch.randn(1, 40, 4, 128, device="cuda").half() for _ in range(2))
     gain = torch.rand(2560, device="cuda").half()
-    heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1)
+    heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1, 128)
     rotation = Rotation(torch.rand(40, 128, device="cuda"), torch.rand(40, 128, device="cuda"))
     long_keys, long_values = (torch.randn(1, 4400, 4, 128, device="cuda").half() for _ in range(2))
     far = Rotation(*(torch.rand(4400, 128, device="cuda") for _ in range(2)))

@@ -132,6 +132,17 @@ def test_vllm_decodes_as_transformers_does(ready, checkpoint, reference):
     assert facts.disagreement is not None
 
 
+@pytest.mark.parametrize("ready", ["vllm"], indirect=True)
+def test_vllm_counts_the_drafts_that_it_accepts(ready, checkpoint, reference):
+    form = Form("fp16", Options(), "bfloat16", VllmOptions(max_model_len=512, speculative="ngram:5"))
+    with VllmEngine().open(checkpoint, form, CpuDevice(), Silent()) as source:
+        generations = [source.generate([reference["prompt"]], NEW_TOKENS) for _ in range(2)]
+    assert generations[0].tokens == generations[1].tokens
+    # The same text accepts the same drafts, and no draft of the other repeat.
+    assert generations[0].accepted_tokens == generations[1].accepted_tokens
+    assert 0 < (generations[0].accepted_tokens or 0) < NEW_TOKENS
+
+
 @pytest.mark.by_hand
 @pytest.mark.timeout(7200)
 def test_the_shipped_config_sweeps_every_engine_in_rounds_with_quality_and_a_reason_each(tmp_path, cache_folder):

@@ -106,7 +106,7 @@ def test_a_round_is_left_out_if_all_tries_are_disturbed(tmp_path: Path) -> None:
     printed = " ".join(stage.printed.split())
     assert f"{WHY}; not measured again, because all tries were disturbed; the round is left out" in printed
     assert "rounds are left out because of other programs: adding round 4 of up to 5" in stage.printed
-    assert "a: other programs disturbed 1 of 4 rounds, which are left out; --resume" in printed
+    assert "a: other programs disturbed 1 of 4 rounds, which is left out; --resume" in printed
     assert "3 processes a variant" in printed
     assert "left out: a round 3; the first: invalid: other programs took" in to_markdown(compare([stage.results]))
 
@@ -116,7 +116,7 @@ def test_a_variant_that_lost_another_cell_in_each_round_has_not_failed(tmp_path:
     stage = Stage(tmp_path, variants=["a"], rounds=3, watch_host=ToldLoads((bad, QUIET), bad, bad, (QUIET, bad)))
     assert stage.sweep() == []
     printed = " ".join(stage.printed.split())
-    assert "a, 26 x 50: other programs disturbed 1 of 3 rounds, which are left out; --resume" in printed
+    assert "a, 26 x 50: other programs disturbed 1 of 3 rounds, which is left out; --resume" in printed
     assert "a, 26 x 100: other programs disturbed 2 of 3 rounds, which are left out; --resume" in printed
 
 
@@ -132,8 +132,16 @@ def test_on_a_permanently_busy_host_nothing_is_repeated_and_no_number_is_given(t
         f"{WHY}; not measured again, because most of the last 6 cells were disturbed; the round is left out" in printed
     )
     assert "a: other programs disturbed 4 of 4 rounds, which are left out" in printed
+    assert "resume with: benchmarker sweep" in printed
+    assert "alone: " not in printed
     assert "0 processes a variant" in printed
     assert "variant tok/s a invalid" in printed
+
+
+def test_variants_that_lost_the_same_rounds_share_a_line(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, variants=["a", "b"], new_tokens=[50], watch_host=ToldLoads(COMPILING))
+    assert stage.sweep() == ["a, b"]
+    assert "failed: a, b: invalid: other programs disturbed 1 of 1 round, which is left out" in stage.printed
 
 
 def test_a_profile_comes_from_an_undisturbed_process(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ import torch
 from benchmarker.kernels import cuda_source, gemv_nf4, gemv_tensor_core
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemv_fusion import NO_FUSION, GemvFusion
-from benchmarker.kernels.gemv_gptq import Matrix, launch, on_tensor_cores, takes_tensor_cores, unpacked
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, Matrix, launch, on_tensor_cores, takes_tensor_cores, unpacked
 from benchmarker.kernels.gemv_tensor_core import Tile, program_for, tile_for
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from tests.gemv_sums import with_ends
 from tests.on_processor import run_on_processor
 

@@ -11,9 +11,10 @@ from benchmarker.kernels import gemm_autotune, prefill_gemm, w4a16_gemm
 from benchmarker.kernels.dequantize_matrix import unpack
 from benchmarker.kernels.dequantize_words import NUMBERS
 from benchmarker.kernels.gemm_autotune import Way, chosen, difference
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT
 from benchmarker.kernels.packed_weights import Packed, by_lane, by_place, order_of, ordered
 from benchmarker.kernels.permute_rows import rows_by_lane, swiglu_by_lane
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT, unpacked_product, unpacked_way, ways_for
+from benchmarker.kernels.quantized_gemm import unpacked_product, unpacked_way, ways_for
 from benchmarker.kernels.quantized_gemm_triton import launch, tiles_for
 from tests.kernels.test_w4a16_gemm import QWEN3_4B
 

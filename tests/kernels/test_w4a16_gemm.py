@@ -11,9 +11,8 @@ import torch
 
 from benchmarker.kernels import gemv_tensor_core, w4a16_gemm
 from benchmarker.kernels.dequantize_words import NUMBERS
-from benchmarker.kernels.gemv_gptq import unpacked
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, unpacked
 from benchmarker.kernels.packed_weights import Packed
-from benchmarker.kernels.quantized_gemm import ALL_EIGHT
 from benchmarker.kernels.w4a16_gemm import Cut, cuts_for, launch, program_for
 from tests.on_processor import run_on_processor
 

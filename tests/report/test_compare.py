@@ -18,8 +18,10 @@ from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.core.tables import unmarked
 from benchmarker.report.answer import answer
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import compare
+from benchmarker.report.compare import compare, remarks_of
 from benchmarker.report.verify import verify
+from benchmarker.schema.quality import TaskResult
+from benchmarker.workloads.generation.reading.quality_tables import task_answers
 from tests.records import (
     cell,
     failed_cell,
@@ -66,8 +68,11 @@ def test_a_row_for_a_program_has_every_key_in_base_units(tmp_path):
         "tpot_s": pytest.approx(0.025),
         "tokens_per_s": pytest.approx(40.0),
         "decode_tokens_per_s": pytest.approx(40.0),
+        "tokens_per_step": None,
         "peak_memory_bytes": 8_150_000_000,
         "weight_bytes": 4_000_000_000,
+        "working_bytes": 4_150_000_000,
+        "reserved_kv_bytes": None,
         "bits_per_weight": pytest.approx(7.955, abs=1e-3),
         "load_s": 12.3,
         "setup_s": None,
@@ -346,6 +351,30 @@ def test_programs_get_the_sweep_of_a_row_and_its_change(tmp_path):
     assert verify(folders).is_right
     with pytest.raises(SpecError, match="--budget recommends within one sweep"):
         recommend(compare(folders), "memory<9GiB")
+
+
+def test_remarks_on_two_sweeps_are_relative_to_the_baseline_of_each(tmp_path):
+    for name, large_s in (("before", 8.0), ("after", 0.5)):
+        int8 = cell([0.5]), cell([large_s], batch_size=64)
+        save(tmp_path / name, record("fp16", cell([1.0]), cell([1.0], batch_size=64)), record("int8", *int8))
+    said = " ".join(remarks_of(compare([tmp_path / "before", tmp_path / "after"])))
+    assert "before: int8 wins against fp16 in the whole request until batch 2 (no interval: " in said
+    assert "after: int8 wins against fp16 in the whole request at every batch, from batch 1 (2.00x) to batch 64" in said
+
+
+def test_tasks_of_two_sweeps_are_paired_with_the_baseline_of_their_sweep(tmp_path):
+    def result(right: str) -> TaskResult:
+        answers = tuple(letter == "1" for letter in right)
+        return TaskResult(
+            task="arc_easy", version="1.0", harness="0.4.11", metric="acc_norm", few_shots=0, right=answers
+        )
+
+    for name, fp16 in (("before", "1111"), ("after", "1100")):
+        tasks = {"fp16": (result(fp16),), "int8": (result("1100"),)}
+        save(tmp_path / name, *(record(quant, sweep=name, tasks=results) for quant, results in tasks.items()))
+    answers = task_answers(compare([tmp_path / "before", tmp_path / "after"]).rows)
+    changes = {answer.variant: answer.paired.change for answer in answers if answer.paired}
+    assert changes == {"int8 (before)": -0.5, "int8 (after)": 0.0}
 
 
 def test_pooled_sweeps_and_a_folder_given_twice_make_one_table(tmp_path):

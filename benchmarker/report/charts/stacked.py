@@ -141,6 +141,7 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
     explained = [each for each in explanations if isinstance(each, Explanation) and each.variant not in withheld]
     if not explained:
         return None
+    unit = explained[0].unit
     bars: dict[str, Parts] = {
         explanation.variant: {part.name: 1e3 * part.seconds for part in explanation.waterfall.parts if part.seconds > 0}
         for explanation in explained
@@ -149,7 +150,7 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
     names = [name for name in part_names(explained) if any(name in parts for parts in bars.values())]
 
     def draw(ink: Ink) -> Figure:
-        horizontal = f"ms per {explained[0].unit}, lower is better"
+        horizontal = f"ms per {unit}, lower is better"
         return stacked(bars, names, ink, horizontal=horizontal, columns=2, totals=totals)
 
     cells = {explanation.cell for explanation in explained}
@@ -158,8 +159,8 @@ def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld
     gaps = " or ".join(meaning for source, meaning in GAPS_ARE.items() if source in sources)
     unexplained = [label(each.variant) for each in explanations if each.variant not in totals]
     note = (
-        f"A bar, and the number beside it, is the token as measured without the profiler. Its gaps are {gaps}; its "
-        "other parts are those of the profiled generation."
+        f"A bar, and the number beside it, is the {unit} as measured without the profiler. Its gaps are {gaps}; its "
+        "other parts are those of the profiled repeat."
     )
     missing = f" Not explained: {', '.join(unexplained)}." if unexplained else ""
-    return Chart("waterfall", f"Why a token takes as long as it does{where}", note + missing, draw)
+    return Chart("waterfall", f"Why a {unit} takes as long as it does{where}", note + missing, draw)

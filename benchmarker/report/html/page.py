@@ -27,7 +27,7 @@ from benchmarker.report.caveats import caption, page_title
 from benchmarker.report.charts.stacked import profile_of
 from benchmarker.report.charts.style import DARK, LIGHT, Chart, to_svg
 from benchmarker.report.columns import first_table
-from benchmarker.report.compare import caveats_of, forced, header_of, left_out, sheets, where
+from benchmarker.report.compare import caveats_of, forced, header_of, left_out, remarks_of, sheets, where
 from benchmarker.schema.record import Environment, RunRecord
 from benchmarker.schema.registry import workload_of
 
@@ -62,7 +62,7 @@ def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
         first=first_table(ranking),
         sheets=[*sheets(results), *([limits] if limits else [])],
         caption=caption(results),
-        batches=workload.remarks(results.rows, results.baseline),
+        batches=remarks_of(results),
         reasons=results.reasons,
         caveats=[*caveats_of(results, is_whole=True), *left_out(results)],
         charts=charts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,12 @@ from benchmarker.schema.record_io import write_atomically
 from benchmarker.schema.registry import workload_of
 
 if TYPE_CHECKING:
+    from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
 
 
-def write_report(results: Comparison, path: Path) -> None:
-    """Write the page atomically.
+def write_report(results: Comparison, path: Path) -> list[Chart]:
+    """Write the page atomically and return its charts.
 
     Raises:
         SpecError: The file name does not end as a page's; it may be a record's.
@@ -31,16 +32,16 @@ def write_report(results: Comparison, path: Path) -> None:
     with _drawing_libraries():
         from benchmarker.report.html.page import to_html
 
-        page = to_html(results, workload_of(results.workload).charts(results))
+        charts = workload_of(results.workload).charts(results)
+        page = to_html(results, charts)
     write_atomically(path, page)
+    return charts
 
 
-def write_plots(results: Comparison, folder: Path) -> list[Path]:
+def write_plots(results: Comparison, charts: Sequence[Chart], folder: Path) -> list[Path]:
     """Write each chart as a PNG file and return the paths. Raises as `write_report`."""
     with _drawing_libraries():
         from benchmarker.report.charts.style import to_png
-
-        charts = workload_of(results.workload).charts(results)
     remark = " (random weights)" if any(row.has_random_weights for row in results.rows) else ""
     paths = [folder / f"{chart.name}.png" for chart in charts]
     try:

@@ -41,8 +41,7 @@ TOLERANCES = {"float32": 1e-5, "tf32": 2e-3, "bfloat16": 1e-2, "float16": 2e-3}
 MATH_RATIO = 2.0
 ALL_ROWS = 2048
 SAMPLED_ROWS = 64
-CHUNK_BYTES = 2**28
-"""Bytes of float64 scores that the reference holds at once."""
+CHUNK_BYTES = 2**28  # Bytes of float64 scores that the reference holds at once.
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 

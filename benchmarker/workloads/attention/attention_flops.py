@@ -16,8 +16,7 @@ from benchmarker.workloads.attention.record import AttentionDemand
 from benchmarker.workloads.attention.spec import AttentionShape
 
 BACKWARD_FLOPS = 2.5
-LSE_BYTES = 4
-"""Bytes of one row's log-sum-exp (float32), which the forward pass keeps for the backward pass."""
+LSE_BYTES = 4  # Bytes of one row's log-sum-exp (float32), which the forward pass keeps for the backward pass.
 
 
 def attention_flops(shape: AttentionShape, *, value_dim: int | None = None) -> tuple[int, int]:

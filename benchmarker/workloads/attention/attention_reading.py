@@ -25,8 +25,7 @@ from benchmarker.workloads.attention.attention_flops import scores_passes
 from benchmarker.workloads.attention.record import NAIVE, AttentionCell, AttentionRecord
 from benchmarker.workloads.operation import operation_reading as operation
 
-IMPOSSIBLE_SHARE = 1.02
-"""Share of the matmul rate above which the FLOPs, the time or the rate must be wrong."""
+IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which the FLOPs, the time or the rate must be wrong.
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
@@ -80,24 +79,20 @@ def _fewer_bytes(timed: Timed) -> str:
     return ADVICE["bandwidth"]
 
 
-MIN_LENGTHS = 4
-"""Lengths that a fit of three parameters needs at least: three points fit any parameters."""
+MIN_LENGTHS = 4  # Lengths that a fit of three parameters needs at least: three points fit any parameters.
 
-Times = Sequence[tuple[int, float]]
-"""Seconds of one call by length."""
+Times = Sequence[tuple[int, float]]  # Seconds of one call by length.
 
 
 @dataclass(frozen=True)
 class Growth:
     """Fit of t = fixed_s + factor_s * S ** exponent, with fixed_s >= 0."""
 
-    fixed_s: float
-    """Constant cost of a call. Without it, a linear growth would seem to have the exponent 0.9."""
+    fixed_s: float  # Constant cost of a call. Without it, a linear growth would seem to have the exponent 0.9.
     factor_s: float
     exponent: float
     lengths: int
-    worst: float
-    """Largest relative distance of a measured time from the fit."""
+    worst: float  # Largest relative distance of a measured time from the fit.
 
     def __str__(self) -> str:
         return (

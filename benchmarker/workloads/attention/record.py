@@ -10,8 +10,7 @@ from benchmarker.workloads.attention.spec import AttentionSubject
 from benchmarker.workloads.operation.record import LengthCell, OperationChecked, OperationDemand, TensorError
 from benchmarker.workloads.operation.spec import OperationDType, PassMode
 
-NAIVE = "naive"
-"""Variant that writes its scores to memory."""
+NAIVE = "naive"  # Variant that writes its scores to memory.
 
 
 class AttentionDemand(OperationDemand):

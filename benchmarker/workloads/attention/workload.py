@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.record import median_latency_s
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
 from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation import operation_workload as operation
-from benchmarker.workloads.operation.record import median_latency_s
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
     """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    latency_s = median_latency_s(cell)
-    if not record.limits or not cell.demand or latency_s is None:
+    if not record.limits or not cell.demand or not cell.samples:
         return None
-    return cell.demand.flops / latency_s / record.limits.matmul_flops_per_s
+    return cell.demand.flops / median_latency_s(cell) / record.limits.matmul_flops_per_s
 
 
 MATMUL = operation.operation_metric(

@@ -29,8 +29,7 @@ from benchmarker.workloads.operation.operation_bench import split_passes
 from benchmarker.workloads.operation.record import SeenKernel
 from benchmarker.workloads.session import Bench, Session
 
-REPEATS = 3
-"""Repeats of the measurements after the timed repeats; their median counts."""
+REPEATS = 3  # Repeats of the measurements after the timed repeats; their median counts.
 LINK_BYTES = {"cpu": 2**24, "cuda": 2**28, "rocm": 2**28}
 VARIABLES = re.compile(r"(NCCL|TORCH_NCCL|GLOO)_(?!\w*(FILE|PATH|DIR|HOST|ADDR))\w+")
 """Variables of NCCL and gloo, without those that reveal paths or addresses."""

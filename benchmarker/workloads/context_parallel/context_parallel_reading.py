@@ -28,8 +28,7 @@ COMPUTE_CATEGORIES = tuple(
     category for category in CATEGORIES if category not in ("communication", "copy/cast", "elementwise")
 )
 """Kernel categories counted as compute, to which the floor applies."""
-UNEVEN = 1.1
-"""Imbalance above which the order of the sequence costs more than a better kernel could save."""
+UNEVEN = 1.1  # Imbalance above which the order of the sequence costs more than a better kernel could save.
 UNEVEN_ADVICE = f"One rank has more work than the others: an order with equal work ({code('zigzag')}) helps most."
 BLOCKS_ADVICE = "Another kernel for the same blocks helps, if a row here is faster."
 
@@ -82,10 +81,8 @@ def _notes(row: Row, trace: RankTrace) -> Iterator[str]:
         yield f"each step must send {needed} to be hidden, and the link gives {link}"
 
 
-HIDDEN_SHARE = 0.05
-"""Largest exposed share of the time that counts as hidden."""
-MAX_DISAGREEMENT = 0.05
-"""Largest difference of the two measurements of the exposed share without a remark."""
+HIDDEN_SHARE = 0.05  # Largest exposed share of the time that counts as hidden.
+MAX_DISAGREEMENT = 0.05  # Largest difference of the two measurements of the exposed share without a remark.
 
 
 def brief_columns(rows: Sequence[Row]) -> list[Column[Row]]:

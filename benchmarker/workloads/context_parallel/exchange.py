@@ -32,8 +32,7 @@ SDPA_BACKENDS: dict[KernelName, Backend] = {"flash": "FLASH_ATTENTION", "cudnn":
 
 @dataclass(frozen=True)
 class Plan:
-    shape: AttentionShape
-    """Shape of the call over all ranks."""
+    shape: AttentionShape  # Shape of the call over all ranks.
     rank: int
     ranks: int
     device: str
@@ -50,8 +49,7 @@ def open_single(plan: Plan) -> Operation:
 @dataclass
 class ExchangeCount:
     sent_bytes: int = 0
-    waited_s: float = 0.0
-    """Seconds in which the host waited for other ranks. On a GPU the stream waits instead."""
+    waited_s: float = 0.0  # Seconds in which the host waited for other ranks. On a GPU the stream waits instead.
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -70,8 +68,7 @@ class Pending(NamedTuple):
 
     works: Sequence[dist.Work]
     arriving: tuple[Tensor, ...]
-    leaving: tuple[Tensor, ...]
-    """Kept alive until they are sent."""
+    leaving: tuple[Tensor, ...]  # Kept alive until they are sent.
 
     def wait(self) -> tuple[Tensor, ...]:
         """Return the received tensors. On a GPU the stream waits, not the host."""

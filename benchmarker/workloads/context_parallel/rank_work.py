@@ -44,8 +44,7 @@ OPENERS: dict[str, Callable[[Plan], operation_call.Operation]] = {
 }
 """Functions that prepare each of `spec.VARIANTS`."""
 LINK_REPEATS = 5
-ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}
-"""Largest relative error of a mean of positions."""
+ORDER_TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 2e-2}  # Largest relative error of a mean of positions.
 TimedKind = Literal["together", "alone", "single"]
 """`alone` is the same work without exchange; `single` is one GPU's over a rank's positions, on all ranks at once."""
 

@@ -8,18 +8,12 @@ from typing import Literal
 from pydantic import Field
 
 from benchmarker.schema.base import Count, Plain, Positive, Rate, Seconds, Spent, Whole
-from benchmarker.schema.record import RunRecord, VariantFacts
+from benchmarker.schema.record import RunRecord, VariantFacts, median_latency_s
 from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
 from benchmarker.workloads.attention.record import AttentionChecked
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel.spec import ContextParallelSubject, KernelName, Splitting
-from benchmarker.workloads.operation.record import (
-    OperationCell,
-    OperationDemand,
-    OperationSample,
-    TensorName,
-    median_latency_s,
-)
+from benchmarker.workloads.operation.record import OperationCell, OperationDemand, OperationSample, TensorName
 from benchmarker.workloads.operation.spec import PassMode
 
 FLOAT32_BYTES = 4
@@ -164,8 +158,7 @@ def exposed_s(trace: RankTrace) -> float:
 
 def exposed_communication(cell: ContextParallelCell) -> float | None:
     """Return the share of the time that leaving out the exchange saves. Noise can make it negative."""
-    latency_s = median_latency_s(cell)
-    return 1 - max(cell.alone_s) / latency_s if latency_s and cell.alone_s else None
+    return 1 - max(cell.alone_s) / median_latency_s(cell) if cell.samples and cell.alone_s else None
 
 
 def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
@@ -175,11 +168,11 @@ def traced_exposed_communication(cell: ContextParallelCell) -> float | None:
 
 def hidden_communication(cell: ContextParallelCell) -> float | None:
     """Return the share of the exchange that computation hides; 0 if the exchange costs more than the link's time."""
-    exposed, latency_s = exposed_communication(cell), median_latency_s(cell)
-    if exposed is None or not latency_s or not cell.demand or not cell.link_bytes_per_s:
+    exposed = exposed_communication(cell)
+    if exposed is None or not cell.demand or not cell.link_bytes_per_s:
         return None
     exchange_s = cell.demand.sent_bytes / cell.link_bytes_per_s
-    return max(0.0, 1 - max(0.0, exposed) * latency_s / exchange_s) if exchange_s else None
+    return max(0.0, 1 - max(0.0, exposed) * median_latency_s(cell) / exchange_s) if exchange_s else None
 
 
 def imbalance(cell: ContextParallelCell) -> float | None:

@@ -28,8 +28,7 @@ from benchmarker.workloads.context_parallel.spec import KernelName, RingStep, Ro
 from benchmarker.workloads.operation.operation_call import Operation
 
 aten = torch.ops.aten
-Triple = tuple[Tensor, Tensor, Tensor]
-"""Queries, keys and values, or their gradients."""
+Triple = tuple[Tensor, Tensor, Tensor]  # Queries, keys and values, or their gradients.
 
 
 class Block(NamedTuple):
@@ -37,8 +36,7 @@ class Block(NamedTuple):
 
     output: Tensor
     lse: Tensor
-    rest: tuple[Any, ...]
-    """Further arguments of the backward pass: the state of a random generator that was not used."""
+    rest: tuple[Any, ...]  # Further arguments of the backward pass: the state of a random generator that was not used.
 
 
 class CpuFlash:
@@ -119,8 +117,7 @@ def add_rows(total: Tensor, gradient: Tensor, rows: Rows = "all") -> Tensor:
 class Ring(NamedTuple):
     kernel: CpuFlash
     steps: tuple[RingStep, ...]
-    send: Callable[..., Pending]
-    """Starts an exchange of tensors with the neighbours (see `exchange.send`)."""
+    send: Callable[..., Pending]  # Starts an exchange of tensors with the neighbours (see `exchange.send`).
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Block:
         """Return the merged blocks of this rank's queries. The first block covers all of them."""

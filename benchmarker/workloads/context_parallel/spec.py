@@ -106,19 +106,15 @@ def shape_of(subject: ContextParallelSubject, seq_len: int, mode: str) -> Attent
 
 
 Order = Literal["contiguous", "zigzag"]
-Rows = Literal["all", "early", "late"]
-"""Rows of a rank: all, or those of its early or late chunk."""
+Rows = Literal["all", "early", "late"]  # Rows of a rank: all, or those of its early or late chunk.
 
 
 class RingStep(NamedTuple):
-    source: int
-    """Rank that the keys and values come from."""
+    source: int  # Rank that the keys and values come from.
     queries: Rows = "all"
     keys: Rows = "all"
-    is_causal: bool = False
-    """True for a block on the diagonal. Other blocks have no mask."""
-    is_hidden: bool = False
-    """True if the mask hides the whole block, which is then not computed."""
+    is_causal: bool = False  # True for a block on the diagonal. Other blocks have no mask.
+    is_hidden: bool = False  # True if the mask hides the whole block, which is then not computed.
 
 
 def spans_of(order: Order, rank: int, ranks: int, seq_len: int) -> list[tuple[int, int]]:
@@ -152,11 +148,9 @@ def most_of_ideal(ranks: int) -> float:
 @dataclass(frozen=True)
 class Splitting:
     order: Order = "contiguous"
-    is_ring: bool = False
-    """True if keys and values go from rank to rank, one step during each block."""
+    is_ring: bool = False  # True if keys and values go from rank to rank, one step during each block.
     splits_heads: bool = False
-    is_alone: bool = False
-    """True if rank 0 computes the full sequence by itself."""
+    is_alone: bool = False  # True if rank 0 computes the full sequence by itself.
     is_torchs: bool = False
     """True for torch's context_parallel: its exchanges are not counted, and it does not run on CPUs."""
 
@@ -173,8 +167,7 @@ VARIANTS: dict[str, Splitting] = {
     "alltoall": Splitting("zigzag", is_torchs=True),
     "single": Splitting(is_alone=True),
 }
-FLASH_MULTIPLE = 8
-"""Required divisor of head_dim in torch's flash kernel. SDPA pads other widths; a ring does not."""
+FLASH_MULTIPLE = 8  # Required divisor of head_dim in torch's flash kernel. SDPA pads other widths; a ring does not.
 MAX_HEAD_DIM = 256
 
 

@@ -54,26 +54,21 @@ TEXT = "calibration.txt"
 BATCHES = 8
 BASE_LOSS_WINDOWS = 256, 4, 2
 """Length, batch size and batches of the tokens on which the first loss is compared with the unquantized model's."""
-HELD_OUT_SHARE = 0.1
-"""Share of the text, at its end, that no step trains on."""
-RANDOM_IDS = 2**20
-"""Random ids: at least as many as the longest step reads."""
-LOSS_TOLERANCE = 0.05
-"""Largest difference in nats between the first loss and that of the unquantized base."""
+HELD_OUT_SHARE = 0.1  # Share of the text, at its end, that no step trains on.
+RANDOM_IDS = 2**20  # Random ids: at least as many as the longest step reads.
+LOSS_TOLERANCE = 0.05  # Largest difference in nats between the first loss and that of the unquantized base.
 LEARNING_SEEDS = (0, 1, 2)
 LEARNING_STEPS = 20
 LEARNING_LENGTH = 128
 LEARNING_BATCH_SIZE = 4
 HELD_OUT_BATCHES = 4
-LEARNING_RATES = {"full": 1e-4, "lora": 1e-3}
-"""Higher than usual, since there are only twenty steps."""
+LEARNING_RATES = {"full": 1e-4, "lora": 1e-3}  # Higher than usual, since there are only twenty steps.
 
 
 @dataclass(frozen=True)
 class TokenText:
     train: tuple[int, ...]
-    held_out: tuple[int, ...]
-    """Empty for random ids."""
+    held_out: tuple[int, ...]  # Empty for random ids.
     source: str
 
     def batches(self, point: FinetunePoint) -> list[list[list[int]]]:

@@ -24,7 +24,7 @@ from benchmarker.explain.phases import Phase, phase_of
 from benchmarker.explain.verdict import ADVICE as DEFAULT_ADVICE
 from benchmarker.explain.waterfall import PARTS, Advice, NotExplained, Timed, timed_profile
 from benchmarker.profiling.kernel_categories import is_float32, shares
-from benchmarker.schema.record import Demand, Profile
+from benchmarker.schema.record import Demand, Profile, median_latency_s
 from benchmarker.workloads.finetune.record import FinetuneRecord, Learned
 from benchmarker.workloads.training_step import RECOMPUTE
 
@@ -101,10 +101,8 @@ def _kernel_sections(profile: Profile) -> Iterator[tuple[str, str, float]]:
             yield kernel.name, "", rest_s
 
 
-NOTED_SHARE = 0.02
-"""Share of the kernel time from which a note mentions a purpose."""
-ADVISED_SHARE = 0.05
-"""Share of the kernel time from which an advice relies on a purpose."""
+NOTED_SHARE = 0.02  # Share of the kernel time from which a note mentions a purpose.
+ADVISED_SHARE = 0.05  # Share of the kernel time from which an advice relies on a purpose.
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
@@ -115,7 +113,7 @@ def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExpla
     profile, position = cast("Profile", record.profile), cast("int", record.last_good)
     key, cell = keys_of(record)[position], record.cells[position]
     medians = [
-        statistics.median(sample.latency_s for sample in measured.samples)
+        median_latency_s(measured)
         for process in records
         for measured, measured_key in zip(process.cells, keys_of(process), strict=True)
         if measured_key == key and measured.status == "ok" and measured.samples

@@ -136,8 +136,7 @@ class FinetuneExperiment(ExperimentBase):
     variants: Annotated[tuple[FinetuneVariant, ...], Field(min_length=1)]
 
 
-GUESSED_TOKENS_PER_S = 10_000
-"""Training speed of a 4B model on a fast GPU."""
+GUESSED_TOKENS_PER_S = 10_000  # Training speed of a 4B model on a fast GPU.
 
 
 class FinetuneJob(Job):

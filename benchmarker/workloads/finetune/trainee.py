@@ -47,24 +47,19 @@ CHECKPOINT_FUNCTION = "_gradient_checkpointing_func"
 class Linears(NamedTuple):
     """Linear layers, before adapters are added."""
 
-    total: int
-    """All weights; those of the output layer too, tied or not, since it is multiplied."""
-    in_layers: int
-    """Weights without the output layer."""
-    packed: int
-    """Layers stored in 4 bits."""
+    total: int  # All weights; those of the output layer too, tied or not, since it is multiplied.
+    in_layers: int  # Weights without the output layer.
+    packed: int  # Layers stored in 4 bits.
 
 
 @dataclass(frozen=True)
 class Trainee:
     recipe: Recipe
     model: Any
-    base: Any
-    """The model without peft's outer wrapper."""
+    base: Any  # The model without peft's outer wrapper.
     linears: Linears
     device: Device
-    dtype: DType
-    """Type of weights that are not quantized."""
+    dtype: DType  # Type of weights that are not quantized.
 
     @property
     def trained(self) -> list[nn.Parameter]:

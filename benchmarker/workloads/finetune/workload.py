@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.files import model_fingerprint
@@ -12,6 +11,7 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import GROUPS, Option, field_options
+from benchmarker.schema.record import median_latency_s
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
@@ -39,8 +39,7 @@ def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], 
     def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
         if not record.limits or not cell.demand or not cell.samples:
             return None
-        latency_s = median(sample.latency_s for sample in cell.samples)
-        return flops_of(cell.demand) / latency_s / record.limits.matmul_flops_per_s
+        return flops_of(cell.demand) / median_latency_s(cell) / record.limits.matmul_flops_per_s
 
     return operation_metric(name, f"{name.upper()} %", formula, better="higher", of_cell=of_cell)
 

@@ -75,29 +75,24 @@ DESCRIBED: dict[str, tuple[MixerKind | FeedForwardKind, ...]] = {
 """Kinds of layers of each `model_type` (of a multimodal model, of its text part). The bytes of each are tested against
 the bytes that a decode step touches."""
 
-MBU_LIMIT = 1.02
-"""Largest possible MBU. Above it the bytes are counted wrong, or the bandwidth is measured wrong."""
+MBU_LIMIT = 1.02  # Largest possible MBU. Above it the bytes are counted wrong, or the bandwidth is measured wrong.
 
 
 @dataclass(frozen=True)
 class Layer:
     """One decoder layer. All sizes are those of one sequence and one GPU."""
 
-    mixers: tuple[MixerKind, ...]
-    """One kind; two if attention and a state-space model run side by side."""
+    mixers: tuple[MixerKind, ...]  # One kind; two if attention and a state-space model run side by side.
     feed_forward: FeedForwardKind
-    weights: int = 0
-    """Weights that one token multiplies with, without routed experts."""
+    weights: int = 0  # Weights that one token multiplies with, without routed experts.
     kv_values: int = 0
     """Values that one position adds to the KV cache; 0 if the layer has none or reads another layer's."""
     window: int | None = None
-    score_flops: int = 0
-    """FLOPs of one query with one position."""
+    score_flops: int = 0  # FLOPs of one query with one position.
     position_flops: int = 0
     """FLOPs of each cached position in a step, for MLA: the library expands the latent of all positions."""
     state_bytes: int = 0
-    state_flops: int = 0
-    """FLOPs of one token with the recurrent state."""
+    state_flops: int = 0  # FLOPs of one token with the recurrent state.
     shares_kv: bool = False
 
 
@@ -107,10 +102,8 @@ class Experts:
 
     count: int
     per_token: int
-    bytes_each: int
-    """Bytes of one expert in every MoE layer."""
-    weights_each: int
-    """Weights that one expert in every MoE layer multiplies with."""
+    bytes_each: int  # Bytes of one expert in every MoE layer.
+    weights_each: int  # Weights that one expert in every MoE layer multiplies with.
 
 
 @dataclass(frozen=True)
@@ -132,8 +125,7 @@ class Architecture:
     other_weights: int
     head: int
     parameters: int
-    active_parameters: int
-    """Parameters without idle experts and per-layer embeddings."""
+    active_parameters: int  # Parameters without idle experts and per-layer embeddings.
     value_bytes: float
     experts: Experts | None = None
 

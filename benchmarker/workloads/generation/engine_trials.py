@@ -20,8 +20,7 @@ from benchmarker.quantization.base import check_supported
 from benchmarker.quantization.registry import LOADERS
 from benchmarker.schema.base import DType
 
-FIRST_ENGINE = "eager"
-"""Engine on which the others build: a quantization that fails in it is not tried in another."""
+FIRST_ENGINE = "eager"  # Engine on which the others build: a quantization that fails in it is not tried in another.
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,9 @@ class Outcome:
     """One quantization in one engine."""
 
     variant: str
-    way: str
-    """Name of the engine."""
-    reason: str | None
-    """Reason why it does not run, with the remedy; None if it runs."""
-    is_for_others: bool = False
-    """True if the quantization has no code for this device, so that there is no remedy."""
+    way: str  # Name of the engine.
+    reason: str | None  # Reason why it does not run, with the remedy; None if it runs.
+    is_for_others: bool = False  # True if the quantization has no code for this device, so that there is no remedy.
 
 
 def look(machine: Any, device: Device) -> Iterator[Outcome]:

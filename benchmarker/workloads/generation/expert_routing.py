@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-PASS_TOKENS = 4096
-"""Tokens of one forward pass, unless one sequence has more."""
+PASS_TOKENS = 4096  # Tokens of one forward pass, unless one sequence has more.
 
 
 def experts_per_step(model: PreTrainedModel, sequences: Sequence[Sequence[int]], *, steps: int) -> float:

@@ -21,8 +21,7 @@ from benchmarker.core.errors import ModelError, SpecError
 from benchmarker.workloads.generation.spec import Point
 
 Window = tuple[int, ...]
-TRIES = 16
-"""Windows that are compared for each different one. A prompt of one token has few."""
+TRIES = 16  # Windows that are compared for each different one. A prompt of one token has few.
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,8 @@ class Prompt:
     """Prompt of one sequence as token ids."""
 
     ids: Window
-    source: str
-    """See `GenerationCell.prompt_source`."""
-    context: Window = ()
-    """Tokens of the depth, before the prompt."""
+    source: str  # See `GenerationCell.prompt_source`.
+    context: Window = ()  # Tokens of the depth, before the prompt.
 
 
 def distinct_count(prompts: Sequence[Prompt]) -> int:

@@ -19,8 +19,7 @@ from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, P
 from benchmarker.schema.model import AUTO, ModelSpec, QuantSpec
 from benchmarker.schema.quality import QualitySpec
 
-LONGEST_CHECKPOINT = 40
-"""Characters of a checkpoint's name that are part of a variant's name."""
+LONGEST_CHECKPOINT = 40  # Characters of a checkpoint's name that are part of a variant's name.
 
 
 class VariantSpec(QuantSpec, VariantBase):
@@ -98,8 +97,7 @@ def name_of(data: Mapping[str, Any]) -> str:
 class Point(NamedTuple):
     """One cell of the grid."""
 
-    prompt_tokens: int | None
-    """None if the prompt is a text."""
+    prompt_tokens: int | None  # None if the prompt is a text.
     prompt: str | None
     new_tokens: int
     batch_size: int
@@ -174,8 +172,7 @@ class GenerationSubject(Plain):
     quality: QualitySpec = QualitySpec()
 
 
-TOKEN_S = 0.03
-"""First guess of a step, s, as of Qwen3-4B in fp16 by `generate`."""
+TOKEN_S = 0.03  # First guess of a step, s, as of Qwen3-4B in fp16 by `generate`.
 SLOW_TOKEN_S = 0.5
 CPU_BYTES_PER_S = 0.8e9
 """16-bit weights that a core reads and multiplies per second in `eager`: 0.83e9 measured with 135 million parameters on

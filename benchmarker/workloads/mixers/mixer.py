@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 Layout = Literal["heads first", "length first"]
 """[batch, heads, length, width] or [batch, length, heads, width]. Each implementation gets its inputs in the layout
 that it prefers, so that no copy is timed."""
-GATE_BYTES = 4
-"""Bytes of one log decay, which is float32 in every type."""
+GATE_BYTES = 4  # Bytes of one log decay, which is float32 in every type.
 
 
 class Mixer(NamedTuple):
@@ -65,30 +64,22 @@ class Mixer(NamedTuple):
     stored for the key is first subtracted from the state."""
 
 
-SOFTMAX = Mixer("softmax", None)
-"""o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far."""
-LINEAR = Mixer("linear", 2)
-"""S += k v^T; o = S^T q / sqrt(head_dim)."""
-RETENTION = Mixer("retention", 2)
-"""S = a S + k v^T, a = 1 - 2^(-5 - head); o = S^T q / sqrt(head_dim)."""
-GATED_DELTA = Mixer("gdn", 3, is_gated_delta=True)
-"""S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim)."""
+SOFTMAX = Mixer("softmax", None)  # o = softmax(q k^T / sqrt(head_dim)) v over all tokens so far.
+LINEAR = Mixer("linear", 2)  # S += k v^T; o = S^T q / sqrt(head_dim).
+RETENTION = Mixer("retention", 2)  # S = a S + k v^T, a = 1 - 2^(-5 - head); o = S^T q / sqrt(head_dim).
+GATED_DELTA = Mixer("gdn", 3, is_gated_delta=True)  # S = a S; S += k (b (v - S^T k))^T; o = S^T q / sqrt(head_dim).
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixerImplementation(Implementation):
     mixer: Mixer
-    source: str
-    """Source of its kernels: `torch`, `fla`."""
+    source: str  # Source of its kernels: `torch`, `fla`.
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
     layout: Layout = "heads first"
-    packages: tuple[str, ...] = ("torch",)
-    """Packages whose versions are recorded."""
-    wide_values: bool = True
-    """True if values may be wider or narrower than keys."""
+    packages: tuple[str, ...] = ("torch",)  # Packages whose versions are recorded.
+    wide_values: bool = True  # True if values may be wider or narrower than keys.
     has_backward: bool = True
-    writes_scores: bool = False
-    """True if the scores of all pairs go through memory."""
+    writes_scores: bool = False  # True if the scores of all pairs go through memory.
 
     def wrong_shape(self, shape: MixerShape) -> str | None:
         if reason := super().wrong_shape(shape):
@@ -145,11 +136,9 @@ def least_bytes(mixer: Mixer, shape: MixerShape, *, writes_scores: bool) -> int:
     return _bytes(mixer, shape._replace(mode="forward")) + scores
 
 
-GATE_OFFSET = 4.0
-"""Added to the random number of a decay, so that half of the tokens keep more than 98 % of the state."""
+GATE_OFFSET = 4.0  # Added to the random number of a decay, so that half of the tokens keep more than 98 % of the state.
 CHUNK = 64
-EPSILON = 1e-10
-"""Added to the sum of the weights, as in fla."""
+EPSILON = 1e-10  # Added to the sum of the weights, as in fla.
 COMPILER_REFUSED = "upgrade triton"
 """Part of fla's message for a Triton that miscompiles a kernel: 3.4.0 to 3.7.0 miscompile the backward pass
 of the delta rule on Hopper (fla-org/flash-linear-attention, issue 640)."""

@@ -43,14 +43,12 @@ TRAINING = "training_step"
 MAX_COPIES = 64
 """Maximum number of input copies. Inputs that still fit in the cache with this many copies would be cached in a real
 model as well."""
-CHUNK_ENDS = (63, 64, 65, 127)
-"""Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks."""
+CHUNK_ENDS = (63, 64, 65, 127)  # Lengths around the end of a chunk of 64 positions, the size of most kernels' chunks.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 GATE_FACTOR = 3.0
 """Factor of the tolerance for decays and strengths: their gradients are sums in which large numbers cancel."""
 RECURRENCE_LENGTH = 512
-REFERENCE_DISTANCE = 1e-9
-"""Largest distance between the recurrence and the chunks."""
+REFERENCE_DISTANCE = 1e-9  # Largest distance between the recurrence and the chunks.
 COMPARED_HEADS = 2
 
 

@@ -36,8 +36,7 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class MixersRow(Row):
-    misfit: MixersCell | None = None
-    """The cell if it ran out of memory."""
+    misfit: MixersCell | None = None  # The cell if it ran out of memory.
     kernels_by_round: dict[Moment, float] = field(default_factory=dict)
     """Seconds of all kernels of one profiled call, by round. Empty on a CPU, and for a training step, whose record has
     only the kernels of its mixer."""
@@ -216,8 +215,7 @@ BITS_VERDICTS = {"faster": "fewer bits", "slower": "more bits"}
 class Learned(NamedTuple):
     variant: str
     scores: tuple[TaskScore, ...]
-    verdict: str | None
-    """Verdict on its bits per token relative to the baseline's."""
+    verdict: str | None  # Verdict on its bits per token relative to the baseline's.
 
     @property
     def accuracy(self) -> tuple[float, float, float]:

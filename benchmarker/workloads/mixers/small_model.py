@@ -37,10 +37,8 @@ from benchmarker.workloads.training_step import TrainingStep, autocast
 
 Batch = tuple[Tensor, Tensor]
 """Tokens and labels, [batch, length]. The label of a position is the token to predict there."""
-CONVOLUTION = 4
-"""Positions of the short convolution."""
-MLP_FACTOR = 4
-"""Width of the softmax model's MLP in units of the model's width."""
+CONVOLUTION = 4  # Positions of the short convolution.
+MLP_FACTOR = 4  # Width of the softmax model's MLP in units of the model's width.
 
 
 def mixer_parameters(mixer: mixers.Mixer, subject: spec.MixersSubject) -> int:
@@ -237,10 +235,8 @@ class ModelStep:
         return PassMemory(kept_bytes=memory["kept_bytes"], **peaks)
 
 
-IGNORED = -100
-"""Label of a position without a prediction, as in torch's cross_entropy."""
-HELD_OUT_SEED = 10**6
-"""Offset of the seed of held-out data."""
+IGNORED = -100  # Label of a position without a prediction, as in torch's cross_entropy.
+HELD_OUT_SEED = 10**6  # Offset of the seed of held-out data.
 HELD_OUT_BATCHES = 8
 BYTES = 256
 MAX_EPOCHS = 4

@@ -16,8 +16,7 @@ MixerMode = Literal["forward", "forward_backward", "training_step"]
 FeatureMap = Literal["identity", "elu"]
 TaskName = Literal["mqar", "copy", "bytes"]
 
-TRAINING_SHARE = 0.9
-"""Share of the shipped text, from its start, that the task bytes trains on. The rest is held out."""
+TRAINING_SHARE = 0.9  # Share of the shipped text, from its start, that the task bytes trains on. The rest is held out.
 
 
 @cache

@@ -35,8 +35,7 @@ from benchmarker.workloads.session import Bench, Session
 MatmulPrecision = Literal["ieee", "tf32"]
 Work = Callable[[CallInputs], object]
 ImplementationT = TypeVar("ImplementationT", bound=Implementation)
-RECORDED_KERNELS = 20
-"""Kernels that a record keeps."""
+RECORDED_KERNELS = 20  # Kernels that a record keeps.
 NO_BACKEND = (
     "no available kernel",
     "no viable backend",
@@ -50,8 +49,7 @@ NO_BACKEND = (
     "backward unsupported",
 )
 """Parts of torch's messages (lower case) if an operator has no kernel for a shape, type, device or backward pass."""
-GENERIC_WARNINGS = ("not used because", "runtime disabled")
-"""Parts of torch's warnings that give no reason."""
+GENERIC_WARNINGS = ("not used because", "runtime disabled")  # Parts of torch's warnings that give no reason.
 _FORWARD_ATTENTION = re.compile(r"(?i)^(?!autograd::)(?!.*Backward0$).*(attention|softmax|flex|CompiledFxGraph)")
 """Operators that count on a CPU."""
 

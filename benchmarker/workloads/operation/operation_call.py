@@ -24,8 +24,7 @@ from benchmarker.workloads.operation.record import TensorName
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kind = Literal["cuda", "rocm", "cpu"]
-"""Kind of a device, as in `hardware.device`."""
+Kind = Literal["cuda", "rocm", "cpu"]  # Kind of a device, as in `hardware.device`.
 KIND_NAMES: dict[Kind, str] = {"cuda": "NVIDIA GPUs", "rocm": "AMD GPUs", "cpu": "CPUs"}
 ANY_KERNEL: dict[Kind, str] = {"cuda": "", "rocm": "", "cpu": ""}
 
@@ -35,14 +34,12 @@ MAX_COPY_BYTES = {"cuda": 2**33, "rocm": 2**33, "cpu": 2**28}
 HASHED_NUMBERS = 2**16
 GRADIENT_NAMES: dict[str, TensorName] = {"q": "dq", "k": "dk", "v": "dv", "g": "dg", "beta": "dbeta"}
 
-Results = dict[TensorName, "Tensor"]
-"""Output `o` of a call, and with a backward pass the gradients of its inputs."""
+Results = dict[TensorName, "Tensor"]  # Output `o` of a call, and with a backward pass the gradients of its inputs.
 
 
 @dataclass(frozen=True)
 class Operation:
-    call: Callable[..., Tensor]
-    """Takes queries, keys, values and gates; returns the output."""
+    call: Callable[..., Tensor]  # Takes queries, keys, values and gates; returns the output.
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     """Context of several calls in a row: selecting a backend costs the host more than a launch."""
 
@@ -91,10 +88,8 @@ class Implementation:
 
 @dataclass(frozen=True)
 class CallInputs:
-    named: dict[str, Tensor]
-    """q, k, v, and for a gated mixer g and beta, in the order of the arguments."""
-    gradient: Tensor | None
-    """Gradient of the output; None without a backward pass."""
+    named: dict[str, Tensor]  # q, k, v, and for a gated mixer g and beta, in the order of the arguments.
+    gradient: Tensor | None  # Gradient of the output; None without a backward pass.
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -16,8 +16,7 @@ from benchmarker.workloads.operation.spec import mode_text
 if TYPE_CHECKING:
     from benchmarker.comparison.rows import Circumstance
 
-SEED_FLAG = {"subject.seed": "--input-seed"}
-"""A sweep has a `--seed` of its own."""
+SEED_FLAG = {"subject.seed": "--input-seed"}  # A sweep has a `--seed` of its own.
 
 
 SEQ_LEN_AXIS = Axis("seq_len", "S", lambda length: f"{length:,} positions")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import Literal
 
 from pydantic import Field
@@ -81,8 +80,3 @@ class OperationCell(CellBase):
 class LengthCell(OperationCell):
     batch_size: Positive
     passes: PassMemory | None = None
-
-
-def median_latency_s(cell: OperationCell) -> float | None:
-    """Return the median of the process's repeats; None for a cell without times."""
-    return median(sample.latency_s for sample in cell.samples) if cell.samples else None

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarker.comparison.ranking import ranking_of
 from benchmarker.core.errors import SpecError
+from benchmarker.report.columns import other_cells
 from benchmarker.report.compare import compare_records
 from benchmarker.schema.model import EngineFacts, ExternalFacts
 from benchmarker.schema.record import Memory
@@ -73,6 +74,17 @@ def test_a_batch_that_an_engine_prefills_in_part_while_it_decodes_is_ranked_by_t
         "Rates, speed-ups and order at batch 8 are those of whole calls: vllm decodes some sequences while it prefills "
         "others, so that its decode rate has another meaning."
     ) in caveats(records, comparison.rows)  # type: ignore[arg-type]
+
+
+def test_cells_ranked_by_several_rates_share_a_heading_that_is_right_for_all():
+    def measured(name: str, engine: str, shift: float):
+        cells = [cell([1.0 + size + shift], new_tokens=11, batch_size=size) for size in (1, 8, 32)]
+        return record("fp16", *cells, name=name, runtime=engine)
+
+    results = compare_records([measured("native", "native", 0.0), measured("vllm", "vllm", 0.5)])
+    sheet = other_cells(results, max(results.measured_cells))
+    assert sheet is not None
+    assert [column.heading for column in sheet.columns][2] == "tok/s"
 
 
 def test_engines_that_decode_all_sequences_together_are_ranked_by_the_decode_rate():

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
+from benchmarker.comparison.recommend import TIMING
 from benchmarker.comparison.rows import SECONDS, SIZES, UNITLESS, CellKey, Limitable
 from benchmarker.core.formatting import decimal, gib, percent, seconds
 from benchmarker.core.stats import Estimate
@@ -52,7 +53,7 @@ def with_baseline(rows: Sequence[GenerationRow], baseline: str | None) -> tuple[
     bases = {row.cell: row for row in rows if row.variant == baseline}
     judged = [row for row in rows if row.quality]
     base_quality = next((row.quality for row in judged if row.variant == baseline), None)
-    standard = next((row.quality for row in judged if row.is_baseline), judged[0].quality if judged else None)
+    standard = base_quality or (judged[0].quality if judged else None)
     beside = (_beside(row, bases[row.cell], rows, base_quality) for row in rows)
     return tuple(_without_incomparable(row, standard) for row in beside)
 
@@ -105,11 +106,10 @@ def _of_quality(
     return Limitable(value, units, form, f"{code('--quality')} measures it, on real weights", longer_text, meaning)
 
 
-_TIMING = f"{code('benchmarker run')} measures it"
 LIMITABLE: Mapping[str, Limitable] = {
-    "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, _TIMING),
-    "bits": Limitable(lambda row: row.bits_per_weight, UNITLESS, decimal, _TIMING),
-    "load": Limitable(lambda row: row.load_s, SECONDS, seconds, _TIMING),
+    "weights": Limitable(lambda row: row.weight_bytes, SIZES, gib, TIMING),
+    "bits": Limitable(lambda row: row.bits_per_weight, UNITLESS, decimal, TIMING),
+    "load": Limitable(lambda row: row.load_s, SECONDS, seconds, TIMING),
     "setup": Limitable(lambda row: row.setup_s, SECONDS, seconds, "only runtimes that set something up have it"),
     "energy": Limitable(
         lambda row: row.energy.per_token if row.energy else None,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def charts_of(results: Comparison) -> list[Chart]:
     """Return the charts that have data."""
     rows, members = cast("tuple[GenerationRow, ...]", results.rows), results.members
-    cell = headline(rows)
+    cell, withheld = headline(rows), withheld_variants(results)
     chosen = [row for row in rows if row.cell == cell]
     looks = series_of({row.variant: row.family for row in rows})
     decoding = partial(
@@ -39,7 +39,7 @@ def charts_of(results: Comparison) -> list[Chart]:
         speed_chart(chosen, looks),
         memory_chart(chosen, looks),
         quality_chart(chosen, looks),
-        waterfall_chart(results.explained, withheld_variants(results)),
+        waterfall_chart(results.explained, withheld),
         decoding(
             rows,
             axis="depth",
@@ -55,7 +55,7 @@ def charts_of(results: Comparison) -> list[Chart]:
             name="batch",
         ),
         cells_chart(rows, looks, shape=f"{depth}prompt + new tokens{batch}"),
-        _kernels_chart({name: records for name, records in members.items() if name not in withheld_variants(results)}),
+        _kernels_chart({name: records for name, records in members.items() if name not in withheld}),
         rounds_chart(members, cell, looks),
         board_chart(members, looks),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
-from benchmarker.comparison.rows import CellKey, headline
+from benchmarker.comparison.rows import CellKey, headline, shown_value
 from benchmarker.core.formatting import MISSING, decimal, gib, percent, seconds, significant, with_spread
 from benchmarker.core.tables import Column, code, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
@@ -61,7 +61,7 @@ def timing(rows: Sequence[GenerationRow]) -> Columns:
         return measured_text(row, row.latency, scale=1) if row.latency else status_words(row.status)
 
     # tok/s is the latency turned over, so that one of the two spreads is enough.
-    latency = Column[GenerationRow]("latency s", text, sort=lambda row: row.latency.value if row.latency else None)
+    latency = Column[GenerationRow]("latency s", text, sort=lambda row: shown_value(row.latency))
     declared = rows[0].described.metrics if rows else ()
     metrics = (metric for metric in declared if metric.name not in SHOWN_ELSEWHERE and not metric.of_cell)
     return [latency, *(metric_column(metric) for metric in metrics if any(metric.name in row.metrics for row in rows))]
@@ -156,7 +156,8 @@ def energy(rows: Sequence[GenerationRow]) -> Columns:
 
 def every_cell(rows: Sequence[GenerationRow]) -> Columns:
     """Return memory, and energy if another cell than the first table's has it."""
-    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != headline(rows) for row in rows) else [])]
+    cell = headline(rows)
+    return [*memory(rows), *(energy(rows) if any(row.energy and row.cell != cell for row in rows) else [])]
 
 
 def header(records: Sequence[GenerationRecord]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from benchmarker.comparison.rows import cell_words
+from benchmarker.comparison.rows import cell_words, is_wide
 from benchmarker.core.formatting import MISSING, decimal, percent, rate, seconds
 from benchmarker.core.tables import Column, Sheet, code, plain_line
 from benchmarker.explain.explain import Explanation
@@ -106,7 +106,8 @@ def ceilings(comparison: Comparison) -> list[str]:
         return record.variant.quant, tuple(sorted(record.variant.options.items())), record.model.dtype
 
     def in_a_graph(explanation: Explanation) -> GenerationRow | None:
-        graphs = (row for row in rows if row.engine == "cuda_graph" and row.cell == explanation.cell)
+        cell = explanation.cell
+        graphs = (row for row in rows if row.engine == "cuda_graph" and row.cell == cell and not row.is_withheld)
         return next((row for row in graphs if quantized(row.variant) == quantized(explanation.variant)), None)
 
     explained = [] if comparison.differences else comparison.explained
@@ -132,7 +133,8 @@ def break_evens(comparison: Comparison) -> list[str]:
     if comparison.baseline is None or not cells or comparison.differences:
         return []
     members = cast("Mapping[str, Sequence[GenerationRecord]]", comparison.members)
-    rows = {row.variant: row for row in cast("Sequence[GenerationRow]", comparison.rows) if row.cell == cells[0]}
+    measured = cast("Sequence[GenerationRow]", comparison.rows)
+    rows = {row.variant: row for row in measured if row.cell == cells[0] and not is_wide(row.rate)}
     baseline = rows.pop(comparison.baseline, None)
     if baseline is None:
         return []
@@ -155,16 +157,18 @@ def break_even(baseline: GenerationRow, row: GenerationRow, *, costs: tuple[Cost
     }
     if not tokens and saved_s > 0:
         return None
-    if verdict in ("same", "inconclusive") or saved_s <= 0:
-        why = "is not faster" if saved_s <= 0 else f"is not told to be faster ({verdict})"
-        return f"{variant} {why} than {base}, and never pays for its loading"
+    if verdict == "inconclusive":
+        return f"{variant} is not separated from {base}: whether it pays for its loading is not decided"
+    untested = ", if the difference is real (not tested)" if verdict == "not tested" else ""
+    if verdict == "same" or saved_s <= 0:
+        speed = "as fast as" if verdict == "same" else "not faster than"
+        return f"{variant} is {speed} {base}, and never pays for its loading{untested}"
     counts = {state: f"{count:,} tokens" if count else "at once" for state, count in tokens.items()}
     times = [
         f"{state} {counts[state]} ({seconds(cost)} before the first token)"
         for state, cost in (("warm", costs[1].warm_s), ("cold", costs[1].cold_s))
         if state in counts and cost is not None
     ]
-    untested = ", if the difference is real (not tested)" if verdict == "not tested" else ""
     return f"{variant} has paid for itself against {base} after: {'; '.join(times)}{untested}"
 
 

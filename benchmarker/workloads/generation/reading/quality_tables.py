@@ -315,10 +315,10 @@ class Answers(NamedTuple):
 
 def task_answers(rows: Sequence[GenerationRow]) -> list[Answers]:
     """Return the answers of all variants, task by task."""
-    by_task = {result.task: result for row in rows if row.is_baseline for result in row.tasks}
+    by_task = {(row.sweep, result.task): result for row in rows if row.is_baseline for result in row.tasks}
 
     def difference(row: GenerationRow, result: TaskResult) -> Paired | None:
-        baseline = None if row.is_baseline else by_task.get(result.task)
+        baseline = None if row.is_baseline else by_task.get((row.sweep, result.task))
         return paired(result, baseline) if baseline and _procedure(baseline) == _procedure(result) else None
 
     answers = [Answers(row.variant, result, difference(row, result)) for row in rows for result in row.tasks]

@@ -23,7 +23,7 @@ from benchmarker.explain.phases import (
     table_phase,
     unpacking,
 )
-from benchmarker.explain.verdict import bounds_of_shares, share_words
+from benchmarker.explain.verdict import all_share_words, bounds_of_shares
 from benchmarker.explain.waterfall import NotExplained, Timed, why_no_profile
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
@@ -165,11 +165,10 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
     timed = Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
     is_slowed = timed.waterfall.busy_share > SLOWED_FROM
     slowed = "; the profiled one took longer than that in its kernels alone" if is_slowed else ""
-    by_size = sorted(timed.shares, key=lambda share: -share.seconds)
     bounds = " and ".join(bounds_of_shares(timed.shares, phase, floor))
     return (
         f"prefill of {profile.prompt_tokens} tokens: {seconds(row.ttft.value)} to the first token, bound by {bounds}: "
-        f"{', '.join(share_words(share) for share in by_size if share.of_total >= 0.005)}{slowed}"
+        f"{all_share_words(timed.shares)}{slowed}"
     )
 
 

@@ -1,0 +1,83 @@
+"""W4A16 linear that keeps GPTQ's order, and repacking of AWQ's and compressed-tensors' weights to it.
+
+The kernels for GPTQ read eight consecutive inputs of an output per word, and zero points of eight consecutive outputs
+per word. compressed-tensors has the same words, transposed. AWQ packs eight outputs per word, in the order `PLACES`.
+Repacking changes no code, scale or zero point, and no number of bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarker.kernels.gemv_gptq import ALL_EIGHT, IN_A_WORD, unpacked
+
+PLACES = (0, 2, 4, 6, 1, 3, 5, 7)
+"""Output, of eight consecutive ones, of each 4-bit code of an AWQ word, lowest bits first."""
+
+
+class Int4Linear(nn.Module):
+    """Linear whose forward dequantizes to 16 bits and multiplies: the specification of the kernels for GPTQ."""
+
+    bits = 4
+
+    def __init__(self, words: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None) -> None:
+        """Keep the weights without a copy.
+
+        Args:
+            words: [in / 8, out], int32.
+            scales: [groups, out].
+            zeros: Zero points, [groups, out / 8], int32; None if all are 8.
+            bias: [out].
+        """
+        super().__init__()
+        self.in_features, self.out_features = IN_A_WORD * len(words), words.shape[1]
+        shape = (len(scales), self.out_features // IN_A_WORD)
+        self.register_buffer("qweight", words)
+        self.register_buffer("scales", scales)
+        # One word in memory, as in a checkpoint without zero points.
+        self.register_buffer("qzeros", words.new_full((1, 1), ALL_EIGHT).expand(shape) if zeros is None else zeros)
+        self.register_buffer("bias", bias)
+
+    def qzero_format(self) -> int:
+        """Return gptqmodel's number of the format that stores zero points as they are."""
+        return 2
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        module: Any = self
+        product = hidden @ unpacked(module.qweight, module.qzeros, module.scales).to(hidden.dtype)
+        return product if module.bias is None else product + module.bias.to(product.dtype)
+
+
+def from_compressed(words: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None) -> Int4Linear:
+    """Return the linear of compressed-tensors' weights.
+
+    Args:
+        words: `weight_packed`, [out, in / 8], int32: eight inputs, lowest bits first, plus 8.
+        scales: [out, groups].
+        zeros: `weight_zero_point`, [out / 8, groups], int32: eight outputs, lowest bits first, plus 8.
+    """
+    turned = None if zeros is None else zeros.t().contiguous()
+    return Int4Linear(words.t().contiguous(), scales.t().contiguous(), turned, bias)
+
+
+def repack_awq(linear: Any) -> None:
+    """Turn gptqmodel's AwqTorchLinear of 4 bits into an Int4Linear, in place."""
+    linear.qweight.data = _words_of(_awq_codes(linear.qweight).t()).t().contiguous()
+    linear.qzeros.data = _words_of(_awq_codes(linear.qzeros))
+    linear.__class__ = Int4Linear
+
+
+def _awq_codes(words: Tensor) -> Tensor:
+    """Return the codes of AWQ's words, [rows, outputs], for words [rows, outputs / 8]."""
+    shifts = 4 * torch.tensor(PLACES, device=words.device).argsort().to(torch.int32)
+    return ((words.unsqueeze(2) >> shifts) & 15).flatten(1)
+
+
+def _words_of(codes: Tensor) -> Tensor:
+    """Return eight consecutive codes of a row per word, lowest bits first."""
+    shifts = 4 * torch.arange(IN_A_WORD, dtype=torch.int32, device=codes.device)
+    # The codes of a word have no common bits, so the sum is their union.
+    return (codes.unflatten(1, (-1, IN_A_WORD)) << shifts).sum(-1, dtype=torch.int32)

@@ -1,0 +1,77 @@
+"""A small checkpoint of each format, with random weights: measured in its own form on a CPU, or refused."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarker.checkpoints.base import Silent, Target
+from benchmarker.core.errors import BenchmarkerError
+from benchmarker.execution.jobs import make_job
+from benchmarker.quantization.base import Loaded
+from benchmarker.quantization.coverage import coverage_after_forward, refusal
+from benchmarker.quantization.load import load_quantized
+from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.quantization.stored_formats import unpacked_words
+from tests.loading import facts_of, prepare
+
+UNPACKED = "ran in bfloat16: transformers unpacked the checkpoint, "
+MEASURED = [
+    ("compressed-tensors", {"scheme": "w4a16"}, "w4a16 {}", "Int4Linear"),
+    ("compressed-tensors", {"scheme": "w8a8"}, "w8a8 {}", "ScaledLinear"),
+    ("compressed-tensors", {"scheme": "fp8-dynamic"}, "fp8-dynamic {}", "ScaledLinear"),
+    ("awq", {}, "awq {}", "TorchAtenAwqLinear"),
+    ("gptq", {}, "gptq {}", "TorchAtenLinear"),
+    ("gptq", {"bits": 8}, "gptq bits=8 {}", "TorchLinear"),
+    ("gptq", {"bits": 8, "sym": False}, "gptq bits=8 sym=False {}", "TorchLinear"),
+    ("gptq", {"desc_act": True}, "gptq desc_act=True {}", "TorchAtenLinear"),
+]
+REFUSED = [
+    ("compressed-tensors", {"scheme": "w8a16"}, "w8a16 {}", UNPACKED),
+    ("compressed-tensors", {"scheme": "nvfp4"}, "nvfp4 {}", UNPACKED),
+    ("fp8-checkpoint", {}, "fp8 {}", UNPACKED),
+]
+
+
+def made(shape: Path, folder: Path, quant: str, **options: object) -> Path:
+    if quant == "compressed-tensors" and find_spec("compressed_tensors") is None:
+        pytest.skip("compressed-tensors computes names, shapes and types")
+    return Path(shutil.copytree(prepare(shape, quant, dummy=True, **options).folder, folder / "packed"))
+
+
+def loaded_as_stored(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded:
+    """Load a folder without --quant."""
+    variant = make_job({"subject.model.id": str(folder)}).variant
+    assert variant.name == name.format(folder.name)
+    checkpoint = prepare(folder, variant.quant, dtype=dtype, **variant.options)
+    return load_quantized(variant.quant, checkpoint, loader_options(variant), Target("cpu", dtype), Silent())
+
+
+@pytest.mark.parametrize(("quant", "options", "name", "linear"), MEASURED)
+def test_a_checkpoint_is_measured_with_the_bytes_of_its_files(shape_folder, tmp_path, quant, options, name, linear):
+    folder = made(shape_folder, tmp_path, quant, **options)
+    loaded = loaded_as_stored(folder, name)
+    coverage = coverage_after_forward(loaded.model)
+    assert refusal(LOADERS[quant], coverage) is None
+    facts = facts_of(loaded)
+    assert facts.linear_classes == {"Linear": 1, linear: 14}
+    file_bytes = (folder / "model.safetensors").stat().st_size
+    assert facts.weight_bytes == pytest.approx(file_bytes, rel=0.02)
+    assert facts.bits_per_weight == pytest.approx(8 * file_bytes / facts.parameters, rel=0.02)
+
+
+@pytest.mark.parametrize(("quant", "options", "name", "reason"), REFUSED)
+def test_a_checkpoint_that_transformers_unpacks_ran_in_16_bits(shape_folder, tmp_path, quant, options, name, reason):
+    loaded = loaded_as_stored(made(shape_folder, tmp_path, quant, **options), name)
+    coverage = coverage_after_forward(loaded.model)
+    assert refusal(LOADERS[quant], coverage)
+    assert unpacked_words(LOADERS[quant], coverage).startswith(reason)
+
+
+def test_nvfp4_in_float16_is_refused_before_loading(shape_folder, tmp_path):
+    folder = made(shape_folder, tmp_path, "compressed-tensors", scheme="nvfp4")
+    with pytest.raises(BenchmarkerError, match="nvfp4: the libraries unpack it to bfloat16; use --dtype bfloat16"):
+        loaded_as_stored(folder, "nvfp4 {}", dtype="float16")
