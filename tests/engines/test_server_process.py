@@ -155,8 +155,8 @@ def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path)
     command = server.command(arguments, options, marker(tmp_path), LAUNCH)
     assert " ".join(command[1:]) == (
         "-I -m vllm.entrypoints.openai.api_server --model /models/m --dtype bfloat16 --tensor-parallel-size 1 "
-        "--max-model-len 640 --max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model --host 127.0.0.1 --port 8001 "
-        "--seed 0 --no-enable-prefix-caching"
+        "--max-model-len 640 --max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model "
+        "--host 127.0.0.1 --port 8001 --seed 0 --no-enable-prefix-caching"
     )
     assert server.variables(arguments, marker(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert server.max_requests(options, LAUNCH) == 256
