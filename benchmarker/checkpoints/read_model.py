@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
 from benchmarker.checkpoints.files import has_tokenizer
-from benchmarker.core.errors import ModelError, report_library_conflicts
+from benchmarker.core.errors import ModelError, UnsupportedError, report_library_conflicts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from torch import nn
+    from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
 SHAPE_KEYS = (
     "model_type",
@@ -57,6 +58,25 @@ def head_dim(config: Any) -> int:
 def experts_per_token(config: Any) -> int | None:
     names = ("num_experts_per_tok", "top_k_experts", "moe_topk")
     return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    from torch import nn
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.base_model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise UnsupportedError(f"no list of {count} decoder layers in {type(model).__name__}")
+
+
+def run_token(model: PreTrainedModel, cache: Cache | None = None) -> None:
+    """Run one forward pass of one token. It is not compiled: gptqmodel would compile its dequantization for it."""
+    import torch
+
+    token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        model(input_ids=token, past_key_values=cache, use_cache=cache is not None)
 
 
 def shapes_sha256(config: dict[str, Any]) -> str:

@@ -35,10 +35,11 @@ NOTHING = -1e30  # Finite stand-in for -inf (-inf minus -inf is NaN).
 class Heads:
     """Norms and scaling of a layer's attention."""
 
-    query_gain: Tensor  # Weight of the query heads' RMS norm, [head_dim].
-    key_gain: Tensor
+    query_gain: Tensor | None  # Weight of the query heads' RMS norm, [head_dim]; None without norms of heads.
+    key_gain: Tensor | None
     epsilon: float
     scaling: float
+    head_dim: int
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,14 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     product, query_gain, key_gain, cosines, sines, key, value, lengths, sums, arrived, output,
     epsilon, scaling, key_heads,
     group: tl.constexpr, rows: tl.constexpr, head_dim: tl.constexpr, block: tl.constexpr, parts: tl.constexpr,
-    nothing: tl.constexpr, early: tl.constexpr,
+    nothing: tl.constexpr, normed: tl.constexpr, early: tl.constexpr,
 ):  # fmt: skip
     """Shapes: product [heads + 2 * key_heads, head_dim]; key, value [positions, key_heads, head_dim], `lengths` - 1
     filled; sums [key_heads * group, parts, head_dim], then highest scores and weight sums, [2, key_heads * group,
     parts]; arrived [key_heads], zero before and after; output [key_heads * group, head_dim]."""
     if early:
         tl.extra.cuda.gdc_launch_dependents()
-    head = tl.program_id(0)
-    part = tl.program_id(1)
+    head, part = tl.program_id(0), tl.program_id(1)
     filled = tl.load(lengths) - 1
     dim = tl.arange(0, head_dim)
     partner = (dim + head_dim // 2) % head_dim
@@ -82,12 +82,13 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     keys, values = _block(key, value, own_first, filled, head, key_heads, dim, head_dim, block)
     cosine = tl.load(cosines + filled * head_dim + dim)
     sine = tl.load(sines + filled * head_dim + dim) * tl.where(dim < head_dim // 2, -1.0, 1.0)
-    gain, partner_gain = tl.load(query_gain + dim).to(tl.float32), tl.load(query_gain + partner).to(tl.float32)
-    new_gain, new_partner_gain = tl.load(key_gain + dim).to(tl.float32), tl.load(key_gain + partner).to(tl.float32)
+    of_query, of_query_partner, of_key, of_key_partner = cosine, sine, cosine, sine
+    if normed:
+        of_query, of_query_partner = _gained(query_gain, cosine, sine, dim, partner)
+        of_key, of_key_partner = _gained(key_gain, cosine, sine, dim, partner)
     if early:
         tl.extra.cuda.gdc_wait()
-    row = tl.arange(0, rows)
-    heads = key_heads * group
+    row, heads = tl.arange(0, rows), key_heads * group
     start = product + (head * group + row)[:, None] * head_dim
     is_head = (row < group)[:, None]
     queries = tl.load(start + dim[None, :], mask=is_head, other=0.0).to(tl.float32)
@@ -95,10 +96,11 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     new_start = product + (heads + head) * head_dim
     new_key, new_partner = tl.load(new_start + dim).to(tl.float32), tl.load(new_start + partner).to(tl.float32)
     new_value = tl.load(new_start + key_heads * head_dim + dim)
-    factor = tl.rsqrt(tl.sum(queries * queries, 1) / head_dim + tl.cast(epsilon, tl.float32))[:, None]
-    queries = (queries * (gain * cosine)[None, :] + partners * (partner_gain * sine)[None, :]) * factor
-    new_factor = tl.rsqrt(tl.sum(new_key * new_key, 0) / head_dim + tl.cast(epsilon, tl.float32))
-    new_key = (new_key * new_gain * cosine + new_partner * new_partner_gain * sine) * new_factor
+    if normed:
+        queries, partners = _normed(queries, partners, epsilon, head_dim, 1)
+        new_key, new_partner = _normed(new_key, new_partner, epsilon, head_dim, 0)
+    queries = queries * of_query[None, :] + partners * of_query_partner[None, :]
+    new_key = new_key * of_key + new_partner * of_key_partner
     kept_key = new_key.to(key.dtype.element_ty)
     place = (filled * key_heads + head) * head_dim + dim
     # The first part attends to the new position.
@@ -121,6 +123,20 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     else:
         place = (head * group + row)[:, None] * head_dim + dim[None, :]
         tl.store(output + place, (mean / total[:, None]).to(output.dtype.element_ty), mask=is_head)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gained(gain, cosine, sine, dim, partner):  # type: ignore[no-untyped-def]
+    return cosine * tl.load(gain + dim).to(tl.float32), sine * tl.load(gain + partner).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _normed(  # type: ignore[no-untyped-def]
+    numbers, partners, epsilon, head_dim: tl.constexpr, axis: tl.constexpr
+):  # fmt: skip
+    mean = tl.sum(numbers * numbers, axis, keep_dims=True) / head_dim
+    factor = tl.rsqrt(mean + tl.cast(epsilon, tl.float32))
+    return numbers * factor, partners * factor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -213,11 +229,12 @@ def fused_decode_attention(
     sums = product.new_empty(key_heads * group * cut.parts * (head_dim + 2), dtype=torch.float32)
     with torch.cuda.device_of(output):
         one_row_attention_kernel[(key_heads, cut.parts)](
-            product, heads.query_gain, heads.key_gain, rotation.cosines, rotation.sines, key, value, lengths,
+            product, output if heads.query_gain is None else heads.query_gain,
+            output if heads.key_gain is None else heads.key_gain, rotation.cosines, rotation.sines, key, value, lengths,
             sums, arrived("one_row_attention", key_heads, product.device), output,
             heads.epsilon, heads.scaling, key_heads,
             group=group, rows=max(SMALLEST_TILE, triton.next_power_of_2(group)), head_dim=head_dim,
-            block=cut.block, parts=cut.parts, nothing=NOTHING, early=early,
+            block=cut.block, parts=cut.parts, nothing=NOTHING, normed=heads.query_gain is not None, early=early,
             num_warps=cut.warps, num_stages=cut.stages, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
     return output

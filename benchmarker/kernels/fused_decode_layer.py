@@ -2,8 +2,8 @@
 
 | kernel | file |
 | :-- | :-- |
-| norm; query, key and value | `gemv_*` |
-| head norms, rotary embedding, KV cache, attention | `fused_decode_attention` |
+| norm; query, key and value; bias | `gemv_*` |
+| norms of heads, if any; rotary embedding, KV cache, attention | `fused_decode_attention` |
 | attention output; residual | `gemv_*` |
 | norm; gate and up; SwiGLU | `gemv_*` |
 | down; residual | `gemv_*` |
@@ -15,6 +15,7 @@ run of the layer with one run of its fused form.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,12 +33,13 @@ from benchmarker.kernels.gemv_gptq import Matrix
 from benchmarker.kernels.launch_support import is_aligned
 from benchmarker.kernels.linear_dispatch import kernel_of
 
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 PARTS = {
-    "": {"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"},
-    "self_attn": {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"},
-    "mlp": {"gate_proj", "up_proj", "down_proj"},
+    "": ({"input_layernorm", "self_attn", "post_attention_layernorm", "mlp"},),
+    "self_attn": (ATTENTION, ATTENTION | {"q_norm", "k_norm"}),
+    "mlp": ({"gate_proj", "up_proj", "down_proj"},),
 }
-"""Modules with parameters in a supported layer."""
+"""Sets of the modules with parameters in a supported layer: without norms of heads as in Llama, with them in Qwen3."""
 CUTS = ("sliding_window", "attn_logit_softcapping")
 """Attention features that the short trial run cannot detect. A layer that uses one keeps the library's code."""
 CLOSE = 0.02  # Largest relative difference of the layer's update (output minus input), in 16 bits.
@@ -77,28 +79,37 @@ def fused_decode_layer(layer: Any, key_heads: int) -> FusedDecodeLayer | None:
     if not all(name in names and _has_parts(layer.get_submodule(name), parts) for name, parts in PARTS.items()):
         return None
     attention, mlp = layer.self_attn, layer.mlp
+    inputs = [attention.q_proj, attention.k_proj, attention.v_proj]
+    biases = [linear.bias for linear in inputs if linear.bias is not None]
     products = (
-        product_of([attention.q_proj, attention.k_proj, attention.v_proj]), product_of([attention.o_proj]),
+        product_of(inputs, biased=len(biases) == len(inputs)), product_of([attention.o_proj]),
         product_of([mlp.gate_proj, mlp.up_proj]), product_of([mlp.down_proj]),
     )  # fmt: skip
     joint, output, gate_up, down = products
     if joint is None or output is None or gate_up is None or down is None:
         return None
-    norms = (layer.input_layernorm, layer.post_attention_layernorm, attention.q_norm, attention.k_norm)
-    if len({(norm.weight.dtype, norm.weight.device) for norm in norms}) > 1 or not all(map(is_rms_norm, norms)):
+    norms = [layer.input_layernorm, layer.post_attention_layernorm, *_head_norms(attention)]
+    vectors = [*(norm.weight for norm in norms), *biases]
+    if len({(vector.dtype, vector.device) for vector in vectors}) > 1 or not all(map(is_rms_norm, norms)):
         return None
     heads = _heads(attention, key_heads)
     if heads is None or not makes_the_same(mlp, by_operators, like=layer.post_attention_layernorm.weight):
         return None
     return FusedDecodeLayer(
         joint, heads, output, gate_up, down,
-        norm_fusion(layer.input_layernorm), norm_fusion(layer.post_attention_layernorm, swiglu=True),
+        norm_fusion(layer.input_layernorm, bias=torch.cat(biases).detach() if biases else None),
+        norm_fusion(layer.post_attention_layernorm, swiglu=True),
     )  # fmt: skip
 
 
-def _has_parts(module: nn.Module, parts: set[str]) -> bool:
+def _has_parts(module: nn.Module, supported: Sequence[set[str]]) -> bool:
     holding = {name for name, child in module.named_children() if _numbers(child)}
-    return holding == parts and not _numbers(module, recurse=False)
+    return holding in supported and not _numbers(module, recurse=False)
+
+
+def _head_norms(attention: Any) -> list[Any]:
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    return [norm for norm in norms if hasattr(norm, "weight")]
 
 
 def _numbers(module: nn.Module, *, recurse: bool = True) -> list[Tensor]:
@@ -121,17 +132,26 @@ def is_rms_norm(norm: Any) -> bool:
 
 
 def _heads(attention: Any, key_heads: int) -> Heads | None:
-    query_norm, key_norm, scaling = attention.q_norm, attention.k_norm, _scaling(attention)
-    head_dim, epsilon = len(query_norm.weight), float(query_norm.variance_epsilon)
+    norms, scaling = _head_norms(attention), _scaling(attention)
+    head_dim = len(norms[0].weight) if norms else attention.head_dim
     queries, keys, values = (linear.out_features for linear in (attention.q_proj, attention.k_proj, attention.v_proj))
     is_grouped = keys == values == key_heads * head_dim and queries % keys == 0
-    is_whole = len(key_norm.weight) == head_dim and attention.o_proj.in_features == queries
-    is_known = is_tile(head_dim) and is_grouped and is_whole and epsilon == key_norm.variance_epsilon
-    return None if scaling is None or not is_known else Heads(query_norm.weight, key_norm.weight, epsilon, scaling)
+    is_known = is_tile(head_dim) and is_grouped and attention.o_proj.in_features == queries
+    if scaling is None or not is_known:
+        return None
+    if not norms:
+        return Heads(None, None, 0.0, scaling, head_dim)
+    query_norm, key_norm = norms
+    epsilon = float(query_norm.variance_epsilon)
+    are_alike = len(key_norm.weight) == head_dim and epsilon == key_norm.variance_epsilon
+    return Heads(query_norm.weight, key_norm.weight, epsilon, scaling, head_dim) if are_alike else None
 
 
 def _scaling(attention: Any) -> float | None:
     if any(getattr(attention, name, None) is not None for name in CUTS):
+        return None
+    # Ministral 3 scales its queries by their position, from the position 8,192 or so on.
+    if "position_ids" in inspect.signature(attention.forward).parameters:
         return None
     try:
         scaling = attention.scaling
@@ -140,10 +160,10 @@ def _scaling(attention: Any) -> float | None:
     return scaling if isinstance(scaling, float) else None
 
 
-def norm_fusion(norm: Any, *, swiglu: bool = False) -> GemvFusion:
-    """Return the RMS norm before a GEMV, with an aligned copy of its weight if needed."""
+def norm_fusion(norm: Any, *, swiglu: bool = False, bias: Tensor | None = None) -> GemvFusion:
+    """Return the RMS norm before a GEMV, with an aligned copy of its weight if needed, and the bias after it."""
     gain = norm.weight if is_aligned(norm.weight) else norm.weight.detach().clone()
-    return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), swiglu=swiglu)
+    return GemvFusion(gain=gain, epsilon=float(norm.variance_epsilon), residual=bias, swiglu=swiglu)
 
 
 class _TriedCache:
@@ -160,7 +180,7 @@ class _TriedCache:
 def is_close(layer: Any, form: FusedDecodeLayer, rotation: Rotation, key_heads: int) -> bool:
     """Return whether the fused form computes and stores the same as the layer for one random token; False on NaN."""
     dtype, device = layer.input_layernorm.weight.dtype, layer.input_layernorm.weight.device
-    head_dim = len(form.heads.query_gain)
+    head_dim = form.heads.head_dim
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -198,10 +218,13 @@ class Product(Protocol):
 GPTQ_STEP = 32  # All but the last of several separate matrices have a multiple of this many outputs.
 
 
-def product_of(linears: Sequence[Any]) -> Product | None:
-    """Return the GEMV of linears with one input, in this order, or None if no single kernel computes it."""
+def product_of(linears: Sequence[Any], *, biased: bool = False) -> Product | None:
+    """Return the GEMV of linears with one input, in this order, or None if no single kernel computes it.
+
+    The GEMV of `biased` linears adds no bias: it is a part of the `GemvFusion`.
+    """
     kernels = {kernel_of(linear) for linear in linears}
-    if len(kernels) > 1 or None in kernels or any(linear.bias is not None for linear in linears):
+    if len(kernels) > 1 or None in kernels or any((linear.bias is not None) != biased for linear in linears):
         return None
     if kernels == {"gemv_gptq"}:
         return _gptq(linears)

@@ -84,7 +84,7 @@ def fused_decode_step(model: PreTrainedModel, key_heads: int) -> FusedDecodeStep
         return None
     step = FusedDecodeStep(base.embed_tokens, layers, norm_fusion(base.norm), head, base.rotary_emb)
     rotation = step.rotation(2 * TRIED_POSITION)
-    if rotation.cosines.shape[1] != len(layers[0].heads.query_gain):
+    if rotation.cosines.shape[1] != layers[0].heads.head_dim:
         # Partial rotary embedding.
         return None
     if not all(is_close(layer, form, rotation, key_heads) for layer, form in zip(base.layers, layers, strict=True)):
@@ -103,15 +103,19 @@ def _layers(base: Any, key_heads: int) -> tuple[FusedDecodeLayer, ...]:
     embedding, forms = base.embed_tokens.weight, []
     for layer in base.layers:
         form = fused_decode_layer(layer, key_heads)
-        if form is None or (gain := form.heads.query_gain).dtype != embedding.dtype or gain.device != embedding.device:
+        if (
+            form is None
+            or (gain := layer.input_layernorm.weight).dtype != embedding.dtype
+            or gain.device != embedding.device
+        ):
             return ()
         forms.append(form)
-    return tuple(forms) if len({len(form.heads.query_gain) for form in forms}) == 1 else ()
+    return tuple(forms) if len({form.heads.head_dim for form in forms}) == 1 else ()
 
 
 def _is_the_models(model: PreTrainedModel, step: FusedDecodeStep, key_heads: int) -> bool:
     """Return whether the step reproduces the model's logits, and no soft cap follows the output layer."""
-    embedding, head_dim = step.embedding.weight, len(step.layers[0].heads.query_gain)
+    embedding, head_dim = step.embedding.weight, step.layers[0].heads.head_dim
     token = torch.full((1, 1), TRIED_TOKEN % len(embedding), dtype=torch.int64, device=embedding.device)
     cache = LayerCache(*(embedding.new_zeros(1, 1, key_heads, head_dim) for _ in range(2)))
     lengths = torch.ones(1, dtype=torch.int32, device=embedding.device)

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from benchmarker.checkpoints.read_model import run_token
 from benchmarker.quantization.base import Loader, is_fused_expert
 from benchmarker.quantization.load import flat, has_low_bits, is_linear, is_narrow, module_tensors, weights_of
 from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
@@ -20,7 +21,7 @@ from benchmarker.schema.model import ModuleKind, ModuleWeights, WeightCoverage
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from transformers import Cache, PreTrainedModel
+    from transformers import PreTrainedModel
 
 LARGEST_UNQUANTIZED = 0.5
 """Largest share of unquantized weights of a model that still counts as quantized."""
@@ -40,15 +41,6 @@ def coverage_after_forward(model: PreTrainedModel) -> WeightCoverage:
     """Run one forward pass of one token, and return the weights that a step reads, by kind of module."""
     run_token(model)
     return weight_coverage(model)
-
-
-def run_token(model: PreTrainedModel, cache: Cache | None = None) -> None:
-    """Run one forward pass of one token. It is not compiled: gptqmodel would compile its dequantization for it."""
-    import torch
-
-    token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        model(input_ids=token, past_key_values=cache, use_cache=cache is not None)
 
 
 def weight_coverage(model: PreTrainedModel) -> WeightCoverage:

@@ -60,7 +60,7 @@ def main() -> None:
         room = max(positions, given.room)
         product = torch.randn((GROUP + 2) * KEY_HEADS * HEAD_DIM, device=device).half()
         gains = (1 + torch.randn(2, HEAD_DIM, device=device) / 4).half()
-        heads = Heads(gains[0], gains[1], 1e-6, HEAD_DIM**-0.5)
+        heads = Heads(gains[0], gains[1], 1e-6, HEAD_DIM**-0.5, HEAD_DIM)
         angles = torch.rand(positions, HEAD_DIM // 2, device=device).mul(6).repeat(1, 2)
         rotation = Rotation(angles.cos(), angles.sin())
         lengths = torch.tensor([positions], dtype=torch.int32, device=device)

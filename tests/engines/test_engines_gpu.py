@@ -346,7 +346,7 @@ def products() -> list[Callable[[torch.Tensor], torch.Tensor]]:
     filled = torch.full((1,), 30, dtype=torch.int32, device="cuda")
     keys, values = (torch.randn(1, 40, 4, 128, device="cuda").half() for _ in range(2))
     gain = torch.rand(2560, device="cuda").half()
-    heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1)
+    heads = Heads(gain[:128].clone(), gain[128:256].clone(), 1e-6, 0.1, 128)
     rotation = Rotation(torch.rand(40, 128, device="cuda"), torch.rand(40, 128, device="cuda"))
     long_keys, long_values = (torch.randn(1, 4400, 4, 128, device="cuda").half() for _ in range(2))
     far = Rotation(*(torch.rand(4400, 128, device="cuda") for _ in range(2)))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from benchmarker.core.errors import ModelError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
@@ -117,6 +118,17 @@ def test_eager_refuses_a_depth_in_windows_before_it_fills_them() -> None:
     model.forward = None
     with pytest.raises(UnsupportedError, match="a depth in a cache of DynamicSlidingWindowLayer is not written yet"):
         EagerDecoder(model, CpuDevice()).generate(prompt(), 2, context=torch.ones(2, 20, dtype=torch.int64))
+
+
+def test_eager_refuses_a_kind_of_layer_that_the_model_lacks() -> None:
+    model = random_model("qwen3_next")
+    model.config.layer_types = ["chunked_attention", "full_attention"]
+    with pytest.raises(ModelError) as caught:
+        EagerDecoder(model, CpuDevice())
+    assert str(caught.value) == (
+        "transformers cannot make the KV cache of this config: 'Qwen3NextConfig' object has no attribute "
+        "'attention_chunk_size'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders import native
@@ -45,6 +45,8 @@ import benchmarker.kernels.gemv_dense as gemv_dense
 import benchmarker.kernels.fused_decode_step as fused_decode_step
 gemv_dense.supports = lambda linear: None if type(linear.weight) is torch.nn.Parameter else "other weights"
 fused_decode_step.can_start_early = lambda device: True
+# The interpreter takes as long for a program of 16 outputs as for one of a single output.
+gemv_dense.tile_for = lambda inputs, element_bytes, ends: gemv_dense.Tile(16, 256, 2, 2)
 model = Qwen3ForCausalLM(Qwen3Config(
     vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, head_dim=16, tie_word_embeddings=True, initializer_range=0.1,
@@ -53,6 +55,20 @@ for parameter in model.parameters():
     if parameter.dim() == 1:
         parameter.data += torch.rand_like(parameter)
 ids = torch.randint(0, 300, (1, 12))
+"""
+STEP = """
+from benchmarker.kernels import optimize
+from benchmarker.kernels.fused_decode_layer import LayerCache
+optimize(model)
+step = fused_decode_step.fused_decode_step(model, 2)
+caches = [LayerCache(torch.zeros(1, 16, 2, 16), torch.zeros(1, 16, 2, 16)) for _ in range(2)]
+rotation = step.rotation(16)
+with torch.no_grad():
+    expected = model(input_ids=ids).logits[0]
+    for at in range(12):
+        token, logits = step(ids[:, at : at + 1], caches, rotation, torch.tensor([at + 1], dtype=torch.int32))
+        check(logits[0, 0], expected[at].double())
+        assert int(token) == int(expected[at].argmax())
 """
 CASES = {
     "a dense product with its norm and residual": """
@@ -112,7 +128,8 @@ cases = {200: (0, 1, 63, 64, 65, 180), 300: (299,), 900: (0, 64, 65, 800), 1100:
 assert [module.cut_of(room, 64).parts for room in cases] == [1, 5, module.MANY_PARTS, module.MANY_PARTS]
 for positions, filled in [(room, filled) for room, several in cases.items() for filled in several]:
     key_heads, group = (3, 5) if filled == 800 else (1, 20) if filled == 1090 else (2, 4)
-    product, heads = torch.randn((group + 2) * key_heads * head_dim), Heads(torch.rand(16), torch.rand(16), 1e-6, 0.25)
+    product = torch.randn((group + 2) * key_heads * head_dim)
+    heads = Heads(torch.rand(16), torch.rand(16), 1e-6, 0.25, head_dim)
     angles = (torch.arange(positions)[:, None] * torch.rand(8)[None]).repeat(1, 2)
     rotation = Rotation(angles.cos(), angles.sin())
     key, value = torch.randn(1, positions, key_heads, head_dim), torch.randn(1, positions, key_heads, head_dim)
@@ -130,6 +147,8 @@ for positions, filled in [(room, filled) for room, several in cases.items() for 
     check(key, keys)
     check(value, values)
 """,
+    "a step of layers like Llama's, without norms of heads": MODEL.replace("Qwen3", "Llama") + STEP,
+    "a step of layers like Qwen2's, with a bias": MODEL.replace("Qwen3", "Qwen2").replace("head_dim=16,", "") + STEP,
     "the likeliest token": """
 from benchmarker.kernels.fused_decode_step import greedy_token
 logits = torch.randn(5000)
@@ -138,21 +157,7 @@ assert greedy_token(logits).tolist() == [[200]]
 logits = torch.randn(151936).half()
 assert int(greedy_token(logits)) == int(logits.argmax())
 """,
-    "a whole model's step": MODEL
-    + """
-from benchmarker.kernels import optimize
-from benchmarker.kernels.fused_decode_layer import LayerCache
-optimize(model)
-step = fused_decode_step.fused_decode_step(model, 2)
-caches = [LayerCache(torch.zeros(1, 16, 2, 16), torch.zeros(1, 16, 2, 16)) for _ in range(2)]
-rotation = step.rotation(16)
-with torch.no_grad():
-    expected = model(input_ids=ids).logits[0]
-    for at in range(12):
-        token, logits = step(ids[:, at : at + 1], caches, rotation, torch.tensor([at + 1], dtype=torch.int32))
-        check(logits[0, 0], expected[at].double())
-        assert int(token) == int(expected[at].argmax())
-""",
+    "a whole model's step": MODEL + STEP,
     "models that look alike and are not": MODEL
     + """
 from benchmarker.kernels import optimize
@@ -209,16 +214,16 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
     return replaced(monkeypatch)
 
 
-def replaced(monkeypatch: pytest.MonkeyPatch, **others: Any) -> Any:
+def replaced(monkeypatch: pytest.MonkeyPatch, kind: str = "qwen3", **others: Any) -> Any:
     """Two layers whose linears are this package's, on a device that is taken for a Hopper."""
     monkeypatch.setattr(gemv_dense, "supports", lambda _: None)
     monkeypatch.setattr(fused_decode_step, "can_start_early", lambda _: True)
     torch.manual_seed(0)
     sizes = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, **others}
-    config = Qwen3Config(
-        vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, initializer_range=0.1, **sizes
+    config = AutoConfig.for_model(
+        kind, vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, initializer_range=0.1, **sizes
     )
-    tried: Any = with_uneven_norms(Qwen3ForCausalLM(config)).eval()
+    tried: Any = with_uneven_norms(AutoModelForCausalLM.from_config(config)).eval()
     replace_linears(tried)
     fuse_linears(tried)
     return tried
@@ -254,6 +259,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a norm adds 1 to its weight": add_one_to_the_gain,
     "a norm has a type of its own": lambda layer: layer.input_layernorm.double(),
     "large activations are cut off": lambda layer: setattr(layer.mlp, "act_fn", CutOff()),
+    "the query alone has a bias": lambda layer: setattr(layer.self_attn.q_proj, "bias", nn.Parameter(torch.zeros(64))),
     "a linear has a bias": lambda layer: setattr(layer.mlp.down_proj, "bias", nn.Parameter(torch.zeros(64))),
 }
 
@@ -264,6 +270,18 @@ def test_a_layer_that_does_more_than_its_parts_tell_stays_the_compilers(model: A
     assert fused_decode_layer(layer, 2) is not None
     CHANGES[change](layer)
     assert fused_decode_layer(layer, 2) is None
+
+
+@pytest.mark.parametrize(("kind", "is_biased"), [("llama", False), ("mistral", False), ("qwen2", True)])
+def test_a_layer_without_norms_of_heads_is_fused(monkeypatch: pytest.MonkeyPatch, kind: str, is_biased: bool) -> None:
+    form = fused_decode_layer(replaced(monkeypatch, kind).model.layers[0], 2)
+    assert form is not None
+    assert form.heads.query_gain is None
+    assert (form.before_attention.residual is not None) == is_biased
+
+
+def test_queries_that_are_scaled_by_their_position_stay_the_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fused_decode_layer(replaced(monkeypatch, "ministral3").model.layers[0], 2) is None
 
 
 @pytest.mark.parametrize("head_dim", [8, 24])

@@ -24,13 +24,13 @@ from torch.fx import GraphModule
 from transformers import PreTrainedModel
 from transformers.cache_utils import LinearAttentionLayer
 
+from benchmarker.checkpoints.read_model import decoder_layers
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.graph_capture import Capture, capture_for
 from benchmarker.engines.decoders.prefill_decode import LibraryStep, attending_step, likeliest_token
 from benchmarker.engines.decoders.static_cache_layers import StateView
 from benchmarker.engines.decoders.static_decoder import StaticCacheDecoder
 from benchmarker.engines.decoders.static_kv_cache import SequenceLengths, StaticKVCache, cache_attention
-from benchmarker.engines.decoders.torch_engine import decoder_layers
 from benchmarker.hardware.device import Device
 from benchmarker.kernels.opaque_linear import make_opaque
 

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.read_model import head_dim, key_heads
+from benchmarker.checkpoints.read_model import head_dim, key_heads, model_errors
 from benchmarker.core.errors import install_hint, installed_version
 from benchmarker.engines.base import Form, UnsupportedError
 from benchmarker.engines.decoders.torch_engine import (
@@ -56,8 +56,10 @@ class EagerDecoder(TorchDecoder):
     def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
         super().__init__(model, device)
         self.kv_cache: KVForm | None = kv_cache
-        if kv_cache is not None:
-            # Fails before anything is timed if this model cannot have such a cache.
+        # Fails before anything is timed if this model cannot have such a cache.
+        if kv_cache is None:
+            growing_cache(model)
+        else:
             quantized_cache(model, kv_cache)
             self.kv_value_bytes = value_bytes(kv_cache, model.dtype.itemsize)
         self._cache: DynamicCache | None = None
@@ -151,11 +153,9 @@ class EagerDecoder(TorchDecoder):
                 self.model(input_ids=chunk, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
     def _filled(self, context: Tensor) -> DynamicCache:
-        from transformers import DynamicCache
-
         if self._cache is None or self._cached_context is not context:
             self._cache = None  # frees its memory before the new one is allocated
-            cache = DynamicCache(config=self.model.config)
+            cache = growing_cache(self.model)
             for kind in (type(layer).__name__ for layer in cache.layers):
                 if kind != "DynamicLayer":
                     raise UnsupportedError(f"a depth in a cache of {kind} is not written yet")
@@ -250,6 +250,14 @@ def static_cache_refusal(engine: str, options: Iterable[str]) -> str | None:
         f"kv_cache: the quantized KV caches of transformers grow, and the {engine} engine's lies at fixed addresses; "
         "use --engine eager"
     )
+
+
+def growing_cache(model: PreTrainedModel) -> DynamicCache:
+    """Return an empty cache, or raise ModelError if the config has a kind of layer that its model lacks."""
+    from transformers import DynamicCache
+
+    with model_errors("transformers cannot make the KV cache of this config"):
+        return DynamicCache(config=model.config)
 
 
 def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:

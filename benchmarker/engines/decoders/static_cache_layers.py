@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map_only
 from transformers import PreTrainedModel, StaticCache
 from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 
+from benchmarker.checkpoints.read_model import run_token
 from benchmarker.engines.base import UnsupportedError
-from benchmarker.quantization.coverage import run_token
 
 # No `from __future__ import annotations` here: the compiler looks at these classes as they are.
 

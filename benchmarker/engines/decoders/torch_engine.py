@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.checkpoints.cache import quantize_s
 from benchmarker.checkpoints.read_model import import_architecture, import_libraries
-from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource, UnsupportedError
+from benchmarker.engines.base import Engine, Form, Scores, TokenIds, TokenSource
 from benchmarker.hardware.device import CudaDevice, Device, torch_device
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.coverage import coverage_after_forward, weight_coverage
@@ -159,18 +159,6 @@ def measure_load(
 def expert_modules(model: nn.Module) -> list[Any]:
     """Return the modules whose fused experts transformers multiplies by an implementation of its config."""
     return [module for module in model.modules() if hasattr(module, "num_experts") and hasattr(module, "_apply_gate")]
-
-
-def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
-    from torch import nn
-
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.base_model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise UnsupportedError(
-        f"no list of {count} decoder layers in {type(model).__name__}; use --engine eager or cuda_graph"
-    )
 
 
 def experts_implementation(model: nn.Module) -> str | None:

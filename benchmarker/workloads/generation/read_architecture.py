@@ -9,9 +9,15 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarker.checkpoints.dummy import model_of
-from benchmarker.checkpoints.read_model import experts_per_token, head_dim, import_libraries, key_heads, model_errors
+from benchmarker.checkpoints.read_model import (
+    decoder_layers,
+    experts_per_token,
+    head_dim,
+    import_libraries,
+    key_heads,
+    model_errors,
+)
 from benchmarker.core.errors import ModelError, UnsupportedError
-from benchmarker.engines.decoders.torch_engine import decoder_layers
 from benchmarker.quantization.load import (
     flat,
     is_linear,
