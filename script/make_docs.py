@@ -106,7 +106,7 @@ def with_tables(name: str) -> str:
 
 def explained(name: str) -> str:
     """Return the output of `benchmarker explain` for a reference folder."""
-    result = CliRunner().invoke(app, ["explain", str(REFERENCE / name)], terminal_width=200)
+    result = CliRunner().invoke(app, ["explain", str(REFERENCE / name), "--format", "markdown"], terminal_width=200)
     assert result.exit_code == 0, result.output
     return result.stdout
 

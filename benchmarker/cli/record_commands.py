@@ -95,10 +95,14 @@ def compare(
         blocks = report.brief(comparison, recommendation, sheet=sheet) if not whole else report.whole(comparison)
         if whole and recommendation:
             blocks = [*blocks, *recommendation_blocks(recommendation)]
-        if form == "markdown":
-            typer.echo(to_markdown(blocks), nl=False)
-        else:
-            Terminal().show(blocks)
+        _print(blocks, form)
+
+
+def _print(blocks: Sequence[Block], form: str) -> None:
+    if form == "markdown":
+        typer.echo(to_markdown(blocks), nl=False)
+    else:
+        Terminal().show(blocks)
 
 
 def _gate(paths: Sequence[Path], limit: str, *, baseline: str | None, as_json: bool, force: bool) -> None:
@@ -128,8 +132,8 @@ def explain(
         bool, typer.Option("--compare", help="Show the profiler tables of a log side by side.")
     ] = False,
     form: Annotated[
-        str, typer.Option("--format", help="markdown, or json with one object per table and variant.")
-    ] = "markdown",
+        str, typer.Option("--format", help="text, markdown, or json with one object per table and variant.")
+    ] = "text",
     force: Force = False,
 ) -> None:
     """Explain the speed of each variant: where the time of a token goes, and how to reduce it.
@@ -140,7 +144,7 @@ def explain(
 
     Example: benchmarker explain trace.json.gz
     """
-    if form not in (formats := ("markdown", "json")):
+    if form not in (formats := ("text", "markdown", "json")):
         raise SpecError(f"--format {form}: no such format{did_you_mean(form, formats)}")
     from benchmarker.explain.explain import explanations_to_rows
     from benchmarker.logs.explain_log import is_log_or_trace, read_log_or_trace
@@ -163,24 +167,20 @@ def explain(
         return
     from benchmarker.report.explanations import explained_blocks
 
-    terminal = Terminal()
-    for reading in readings:
-        for part in _tables(reading, is_side_by_side=compare_tables):
-            terminal.table(part)
-    for comparison in explained:
-        terminal.table(explained_blocks(comparison))
+    blocks = [block for reading in readings for block in _tables(reading, is_side_by_side=compare_tables)]
+    _print([*blocks, *(block for comparison in explained for block in explained_blocks(comparison))], form)
 
 
-def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[list[Block]]:
+def _tables(reading: LogReading, *, is_side_by_side: bool) -> list[Block]:
     from benchmarker.logs.table_report import table_to_blocks, tables_contrasted, tables_side_by_side
 
-    parts = [table_to_blocks(report) for report in reading.reports]
+    blocks = [block for report in reading.reports for block in table_to_blocks(report)]
     if len(reading.reports) > 1:
-        parts += [tables_side_by_side(reading.reports)] if is_side_by_side else []
-        parts += [tables_contrasted(reading.reports)]
+        blocks += tables_side_by_side(reading.reports) if is_side_by_side else []
+        blocks += tables_contrasted(reading.reports)
     if reading.why_no_records:
-        parts.append([f"Its latencies are not used: {reading.why_no_records}."])
-    return [part for part in parts if part]
+        blocks.append(f"Its latencies are not used: {reading.why_no_records}.")
+    return blocks
 
 
 def report(

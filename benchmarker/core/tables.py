@@ -223,7 +223,8 @@ def _broken(text: RichText, width: int) -> list[RichText]:
 
 def _show_sheet(console: Console, sheet: Sheet, width: int) -> None:
     if sheet.title:
-        _print(console, RichText(clean(sheet.title), style="bold"))
+        for line in _broken(RichText(clean(sheet.title), style="bold"), width):
+            _print(console, line)
     columns = []
     for column in sheet.columns:
         texts = tuple(rich_text(cell(text)) for text in (column.heading, *map(column.text, sheet.rows)))

@@ -30,19 +30,20 @@ def explained_blocks(comparison: Comparison) -> list[Block]:
     missing = [explanation for explanation in comparison.explained if isinstance(explanation, NotExplained)]
     shared = [note for note in explained[0].notes if all(note in each.notes for each in explained)] if explained else []
     shared = shared if len(explained) > 1 else []
+    are_several = len(comparison.explained) > 1
     sections = {
         f"Relative to {plain_line(comparison.baseline or '')}": [each.sentence() for each in comparison.contrasts],
         "Predicted and measured": lines_by_sweep(comparison, lambda side: workload.predictions(side)[0]),
         "When it has paid for itself": lines_by_sweep(comparison, lambda side: workload.predictions(side)[1]),
     }
     return [
-        # With one variant the reason comes first anyway.
-        bullets(comparison.reasons) if len(comparison.explained) > 1 else "",
+        # A single variant has its reason and advice below.
+        bullets(comparison.reasons) if are_several else "",
         bullets(workload.header(comparison.records)),
         *(_waterfalls(explained[at : at + ACROSS]) for at in range(0, len(explained), ACROSS)),
         SHARES_ARE if explained else "",
         bullets(shared),
-        *(block for explanation in explained for block in _variant(explanation, shared)),
+        *(block for explanation in explained for block in _variant(explanation, shared, has_advice=not are_several)),
         *(
             block
             for title, sentences in sections.items()
@@ -146,7 +147,7 @@ def _waterfall_texts(
     ]
 
 
-def _variant(explanation: Explanation, shared: Sequence[str]) -> list[Block]:
+def _variant(explanation: Explanation, shared: Sequence[str], *, has_advice: bool) -> list[Block]:
     facts = []
     if explanation.ceiling:
         facts.append(f"in a replayed graph {ceiling_words(explanation.ceiling, explanation.unit)}")
@@ -156,7 +157,8 @@ def _variant(explanation: Explanation, shared: Sequence[str]) -> list[Block]:
     facts += [note for note in explanation.notes if note not in shared]
     form = f" ({', '.join(map(plain_line, explanation.form.values()))})" if explanation.form else ""
     head = f"{bold(plain_line(explanation.variant))}{form} is bound by {bold(explanation.verdict.bound)}"
-    return [f"{head}: {explanation.verdict.reason} {explanation.verdict.advice}", bullets(facts)]
+    advice = f" {explanation.verdict.advice}" if has_advice else ""
+    return [f"{head}: {explanation.verdict.reason}{advice}", bullets(facts)]
 
 
 def ceiling_words(ceiling: Ceiling, unit: str) -> str:

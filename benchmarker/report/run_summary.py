@@ -72,6 +72,7 @@ def run_blocks(comparison: Comparison) -> list[Block]:
         *([Sheet("", columns, rows)] if rows[0].cell else []),
         *([limits] if limits else []),
         caption(comparison),
+        bullets(workload.remarks(rows, comparison.baseline, brief=True)),
         bullets(workload.caveats(records, rows)),
     ]
 

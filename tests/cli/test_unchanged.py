@@ -20,7 +20,7 @@ FOLDERS = (
 COMMANDS = {
     "brief.txt": ("compare",),
     "compare.md": ("compare", "--all", "--format", "markdown"),
-    "explain.md": ("explain",),
+    "explain.md": ("explain", "--format", "markdown"),
 }
 TWO_FOLDERS = {
     "h100-runtimes-h200-runtimes-gate.md": ("compare", "--force", "--fail-if", "slower:5%"),

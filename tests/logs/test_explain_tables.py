@@ -37,7 +37,7 @@ def with_latencies(name: str) -> Explanation:
 
 
 def output(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["explain", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -138,7 +138,7 @@ def test_several_tables_of_one_file_are_set_side_by_side_when_asked() -> None:
     assert "**Each against the first**" not in output(ROCM)
     printed = output(ROCM, "--compare")
     assert "| matmul           |     1.6220 s | 966.04 ms (-655.96 ms) |" in printed
-    refused = CliRunner().invoke(app, ["explain", "results/reference/h100", "--compare"])
+    refused = CliRunner().invoke(app, ["explain", "--format", "markdown", "results/reference/h100", "--compare"])
     assert (refused.exit_code, "and no log is given" in refused.output) == (2, True)
 
 
@@ -168,7 +168,7 @@ def test_a_text_without_a_table_is_one_line(tmp_path: Path) -> None:
     path.write_text("nothing here\n")
     with pytest.raises(ResultsError, match=r"no table of torch\.profiler; print one with"):
         read_log_or_trace(path)
-    done = CliRunner().invoke(app, ["explain", str(path)])
+    done = CliRunner().invoke(app, ["explain", "--format", "markdown", str(path)])
     assert done.exit_code == 2
 
 

@@ -39,7 +39,7 @@ def one(text: str) -> ProfilerTable:
 
 
 def explained(path: Path, *options: str) -> str:
-    run = CliRunner().invoke(app, ["explain", str(path), *options])
+    run = CliRunner().invoke(app, ["explain", "--format", "markdown", str(path), *options])
     assert run.exit_code == 0, run.output
     return run.output
 
@@ -257,7 +257,7 @@ def test_a_trace_of_a_cpu_is_explained_by_its_operators(tmp_path: Path) -> None:
 def test_a_damaged_trace_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "trace.json.gz"
     path.write_bytes(content)
-    run = CliRunner().invoke(app, ["explain", str(path)])
+    run = CliRunner().invoke(app, ["explain", "--format", "markdown", str(path)])
     assert (run.exit_code, run.output.count("\n")) == (2, 1)
     assert message in run.output
     assert str(path) in run.output.replace("\n", "")
@@ -267,7 +267,7 @@ def test_results_of_another_benchmark_are_referred_to_import(tmp_path: Path) -> 
     path = tmp_path / "serve.log"
     path.write_text("===== Serving Benchmark Result =====\nSuccessful requests:  1\nTotal input tokens:  5\n"
                     "Total generated tokens:  5\nOutput token throughput (tok/s):  5.0\n")  # fmt: skip
-    run = CliRunner().invoke(app, ["explain", str(path)])
+    run = CliRunner().invoke(app, ["explain", "--format", "markdown", str(path)])
     assert run.exit_code == 2
     assert "give it to `benchmarker import`" in run.output
 

@@ -14,7 +14,7 @@ from benchmarker.report.run_summary import run_blocks
 from benchmarker.schema.model import EngineFacts
 from benchmarker.schema.record import Conditions
 from benchmarker.schema.record_io import read_record
-from benchmarker.workloads.generation.record import GenerationCell
+from benchmarker.workloads.generation.record import GenerationCell, GenerationRecord
 from tests.records import (
     cell,
     cpu_environment,
@@ -311,3 +311,19 @@ def test_records_of_two_sweeps_and_two_commits_are_not_taken_together_without_a_
     alone = to_markdown(compare([tmp_path / commits[0]]))
     assert "versions of benchmarker" not in alone
     assert "taken together" not in alone
+
+
+def test_disturbed_and_invalid_rows_are_the_first_caveats(tmp_path):
+    why = "other programs took {} % of our cores' time meanwhile"
+    fp16 = record("fp16", cell(flags=("disturbed",)), model={"load_format": "dummy"})
+    text = shown(tmp_path, fp16, *(lost(name, why.format(share)) for name, share in (("int8", 15), ("gptq", 31))))
+    _, _, after_header = text.partition("- measured: ")
+    first, second, third = [line for line in after_header.splitlines() if line.startswith("- ")][:3]
+    assert first.startswith("- disturbed: other programs used the same cores during the measurement")
+    assert second == f"- int8, gptq at prompt 26, 50 new tokens, batch 1: invalid: {why.format(15)} (the first of 2)"
+    assert third.startswith("- Random weights")
+
+
+def lost(name: str, why: str) -> GenerationRecord:
+    lost_cell = failed_cell("invalid", why).model_copy(update={"error_kind": "disturbed"})
+    return record(name, lost_cell, model={"load_format": "dummy"})

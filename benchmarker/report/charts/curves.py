@@ -101,7 +101,7 @@ def curve_chart(
         else:
             axes.set_ylim(bottom=0)
         labelled = with_room(places, is_logarithmic=is_logarithmic)
-        axes.set_xticks(places, [f"{place:,}" if place in labelled else "" for place in places])
+        axes.set_xticks(places, [f"{place:,}".removesuffix(".0") if place in labelled else "" for place in places])
         axes.set_xlabel(horizontal)
         axes.set_ylabel(vertical)
         drawn.legend(loc="outside lower left", ncols=2, columnspacing=1)

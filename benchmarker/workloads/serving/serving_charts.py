@@ -57,7 +57,7 @@ def interactivity_chart(rows: Sequence[ServingRow], looks: dict[str, Series]) ->
     def draw(ink: Ink) -> Figure:
         drawn, (axes,) = figure(2.9 + legend_in(lines))
         for name, points in lines.items():
-            plot(axes, points, looks[name], ink, markersize=5, linewidth=1.4, label=label(name))
+            plot(axes, points, looks[name], ink, markersize=5, linewidth=1.4, clip_on=False, label=label(name))
         if tpot_s:
             axes.axvline(1 / tpot_s, color=ink.text, linewidth=1, linestyle="--")
         axes.set_xlim(left=0)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarker.comparison.results import to_rows
+from benchmarker.core import tables
 from benchmarker.core.console import Terminal
 from benchmarker.report.compare import compare, compare_records, to_markdown
+from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
@@ -200,3 +202,13 @@ def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, 
         "largest concurrency that fits: 41; 42 does not: 0 % [0, 2] of 200 requests are within TTFT 500 ms and "
         "TPOT 30 ms"
     )
+
+
+def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():
+    comparison = compare_records([measured("fp16", FAST, concurrencies=[1, 4], rates=[2.0])])
+    text = tables.to_markdown(run_blocks(comparison))
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " 512 |" in line]
+    assert [row[2] for row in rows] == ["1", "4", "2/s"]
+    cells = "512, 128, 1, 48.48, 50.00, 100.0, 100.0, 20.00, 20.00, 100 passes, decode"
+    assert rows[0] == cells.split(", ")
+    assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 4 or more." in text
