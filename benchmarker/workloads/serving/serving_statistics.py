@@ -121,20 +121,22 @@ def itl_percentile_s(load: Any, share: float) -> float | None:
         next(step for step, end in zip(load.itl_steps, ends, strict=True) if end > rank)
         for rank in (math.floor(place), min(math.floor(place) + 1, ends[-1] - 1))
     )
-    return ITL_STEP_S * (low + (place - math.floor(place)) * (high - low))
+    return float(ITL_STEP_S * (low + (place - math.floor(place)) * (high - low)))
+
+
+def _ends_s(load: Any) -> list[float]:
+    return [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
 
 
 def load_s(load: Any) -> float:
     """Return the time from the first start of a request to the last end."""
-    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
-    return max(ends) - min(load.start_s)
+    return max(_ends_s(load)) - float(min(load.start_s))
 
 
 def backlog(load: Any) -> float:
     """Return the share of the requests that had not ended when the last one started."""
-    last_s = max(load.start_s)
-    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
-    return sum(end_s > last_s for end_s in ends) / len(ends)
+    last_s, ends_s = max(load.start_s), _ends_s(load)
+    return sum(end_s > last_s for end_s in ends_s) / len(ends_s)
 
 
 def output_tokens_per_s(load: Any) -> float | None:
