@@ -18,7 +18,6 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.serving.serving_statistics import (
-    DEFAULT_SLO,
     Attainment,
     Slo,
     failed,
@@ -137,6 +136,14 @@ class ServingRecord(RunRecord):
     """None if no server became ready."""
     cells: tuple[ServingCell, ...] = ()
 
+    @model_validator(mode="after")
+    def _check_procedure(self) -> Self:
+        requests = self.procedure.get("requests")
+        if isinstance(requests, bool) or not isinstance(requests, int) or not 0 < requests < 10**9:
+            raise ValueError(f"procedure.requests: must be the number of requests of a cell, not {requests!r}"[:120])
+        parse_slo(str(self.procedure.get("slo", "")))
+        return self
+
     @property
     def subject_name(self) -> str:
         return self.model.id
@@ -177,7 +184,7 @@ class ServingRecord(RunRecord):
 
     @property
     def slo(self) -> Slo:
-        return parse_slo(str(self.procedure.get("slo", DEFAULT_SLO)))
+        return parse_slo(str(self.procedure["slo"]))
 
     @property
     def why_unfit(self) -> str | None:

@@ -182,7 +182,7 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
 def checks(record: ServingRecord) -> Iterator[Check]:
     """Check each load: its span, the number of requests, the inter-token latencies, and the cell's status."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
-        requests = max(int(record.procedure.get("requests", 0)), REQUESTS_PER_USER * cell.concurrency)
+        requests = max(int(record.procedure["requests"]), REQUESTS_PER_USER * cell.concurrency)
         for number, load in enumerate(cell.samples, start=1):
             place = f"cell {key.place}, load {number}"
             yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))

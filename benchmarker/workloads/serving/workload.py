@@ -76,7 +76,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 def goodput(record: Any, cell: Any) -> float | None:
     """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
-    slo = statistics.parse_slo(record.procedure.get("slo") or statistics.DEFAULT_SLO)
+    slo = statistics.parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
@@ -212,3 +213,13 @@ def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():
     cells = "512, 128, 1, 48.48, 50.00, 100.0, 100.0, 20.00, 20.00, 100 passes, decode"
     assert rows[0] == cells.split(", ")
     assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 4 or more." in text
+
+
+@pytest.mark.parametrize(("field", "value"), [("slo", "ttft"), ("slo", ""), ("requests", "x"), ("requests", -1)])
+def test_a_record_with_an_edited_procedure_is_refused(tmp_path, field, value):
+    path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
+    content = json.loads(path.read_text())
+    content["procedure"][field] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=r"no limit|number of requests"):
+        read_record(path)
