@@ -178,6 +178,11 @@ class ServingRecord(RunRecord):
         return self.variant.quant == "fp16" and not options.get("quantization") and options.get("gguf") in UNQUANTIZED
 
     @property
+    def is_of_own_model(self) -> bool:
+        """False for another checkpoint of the model, and for a server that was already running."""
+        return self.model.checkpoint is None and self.variant.url is None
+
+    @property
     def baseline_rank(self) -> tuple[bool, ...]:
         return (self.is_unquantized,)
 
