@@ -263,9 +263,12 @@ def why_disturbed(load: HostLoad) -> str | None:
     return None
 
 
-def load_per_core() -> float:
-    """Return the programs that waited for a core or used it during the last minute, divided by the host's cores."""
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
+def load_per_core(*, proc: Path = PROC) -> float:
+    """Return the other programs that wait for a core or use one, now and in the last minute, divided by the cores."""
+    average, _, _, running, _ = (proc / "loadavg").read_text().split()
+    # This process is one of the running ones. The average includes the set-up before it.
+    others = int(running.partition("/")[0]) - 1
+    return min(float(average), others) / (os.cpu_count() or 1)
 
 
 BUSY_CORES = 0.5  # Mean number of busy cores above which another program is running.

@@ -47,7 +47,7 @@ CACHED_SHARE = 0.75
 """Share of a first process's set-up that later processes skip. It was 0.5 to 0.9 in most recorded sweeps."""
 LAST_TASKS = 6
 BUSY_LOAD = 0.5
-"""Load average per core from which the first guess names it."""
+"""Number of other programs per core from which the first guess names them."""
 RAY = "ray"
 RAY_ROUNDS = "one round at a time for each GPU; the guess is for one GPU"
 NARROW = 0.04
@@ -257,7 +257,7 @@ def plan_lines(request: SweepRequest, schedule: Schedule) -> list[str]:
     # A worker measures entire rounds: with three rounds and two workers, one round runs alone.
     rounds_at_once = file.rounds / math.ceil(file.rounds / workers)
     guess = schedule.duration(tasks, schedule.judgements, rounds_at_once=rounds_at_once, judges=workers)
-    load = f" (load average of {schedule.load_per_core:.1f} per core)" if schedule.load_per_core >= BUSY_LOAD else ""
+    load = f" ({schedule.load_per_core:.1f} other programs per core)" if schedule.load_per_core >= BUSY_LOAD else ""
     lines = [
         f"plan: {rounds} of {', '.join(request.jobs)}",
         f"  {workload.grid_heading}: {'; '.join(map(workload.point_text, jobs[0].grid.points()))}",

@@ -17,9 +17,9 @@ from benchmarker.engines.external.servers import (
     SERVERS,
     Launch,
     LlamaServerOptions,
-    SglangServerOptions,
-    VllmServerOptions,
 )
+from benchmarker.engines.external.sglang import SglangOptions
+from benchmarker.engines.external.vllm import VllmOptions
 
 NULL_SERVER = Path(__file__).parents[1] / "null_server.py"
 LAUNCH = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=True)
@@ -142,21 +142,21 @@ def test_last_words_are_the_last_error_and_the_last_line():
 
 
 def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path):
-    options = VllmServerOptions(max_model_len=640)
+    options = VllmOptions(max_model_len=640, max_num_seqs=256)
     arguments = {
         "model": "/models/m",
         "dtype": "bfloat16",
         "trust_remote_code": False,
         "tensor_parallel_size": 1,
-        **options.model_dump(),
+        **options.model_dump(exclude_none=True),
         "cpu_kv_cache_gib": 2,
     }
     server = SERVERS["vllm"]
     command = server.command(arguments, options, marker(tmp_path), LAUNCH)
     assert " ".join(command[1:]) == (
-        "-I -m vllm.entrypoints.cli.main serve /models/m --dtype bfloat16 --tensor-parallel-size 1 --max-model-len 640 "
-        "--max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model --host 127.0.0.1 --port 8001 "
-        "--seed 0 --no-enable-prefix-caching"
+        "-I -m vllm.entrypoints.openai.api_server --model /models/m --dtype bfloat16 --tensor-parallel-size 1 "
+        "--max-model-len 640 --max-num-seqs 256 --gpu-memory-utilization 0.9 --served-model-name model "
+        "--host 127.0.0.1 --port 8001 --seed 0 --no-enable-prefix-caching"
     )
     assert server.variables(arguments, marker(tmp_path))["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert server.max_requests(options, LAUNCH) == 256
@@ -165,7 +165,7 @@ def test_vllm_serve_gets_the_driver_s_arguments_without_prefix_caching(tmp_path)
 def test_sglang_is_launched_without_its_radix_cache(tmp_path):
     arguments = {"model_path": "/models/m", "dtype": "bfloat16", "trust_remote_code": True}
     launch = Launch(port=8001, positions=640, concurrency=4, has_tokenizer=False)
-    command = SERVERS["sglang"].command(arguments, SglangServerOptions(), marker(tmp_path), launch)
+    command = SERVERS["sglang"].command(arguments, SglangOptions(), marker(tmp_path), launch)
     assert " ".join(command[1:]) == (
         "-I -m sglang.launch_server --model-path /models/m --dtype bfloat16 --trust-remote-code --served-model-name "
         "model --host 127.0.0.1 --port 8001 --random-seed 0 --disable-radix-cache --enable-metrics "

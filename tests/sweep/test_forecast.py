@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarker.core.formatting import approximate_duration
+from benchmarker.hardware.monitor import load_per_core
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep.sweep_plan import Schedule, Task
@@ -169,10 +170,27 @@ def test_a_plan_imports_no_torch() -> None:
 def test_the_first_guess_is_a_range_on_a_busy_host(tmp_path: Path) -> None:
     stage = Stage(tmp_path, rounds=5, load_per_core=4.0)
     stage.sweep(dry_run=True)
-    assert "20 cells, first guess: about 7 min to 35 min (load average of 4.0 per core)" in stage.printed
+    assert "20 cells, first guess: about 7 min to 35 min (4.0 other programs per core)" in stage.printed
     stage = Stage(tmp_path, rounds=5, load_per_core=0.1)
     stage.sweep(dry_run=True)
     assert "20 cells, first guess: about 8 min\n" in stage.printed
+
+
+@pytest.mark.parametrize(
+    ("counters", "others"),
+    [
+        ("8.30 7.00 6.00 13/181 4242", 8.3),
+        # The programs of the last minute have ended.
+        ("8.30 7.00 6.00 1/181 4242", 0.0),
+        ("0.02 0.10 0.20 3/181 4242", 0.02),
+    ],
+)
+def test_other_programs_are_counted_if_they_run_now_and_ran_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counters: str, others: float
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    (tmp_path / "loadavg").write_text(f"{counters}\n")
+    assert load_per_core(proc=tmp_path) == others / 2
 
 
 def test_a_disturbed_attempt_widens_the_forecast_and_an_undisturbed_one_narrows_it() -> None:

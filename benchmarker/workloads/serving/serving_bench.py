@@ -32,7 +32,7 @@ from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
-from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell
+from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit
@@ -272,7 +272,7 @@ class ServingBench(Bench):
         return load
 
     def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:
-        """Return the server's memory in place of this process's own, which is meaningless."""
+        """Return the server's memory in place of this process's own, and the status if requests failed."""
         del step
         samples = tuple(sample.model_copy(update={"peak_allocated_bytes": None}) for sample in cell.samples)
         process, memory = self._running.process, Memory()
@@ -282,4 +282,4 @@ class ServingBench(Bench):
             memory = Memory(peak_resident_bytes=process.resident_bytes())
         # One warm-up has no earlier one with which it could agree.
         flags = tuple(flag for flag in cell.flags if flag != "unstable_warmup")
-        return {"samples": samples, "memory": memory, "flags": flags}
+        return {"samples": samples, "memory": memory, "flags": flags, **outcome(cell.samples, cell.new_tokens)}

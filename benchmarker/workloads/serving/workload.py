@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import ValidationError
+
 from benchmarker.checkpoints.files import model_fingerprint
-from benchmarker.core.errors import SpecError
+from benchmarker.checkpoints.find import look_for
+from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.core.formatting import ms, rate
+from benchmarker.engines.external.servers import SERVERS
 from benchmarker.quantization.registry import resolved_quant
+from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
 from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
@@ -17,6 +23,7 @@ from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation.generation_job import renamed, with_checkpoint
 from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.serving import serving_statistics as statistics
+from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.spec import (
     ServingExperiment,
@@ -24,12 +31,15 @@ from benchmarker.workloads.serving.spec import (
     ServingSubject,
     ServingVariant,
 )
+from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
     from benchmarker.comparison.invariants import Check
     from benchmarker.comparison.rows import Circumstance
+    from benchmarker.core.console import Terminal
     from benchmarker.core.tables import Column
     from benchmarker.explain.waterfall import NotExplained
+    from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
     from benchmarker.workloads.serving.serving_reading import ServingRow
@@ -66,7 +76,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 def goodput(record: Any, cell: Any) -> float | None:
     """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
-    slo = statistics.parse_slo(record.procedure.get("slo") or statistics.DEFAULT_SLO)
+    slo = statistics.parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
 
@@ -144,6 +154,11 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     def resolve(self, variant: ServingVariant, subject: ServingSubject | None = None) -> ServingVariant:
         if variant.url:
             return variant
+        try:
+            SERVERS[variant.engine].options.model_validate(variant.engine_options)
+        except ValidationError as error:
+            reason = first_problem(error, SERVERS[variant.engine].options)
+            raise FieldError(reason, field="engine_options") from None
         found = with_checkpoint(variant, subject.model if subject else None)
         return renamed(found if found.quant == AUTO else resolved_quant(found), variant)
 
@@ -155,6 +170,24 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
                 raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")
 
     # Measuring
+
+    def open(self, job: ServingJob, device: Device, session: Session) -> AbstractContextManager[Bench]:
+        from benchmarker.workloads.serving.serving_bench import open_bench
+
+        return open_bench(job, device, session)
+
+    def look_for(self, job: ServingJob) -> str | None:
+        return None if job.variant.url else look_for(job.model)
+
+    def lacking(self, job: ServingJob) -> str | None:
+        """Return how to install the load generator or the server."""
+        return why_no_generator() or (None if job.variant.url else SERVERS[job.variant.engine].why_not_installed())
+
+    def prepare(self, job: ServingJob, device: Device, progress: Terminal) -> None:
+        from benchmarker.quantization.load import prepare_checkpoint
+
+        if not job.variant.url:
+            prepare_checkpoint(job.model, job.variant, device, progress, is_external=True)
 
     def key_parts(self, job: ServingJob) -> dict[str, Any]:
         return {
@@ -189,11 +222,20 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
 
     # Reading
 
-    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:  # noqa: ARG002
+    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:
+        # Another checkpoint of the model has its own revision, and a server that was already running names no shapes.
+        own = next((record.model for record in records if record.server and record.is_of_own_model), None)
+
+        def revision(record: ServingRecord) -> str | None:
+            return record.model.revision if record.is_of_own_model else own and own.revision
+
+        def shapes(record: ServingRecord) -> str | None:
+            return (own if own and record.variant.url else record.model).config_sha256
+
         return {
             "model": lambda record: record.model.id,
-            "model revision": lambda record: None if record.model.checkpoint else record.model.revision,
-            "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+            "model revision": revision,
+            "model shapes (config_sha256)": lambda record: (shapes(record) or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
             "requests": lambda record: str(record.procedure.get("requests")),
             "seed of the requests": lambda record: str(record.procedure.get("seed")),
