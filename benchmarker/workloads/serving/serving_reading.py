@@ -178,7 +178,7 @@ def checks(record: ServingRecord) -> Iterator[Check]:
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         requests = max(int(record.procedure["requests"]), REQUESTS_PER_USER * cell.concurrency)
         for number, load in enumerate(cell.samples, start=1):
-            place = f"cell {key.place}, load {number}"
+            place = f"cell {key.words}, load {number}"
             yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))
             yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
             yield equal(place, "requests", len(load.errors), requests)
