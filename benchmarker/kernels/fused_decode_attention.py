@@ -125,7 +125,7 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
         tl.store(output + place, (mean / total[:, None]).to(output.dtype.element_ty), mask=is_head)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _gained(gain, cosine, sine, dim, partner):  # type: ignore[no-untyped-def]
     return cosine * tl.load(gain + dim).to(tl.float32), sine * tl.load(gain + partner).to(tl.float32)
 

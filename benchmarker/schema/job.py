@@ -79,7 +79,7 @@ class ExperimentBase(Plain):
         names = [variant.name for variant in self.variants]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f"variants: two are named '{name}'")
+                raise ValueError(f"variants: two are named '{name}'; give them a name each")
         if self.baseline is not None and self.baseline not in names:
             raise ValueError(f"baseline: no variant '{self.baseline}'{did_you_mean(self.baseline, names)}")
         return self

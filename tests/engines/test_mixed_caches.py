@@ -1,16 +1,19 @@
 """Static caches of models whose layers differ: sliding windows, attention sinks, recurrent states, experts."""
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
+from transformers.cache_utils import LinearAttentionLayer
 
 from benchmarker.core.errors import ModelError
 from benchmarker.engines.base import UnsupportedError
 from benchmarker.engines.decoders.compile import compile_decoder
 from benchmarker.engines.decoders.eager import EagerDecoder
 from benchmarker.engines.decoders.prefill_decode import KEEPS_PADDING, captured_experts
+from benchmarker.engines.decoders.static_cache_layers import StateView
 from benchmarker.engines.decoders.static_decoder import cuda_graph_decoder
 from benchmarker.engines.decoders.static_kv_cache import StaticKVCache
 from benchmarker.engines.decoders.torch_engine import expert_modules
@@ -118,6 +121,14 @@ def test_eager_refuses_a_depth_in_windows_before_it_fills_them() -> None:
     model.forward = None
     with pytest.raises(UnsupportedError, match="a depth in a cache of DynamicSlidingWindowLayer is not written yet"):
         EagerDecoder(model, CpuDevice()).generate(prompt(), 2, context=torch.ones(2, 20, dtype=torch.int64))
+
+
+def test_a_view_of_a_layers_states_is_no_reference_cycle() -> None:
+    view = StateView(LinearAttentionLayer())
+    assert view.layers[7] is view.layer
+    freed = weakref.ref(view)
+    del view
+    assert freed() is None
 
 
 def test_eager_refuses_a_kind_of_layer_that_the_model_lacks() -> None:

@@ -88,7 +88,7 @@ MISTAKES = {
     MINIMAL + "model: {trust_remote_code: true}\n": (
         "model: trust_remote_code needs a revision of 40 hex digits (--revision), so that the code is pinned"
     ),
-    "variants:\n  - {quant: fp16}\n  - {quant: fp16}\n": "variants: two are named 'fp16'",
+    "variants:\n  - {quant: fp16}\n  - {quant: fp16}\n": "variants: two are named 'fp16'; give them a name each",
 }
 
 

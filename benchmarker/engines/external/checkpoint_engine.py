@@ -98,24 +98,16 @@ class CheckpointEngine(ExternalEngine):
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
         """Return None for a quantized checkpoint, whose files do not have the number of the model's parameters."""
-        if checkpoint.quantization is not None or facts.weight_bytes is None:
+        if checkpoint.quantization is not None:
             return None
         parameters = sum(math.prod(shape) for _, shape in tensor_shapes(checkpoint.folder, checkpoint.config))
         packed = sum(count for name, count in facts.weight_bytes_by_type.items() if ONE_BYTE.match(name))
         if not facts.weight_bytes_by_type and facts.settings.get("quantization"):
             # SGLang's layers cannot be inspected. A parameter of one byte saves one.
-            packed = max(0, 2 * parameters - facts.weight_bytes)
-        return LoadFacts(
-            load_s=load_s,
-            weight_bytes=facts.weight_bytes,
-            parameters=parameters,
-            bits_per_weight=8 * facts.weight_bytes / parameters,
-            quantized_fraction=min(1.0, packed / parameters),
-            linear_classes=facts.linear_methods,
-            weight_classes={},
-            lm_head_dtype=str(facts.settings.get("dtype")),
-            lm_head_tied=bool(checkpoint.config.get("tie_word_embeddings")),
-        )
+            packed = max(0, 2 * parameters - (facts.weight_bytes or 0))
+        tied = bool(checkpoint.config.get("tie_word_embeddings"))
+        known = {"parameters": parameters, "packed_parameters": packed, "is_tied": tied}
+        return super().loaded(checkpoint, facts.model_copy(update=known), load_s=load_s)
 
 
 def contradiction(label: str | None, facts: ExternalFacts, plain_bytes: int | None) -> str | None:

@@ -63,7 +63,19 @@ class ExternalEngine(Engine):
         """Check that the open model is what the row's label claims. Raises UnsupportedError."""
 
     def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:  # noqa: ARG002
-        return None
+        if not facts.parameters or facts.weight_bytes is None:
+            return None
+        return LoadFacts(
+            load_s=load_s,
+            weight_bytes=facts.weight_bytes,
+            parameters=facts.parameters,
+            bits_per_weight=8 * facts.weight_bytes / facts.parameters,
+            quantized_fraction=min(1.0, (facts.packed_parameters or 0) / facts.parameters),
+            linear_classes=facts.linear_methods,
+            weight_classes=facts.tensors_by_type,
+            lm_head_dtype=str(facts.output_type or facts.settings.get("dtype") or "none"),
+            lm_head_tied=bool(facts.is_tied),
+        )
 
     @contextmanager
     def open(self, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress) -> Iterator[ExternalSource]:

@@ -18,7 +18,6 @@ from benchmarker.engines.external.environments import Marker
 from benchmarker.engines.external.external_engine import ExternalEngine, head_refusal
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import Options
-from benchmarker.schema.model import ExternalFacts, LoadFacts
 
 ALL_LAYERS = 999  # More layers than any model has.
 FILE = "model.gguf"
@@ -89,22 +88,6 @@ class LlamaCppEngine(ExternalEngine):
             "parameters": facts.parameters,
             "is_tied": facts.is_tied,
         }
-
-    def loaded(self, checkpoint: Checkpoint, facts: ExternalFacts, *, load_s: float) -> LoadFacts | None:
-        del checkpoint
-        if not facts.parameters or facts.weight_bytes is None:
-            return None
-        return LoadFacts(
-            load_s=load_s,
-            weight_bytes=facts.weight_bytes,
-            parameters=facts.parameters,
-            bits_per_weight=8 * facts.weight_bytes / facts.parameters,
-            quantized_fraction=(facts.packed_parameters or 0) / facts.parameters,
-            linear_classes={},
-            weight_classes=facts.tensors_by_type,
-            lm_head_dtype=facts.output_type or "none",
-            lm_head_tied=bool(facts.is_tied),
-        )
 
     def gguf_path(
         self, checkpoint: Checkpoint, gguf: GgufForm, marker: Marker, threads: int, progress: Progress

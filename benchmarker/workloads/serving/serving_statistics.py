@@ -121,20 +121,22 @@ def itl_percentile_s(load: Any, share: float) -> float | None:
         next(step for step, end in zip(load.itl_steps, ends, strict=True) if end > rank)
         for rank in (math.floor(place), min(math.floor(place) + 1, ends[-1] - 1))
     )
-    return ITL_STEP_S * (low + (place - math.floor(place)) * (high - low))
+    return float(ITL_STEP_S * (low + (place - math.floor(place)) * (high - low)))
+
+
+def _ends_s(load: Any) -> list[float]:
+    return [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
 
 
 def load_s(load: Any) -> float:
     """Return the time from the first start of a request to the last end."""
-    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
-    return max(ends) - min(load.start_s)
+    return max(_ends_s(load)) - float(min(load.start_s))
 
 
 def backlog(load: Any) -> float:
     """Return the share of the requests that had not ended when the last one started."""
-    last_s = max(load.start_s)
-    ends = [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
-    return sum(end_s > last_s for end_s in ends) / len(ends)
+    last_s, ends_s = max(load.start_s), _ends_s(load)
+    return sum(end_s > last_s for end_s in ends_s) / len(ends_s)
 
 
 def output_tokens_per_s(load: Any) -> float | None:
@@ -204,3 +206,15 @@ class Attainment:
         """Return `passes` if the interval lies above 90 %, `fails` if below, else `undecided`."""
         _, low, high = self.interval
         return "passes" if low > GOOD_SHARE else "fails" if high < GOOD_SHARE else "undecided"
+
+    @property
+    def text(self) -> str:
+        """Return the share with its interval, as `41 % [34, 48]`."""
+        share, low, high = (f"{100 * part:.0f}" for part in self.interval)
+        return f"{share} % [{low}, {high}]"
+
+
+def attained(loads: Sequence[tuple[Any, int]], slo: Slo) -> Attainment | None:
+    """Return the good requests of loads, each with its requested tokens; None without a load."""
+    requests = sum(len(load.errors) for load, _ in loads)
+    return Attainment(sum(good(load, new_tokens, slo) for load, new_tokens in loads), requests) if loads else None

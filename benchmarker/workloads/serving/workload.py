@@ -78,7 +78,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 def goodput(record: Any, cell: Any) -> float | None:
     """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
-    slo = statistics.parse_slo(record.procedure.get("slo") or statistics.DEFAULT_SLO)
+    slo = statistics.parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
 
@@ -237,11 +237,20 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
 
     # Reading
 
-    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:  # noqa: ARG002
+    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:
+        # Another checkpoint of the model has its own revision, and a server that was already running names no shapes.
+        own = next((record.model for record in records if record.server and record.is_of_own_model), None)
+
+        def revision(record: ServingRecord) -> str | None:
+            return record.model.revision if record.is_of_own_model else own and own.revision
+
+        def shapes(record: ServingRecord) -> str | None:
+            return (own if own and record.variant.url else record.model).config_sha256
+
         return {
             "model": lambda record: record.model.id,
-            "model revision": lambda record: None if record.model.checkpoint else record.model.revision,
-            "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+            "model revision": revision,
+            "model shapes (config_sha256)": lambda record: (shapes(record) or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
             "requests": lambda record: str(record.procedure.get("requests")),
             "seed of the requests": lambda record: str(record.procedure.get("seed")),

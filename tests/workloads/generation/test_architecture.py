@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 
+from benchmarker.checkpoints.dummy import empty_model
+from benchmarker.checkpoints.files import shipped_shape
 from benchmarker.checkpoints.read_model import model_errors
 from benchmarker.core.errors import ModelError, UnsupportedError
 from benchmarker.engines.base import TokenSource
@@ -82,6 +84,29 @@ def test_qwen3_30b_reads_a_tenth_of_its_weights() -> None:
     assert architecture.active_parameters == 3_353_032_704
     assert step(architecture).weight_bytes == pytest.approx(6.08e9, rel=2e-3)
     assert architecture.kv_bytes_per_token == 2 * 48 * 4 * 128 * 2
+
+
+def test_gpt_oss_20b_reads_the_published_active_parameters_and_windows_of_128() -> None:
+    folder = shipped_shape("gpt-oss-20b")
+    assert folder is not None
+    architecture = describe(empty_model(folder))
+    # The model card counts the output layer, and no embedding.
+    assert architecture.active_parameters - 201_088 * 2880 == pytest.approx(3.61e9, rel=2e-3)
+    attention = 2880 * (2 * 4096 + 2 * 512)
+    experts = 4 * 2880 * (5760 + 2880)
+    weights = 24 * (attention + 32 * 2880 + experts) + 201_088 * 2880
+    # Biases, sinks, norms and one row of the embedding are the rest.
+    assert step(architecture).weight_bytes == pytest.approx(2 * weights, rel=1e-3)
+    assert step(architecture, prompt_tokens=1000).kv_bytes == 2 * 8 * 64 * 2 * 12 * (1000 + 127)
+
+
+def test_granite_keeps_the_states_of_its_mamba_layer() -> None:
+    model = small_model("granitemoehybrid")
+    convolution, state = (8 * 64 + 2 * 16) * 4, 8 * 64 * 16
+    found = step(describe(model))
+    # transformers keeps the recurrent state in 32 bits.
+    assert found.state_bytes == convolution * model.dtype.itemsize + state * 4
+    assert found.kv_bytes - found.state_bytes == 2 * 2 * 64 * model.dtype.itemsize * CONTEXT
 
 
 def test_a_batch_reads_the_experts_that_its_tokens_choose() -> None:

@@ -155,6 +155,7 @@ class Driver:
         if self._llm is None:
             return facts
         config = self._llm.llm_engine.vllm_config
+        of_scheduler = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
         (weights,) = self._llm.apply_model(_weight_facts)
         (cache_bytes,) = self._llm.collective_rpc(_cache_bytes)
         return {
@@ -167,10 +168,8 @@ class Driver:
                 "dtype": str(config.model_config.dtype).removeprefix("torch."),
                 "compilation_mode": getattr(config.compilation_config.mode, "name", None),
                 "cudagraph_mode": getattr(config.compilation_config.cudagraph_mode, "name", None),
-                "async_scheduling": bool(config.scheduler_config.async_scheduling),
                 "max_model_len": config.model_config.max_model_len,
-                "max_num_seqs": config.scheduler_config.max_num_seqs,
-                "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+                **{name: getattr(config.scheduler_config, name) for name in of_scheduler},
                 "speculative": getattr(config.speculative_config, "method", None),
             },
         }
