@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -130,23 +131,19 @@ def has_tokenizer(folder: Path) -> bool:
     )
 
 
-DTYPES = {
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "int64": ("I64", 8),
-    "int32": ("I32", 4),
-    "int8": ("I8", 1),
-    "uint8": ("U8", 1),
-    "float8_e4m3fn": ("F8_E4M3", 1),
-}
-"""Name in the format and bytes per element, by torch's name."""
 LENGTH = struct.Struct("<Q")
 POINTER = b"version https://git-lfs"  # Start of a git-lfs pointer file.
 
 
 def tensor_bytes(tensor: PlannedTensor) -> int:
-    return math.prod(tensor.shape) * DTYPES[tensor.dtype][1]
+    bits = re.search(r"\d+", tensor.dtype)
+    assert bits is not None
+    return math.prod(tensor.shape) * int(bits[0]) // 8
+
+
+def _stored_type(dtype: str) -> str:
+    """Return the name in the format of a type in torch: BF16 for bfloat16, F8_E4M3 for float8_e4m3fn."""
+    return dtype.replace("float", "F").replace("uint", "U").replace("int", "I").upper().removesuffix("FN")
 
 
 def write_tensors(
@@ -171,7 +168,7 @@ def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
     for tensor in tensors:
         start, end = end, end + tensor_bytes(tensor)
         header[tensor.name] = {
-            "dtype": DTYPES[tensor.dtype][0],
+            "dtype": _stored_type(tensor.dtype),
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }

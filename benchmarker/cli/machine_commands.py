@@ -185,22 +185,35 @@ def make_checkpoint(
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
     option: common_options.KeyValues = None,
     device: Annotated[str, typer.Option(help="Device for quantizing: auto, cpu, cuda or cuda:N.")] = "auto",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="New folder for the checkpoint, for `run --model FOLDER`.")
+    ] = None,
     verbose: common_options.Verbose = False,
 ) -> None:
     """Download, quantize or generate a checkpoint now, so that a later run only loads it.
 
-    Example: benchmarker checkpoint make --quant gptq --load-format dummy
+    Example: benchmarker checkpoint make --quant w4a16 --load-format dummy
     """
     from benchmarker.execution.jobs import make_job
 
     job: Any = make_job(_typed(model, revision, load_format, dtype, quant, option))
+    from benchmarker.checkpoints.base import Target
     from benchmarker.hardware.device import find_device
     from benchmarker.quantization.load import prepare_checkpoint
+    from benchmarker.quantization.registry import loader_options
+    from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 
+    if output is not None:
+        check_new(output)
     with quiet_libraries(verbose=verbose) as streams:
-        terminal = Terminal(verbose=verbose, streams=streams)
-        checkpoint = prepare_checkpoint(job.model, job.variant, find_device(device), terminal)
-        terminal.line(f"ready: {checkpoint.folder}")
+        terminal, found = Terminal(verbose=verbose, streams=streams), find_device(device)
+        checkpoint = prepare_checkpoint(job.model, job.variant, found, terminal)
+        if output is not None:
+            target, options = Target(found.torch_name, job.model.dtype), loader_options(job.variant)
+            save_checkpoint(job.variant.quant, checkpoint, options, target, output, terminal)
+        terminal.line(f"ready: {output or checkpoint.folder}")
+        if output is not None and checkpoint.dummy:
+            terminal.line("note: its weights are random, so its text and quality mean nothing")
 
 
 @engines.command("install")

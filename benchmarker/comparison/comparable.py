@@ -177,8 +177,8 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
         for key, cell in zip(keys_of(record), record.cells, strict=True):
             if cell.status == "ok":
                 inputs[key][(cell.inputs_sha256 or "unknown")[:12]] += 1
-    differing = (Difference(key.inputs_words, dict(counts)) for key, counts in inputs.items() if len(counts) > 1)
-    return list(differing)[:1]
+    differing = ((key, counts) for key, counts in inputs.items() if len(counts) > 1)
+    return [Difference(f"input at {key.words} (inputs_sha256)", dict(counts)) for key, counts in differing][:1]
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:

@@ -43,7 +43,7 @@ def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
 
 
 def record_checks(record: RunRecord) -> Iterator[Check]:
-    places = [f"cell {key.place}" for key in keys_of(record)]
+    places = [f"cell {key.words}" for key in keys_of(record)]
     for place, cell in zip(places, record.cells, strict=True):
         if cell.inputs_sha256 is not None:
             is_hash = SHA256.fullmatch(cell.inputs_sha256) is not None

@@ -56,14 +56,6 @@ class CellKey:
         return ", ".join(str(value) for _, value in self.pairs)
 
     @property
-    def place(self) -> str:
-        return self.words
-
-    @property
-    def inputs_words(self) -> str:
-        return f"input at {self.words} (inputs_sha256)"
-
-    @property
     def size(self) -> float:
         """Product of the axes that are sizes."""
         sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
@@ -110,8 +102,7 @@ class Row:
     sweep: str = ""  # Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it.
     change: SpeedUp | None = None  # Ratio to the same variant in the first sweep, for the rows of the others.
     call: SpeedUp | None = None  # Ratio of the latencies of a whole call, relative to the baseline of the comparison.
-    mixes_prefill: bool = False
-    """True for a batch that the engine prefills in part while it decodes the rest."""
+    mixes_prefill: bool = False  # True for a batch that the engine prefills in part while it decodes the rest.
     is_ranked_by_call: bool = False
     """True in a cell in which engines with and without mixed prefills compete: whole calls are compared."""
     is_baseline: bool = False

@@ -17,8 +17,7 @@ from benchmarker.measure.repeat import measure
 from benchmarker.schema.comply_file import Finding, judged
 from benchmarker.workloads.generation.generation_step import GenerationStep
 
-DELAY_S, DELAY_NOISE = 0.005, 0.01
-"""Mean wait per token, and its standard deviation as a share of it."""
+DELAY_S, DELAY_NOISE = 0.005, 0.01  # Mean wait per token, and its standard deviation as a share of it.
 TOKENS = 40
 WITHIN = 0.025
 ROUNDS = 5

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from benchmarker.workloads.generation.generation_bench import GenerationBench
 
 WITHIN = 0.02
-TIE = 0.01
-"""Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie."""
-EARLIEST = 0.8
-"""Least ratio of TTFT to the time of a generation of one token."""
+TIE = 0.01  # Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie.
+EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
 REPEATS = 5
 CHECKS = ("timed output", "no caching", "length and end", "first token", "clock", "weights")
 

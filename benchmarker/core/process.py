@@ -76,8 +76,7 @@ TAIL_BYTES = 64 * 1024
 class Streams:
     out: TextIO
     error: TextIO
-    log: int | None = None
-    """Descriptor of the file with the libraries' output."""
+    log: int | None = None  # Descriptor of the file with the libraries' output.
 
     def tail(self, lines: int = 20) -> str:
         """Return the last lines of the libraries; empty if they are not silenced."""

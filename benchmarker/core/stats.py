@@ -23,8 +23,7 @@ from scipy.special import nctdtr, nctdtrinc, stdtr, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.80
-MIN_ROUNDS = 3
-"""With two rounds the t interval is 13 standard errors wide on each side."""
+MIN_ROUNDS = 3  # With two rounds the t interval is 13 standard errors wide on each side.
 SAME_WITHIN = 0.02
 NORMAL_95 = 1.959964  # 97.5 % quantile of the normal distribution.
 

@@ -155,8 +155,7 @@ def plain_line(text: str, *, longest: int = 80) -> str:
 
 
 GAP = 2
-_UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")
-"""A word, or an interval with its two ends."""
+_UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")  # A word, or an interval with its two ends.
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from benchmarker.doctor.findings import Finding, Machine, findings, look
 from benchmarker.doctor.instruments import Reading, readings
 from benchmarker.engines.external.environments import engine_statuses
 from benchmarker.hardware.device import Device, find_device
+from benchmarker.quantization.checkpoint_table import format_sheet
 from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
 from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
@@ -50,6 +51,7 @@ def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str 
     if not quick:
         outcomes = list(try_variants(outcomes, device, print_line=terminal.line))
     terminal.table(outcome_table(outcomes, tried=not quick))
+    terminal.table([format_sheet(is_here=True)])
     terminal.table([bullets([status.line for status in engine_statuses(device.kind)])])
     is_well = not problem and all_run(outcomes)
     if quick:

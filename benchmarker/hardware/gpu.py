@@ -24,13 +24,11 @@ from benchmarker.schema.record import DeviceFacts
 class GpuState:
     """Readings of one GPU at one moment; None if the driver does not provide a value."""
 
-    time_s: float
-    """Unix time of the readings."""
+    time_s: float  # Unix time of the readings.
     clock_mhz: int | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    throttled_by: frozenset[str] | None = frozenset()
-    """Reasons that lower the clocks, such as `power_cap`."""
+    throttled_by: frozenset[str] | None = frozenset()  # Reasons that lower the clocks, such as `power_cap`.
     held_ns: Mapping[str, int] = field(default_factory=dict)
     """Nanoseconds with lowered clocks since the driver was loaded, by reason."""
     processes: int | None = None

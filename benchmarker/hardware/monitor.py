@@ -25,15 +25,13 @@ from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, H
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
-BESIDE_S = 2 * PERIOD_S
-"""Distance to the readings used for a cell that is shorter than the time between two readings."""
+BESIDE_S = 2 * PERIOD_S  # Distance to the readings used for a cell that is shorter than the time between two readings.
 
 COOL_DOWN_S = 120.0
 
 INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
 """Throttle reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
-LOW_CLOCK = 0.75
-"""Share of the default clock below which a measurement is invalid, as in NVBench."""
+LOW_CLOCK = 0.75  # Share of the default clock below which a measurement is invalid, as in NVBench.
 
 
 class Monitor:
@@ -273,8 +271,7 @@ def load_per_core(*, proc: Path = PROC) -> float:
     return min(float(average), others) / (os.cpu_count() or 1)
 
 
-BUSY_CORES = 0.5
-"""Mean number of busy cores above which another program is running."""
+BUSY_CORES = 0.5  # Mean number of busy cores above which another program is running.
 
 
 def disturbance(load: HostLoad | None) -> float:

@@ -44,8 +44,7 @@ class GenerationSample(SampleBase):
 
 @dataclass(frozen=True)
 class Generation:
-    tokens: tuple[tuple[int, ...], ...]
-    """[batch][new_tokens]."""
+    tokens: tuple[tuple[int, ...], ...]  # [batch][new_tokens].
     start_ns: int
     first_ns: int
     last_ns: int

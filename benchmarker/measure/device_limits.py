@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 CPU_ARRAY_BYTES = 2**28, 2**30
 CPU_MATMUL_SIZES = 256, 512, 768
-LAUNCHES = 500
-"""Launches in a row. A driver queues about a thousand before the host waits for the device."""
+LAUNCHES = 500  # Launches in a row. A driver queues about a thousand before the host waits for the device.
 LAUNCH_REPEATS = 10
 
 

@@ -24,8 +24,7 @@ from benchmarker.schema.record_io import UNFINISHED
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-MARKS = 5
-"""Number of clock marks. The first annotation of a trace is slow, and any one can be interrupted."""
+MARKS = 5  # Number of clock marks. The first annotation of a trace is slow, and any one can be interrupted.
 
 
 def profile_step(

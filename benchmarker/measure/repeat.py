@@ -18,8 +18,7 @@ from benchmarker.hardware.device import Device, PeakMemory
 from benchmarker.schema.record import Flag, Memory, SampleBase
 
 STABLE_WITHIN = 1.02
-LEAST_S = 0.020
-"""Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate."""
+LEAST_S = 0.020  # Shortest useful repeat. In shorter ones the clock, the launch and the wait for the device dominate.
 MOST_CALLS = 10_000
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
@@ -31,10 +30,8 @@ Step = Callable[[], SampleKind]
 class Measured(Generic[SampleKind]):
     warmup: tuple[SampleKind, ...]
     samples: tuple[SampleKind, ...]
-    timed_at: tuple[float, float]
-    """Unix times before the first timed repeat and after the last one."""
-    memory: Memory
-    """Peaks over the timed repeats."""
+    timed_at: tuple[float, float]  # Unix times before the first timed repeat and after the last one.
+    memory: Memory  # Peaks over the timed repeats.
     flags: tuple[Flag, ...]
 
 

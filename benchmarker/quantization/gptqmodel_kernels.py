@@ -21,11 +21,12 @@ from benchmarker.checkpoints.dummy import plain_tensor
 from benchmarker.checkpoints.read_model import import_libraries, read_model, undisturbed
 from benchmarker.core.errors import DeviceError, ModelError, SpecError
 from benchmarker.hardware.device import error_kind_of, find_device
-from benchmarker.quantization.base import TorchGpu
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+    from benchmarker.quantization.base import TorchGpu
 
 KernelName = Literal["auto", "torch", "torch_aten", "triton", "exllama_v2", "marlin"]
 GROUPS = (-1, 16, 32, 64, 128, 256, 512, 1024)

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benchmarker.kernels.int4_linear import from_compressed
-from benchmarker.kernels.scaled_linear import ScaledLinear
-
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
@@ -53,6 +50,8 @@ def _int4_linear(module: Any, weights: Any) -> nn.Module | None:
         return None
     if module.out_features % WORD_CODES:
         return None
+    from benchmarker.kernels.int4_linear import from_compressed
+
     zeros = getattr(module, "weight_zero_point", None)
     return from_compressed(words.data, module.weight_scale.data, None if zeros is None else zeros.data, module.bias)
 
@@ -64,4 +63,6 @@ def _scaled_linear(module: Any, weights: Any, activations: Any) -> nn.Module | N
     weight = getattr(module, "weight", None)
     if not is_plain or weight is None or weight.element_size() != 1:
         return None
+    from benchmarker.kernels.scaled_linear import ScaledLinear
+
     return ScaledLinear(weight.data, module.weight_scale.data, module.bias)

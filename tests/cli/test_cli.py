@@ -64,7 +64,7 @@ def test_verify_names_the_file_and_the_number_that_was_edited(tmp_path):
     (tmp_path / "cut.json").write_text('{"schema_version": 1, "bench')
     code, printed = typed("verify", tmp_path)
     assert code == 1
-    assert "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 1, but the samples give" in printed
+    assert "000.json: cell prompt 26, 50 new tokens, batch 1: memory.peak_allocated_bytes is 1, but " in printed
     assert "cut.json: not valid JSON" in printed
     assert "3 do not follow from the samples, 1 file could not be read" in printed
 

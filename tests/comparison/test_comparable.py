@@ -151,7 +151,8 @@ def test_one_folder_by_two_paths_compares_and_two_folders_do_not(tmp_path):
 
 def test_another_prompt_is_another_measurement(tmp_path):
     save(tmp_path, record("fp16"), record("int8", cell(inputs_sha256="e" * 64)))
-    assert "prompt of 26 tokens (prompt_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee" in refusal(tmp_path)
+    said = "input at prompt 26, 50 new tokens, batch 1 (inputs_sha256) is 6f3c6f3c6f3c in 1 record and eeeeeeeeeeee"
+    assert said in refusal(tmp_path)
 
 
 def test_one_name_for_two_forms_is_refused(tmp_path):

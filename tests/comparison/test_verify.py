@@ -16,6 +16,8 @@ from benchmarker.report import columns
 from benchmarker.report.verify import verify
 from tests.records import cell, cpu_environment, environment, failed_cell, profile, record, rounds, save
 
+CELL = "000.json: cell prompt 26, 50 new tokens, batch 1"
+
 
 def mismatches(folder: Path) -> list[str]:
     return [str(mismatch).removeprefix(f"{folder}/") for mismatch in verify([folder]).mismatches]
@@ -76,9 +78,7 @@ def test_an_engine_in_a_process_of_its_own_has_one_reading_of_memory_for_all_rep
 def test_a_latency_that_its_tokens_do_not_fill_is_found(folder):
     edit(folder / "000.json", "cells", 0, "samples", 1, "latency_s", to=1.1)
     [first, *_] = mismatches(folder)
-    assert first == (
-        "000.json: cell 26 x 50 x 1, run 2: latency_s is 1.1, but the samples give 1.5 for first token and steps"
-    )
+    assert first == f"{CELL}, run 2: latency_s is 1.1, but the samples give 1.5 for first token and steps"
 
 
 def test_a_run_that_was_taken_out_is_found(tmp_path):
@@ -90,13 +90,13 @@ def test_a_run_that_was_taken_out_is_found(tmp_path):
 
 def test_a_wrong_count_of_tokens_is_found(folder):
     edit(folder / "000.json", "cells", 0, "samples", 0, "new_tokens", to=49)
-    assert "000.json: cell 26 x 50 x 1, run 1: new_tokens is 49, but the samples give 50" in mismatches(folder)
+    assert f"{CELL}, run 1: new_tokens is 49, but the samples give 50" in mismatches(folder)
 
 
 def test_a_memory_peak_that_no_run_had_is_found_in_the_record_and_in_the_table(folder):
     edit(folder / "000.json", "cells", 0, "memory", "peak_allocated_bytes", to=4_000_000_000)
     assert mismatches(folder) == [
-        "000.json: cell 26 x 50 x 1: memory.peak_allocated_bytes is 4000000000, but the samples give 8150000000",
+        f"{CELL}: memory.peak_allocated_bytes is 4000000000, but the samples give 8150000000",
         "table, fp16: prompt 26, 50 new tokens, batch 1: peak_memory_bytes is 4000000000, "
         "but the samples give 8150000000",
         "first table, fp16: prompt 26, 50 new tokens, batch 1: peak GiB as printed is 3.73, "

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarker.checkpoints.base import Silent, Target
-from benchmarker.core.errors import BenchmarkerError
+from benchmarker.core.errors import BenchmarkerError, SpecError
 from benchmarker.execution.jobs import make_job
 from benchmarker.quantization.base import Loaded
 from benchmarker.quantization.coverage import coverage_after_forward, refusal
 from benchmarker.quantization.load import load_quantized
 from benchmarker.quantization.registry import LOADERS, loader_options
+from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 from benchmarker.quantization.stored_formats import unpacked_words
 from tests.loading import facts_of, prepare
 
@@ -36,6 +37,14 @@ REFUSED = [
 ]
 
 
+SAVED = [
+    ("bnb4", {"quant_type": "nf4"}, "bnb4 {}", "Linear4bit"),
+    ("bnb8", {}, "bnb8 {}", "Linear8bitLt"),
+    ("int8", {}, "int8 {}", "Linear"),
+    ("int8-dynamic", {}, "int8-dynamic {}", "Linear"),
+]
+
+
 def made(shape: Path, folder: Path, quant: str, **options: object) -> Path:
     if quant == "compressed-tensors" and find_spec("compressed_tensors") is None:
         pytest.skip("compressed-tensors computes names, shapes and types")
@@ -48,6 +57,27 @@ def loaded_as_stored(folder: Path, name: str, dtype: str = "bfloat16") -> Loaded
     assert variant.name == name.format(folder.name)
     checkpoint = prepare(folder, variant.quant, dtype=dtype, **variant.options)
     return load_quantized(variant.quant, checkpoint, loader_options(variant), Target("cpu", dtype), Silent())
+
+
+@pytest.mark.parametrize(("quant", "options", "name", "linear"), SAVED)
+def test_a_saved_checkpoint_is_measured_as_the_one_that_was_quantized_while_loading(
+    shape_folder, tmp_path, quant, options, name, linear
+):
+    loader, target = LOADERS[quant], Target("cpu", "bfloat16")
+    plain = prepare(shape_folder, quant, dummy=True, dtype="bfloat16", **options)
+    save_checkpoint(quant, plain, loader.options(**options), target, tmp_path / "saved", Silent())
+    loaded = loaded_as_stored(tmp_path / "saved", name)
+    assert refusal(loader, coverage_after_forward(loaded.model)) is None
+    first = facts_of(load_quantized(quant, plain, loader.options(**options), target, Silent()))
+    facts = facts_of(loaded)
+    assert (facts.linear_classes, facts.weight_bytes) == (first.linear_classes, first.weight_bytes)
+    assert facts.linear_classes[linear] >= 14
+
+
+def test_a_folder_with_content_is_not_overwritten(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(SpecError, match="exists already; give a new folder"):
+        check_new(tmp_path)
 
 
 @pytest.mark.parametrize(("quant", "options", "name", "linear"), MEASURED)

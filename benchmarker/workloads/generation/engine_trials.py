@@ -18,6 +18,7 @@ from benchmarker.engines.registry import MODEL_ENGINES
 from benchmarker.hardware.device import Device
 from benchmarker.quantization.base import check_supported
 from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.stored_formats import STORED_LOADERS
 from benchmarker.schema.base import DType
 
 FIRST_ENGINE = "eager"  # Engine on which the others build: a quantization that fails in it is not tried in another.
@@ -34,13 +35,15 @@ class Outcome:
 
 
 def look(machine: Any, device: Device) -> Iterator[Outcome]:
-    """Return the outcomes that are clear without running anything.
+    """Return the outcomes that are clear without running anything; `checkpoint_table.py` has the stored formats.
 
     Args:
         machine: The doctor's view of the machine: `environment`, `has_triton`, `compiler`.
         device: Device to measure.
     """
     for quant, loader in LOADERS.items():
+        if quant in STORED_LOADERS:
+            continue
         missing: str | None = None
         is_for_others = False
         try:

@@ -18,11 +18,9 @@ from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.serving.serving_statistics import (
-    DEFAULT_SLO,
-    Attainment,
     Slo,
+    attained,
     failed,
-    good,
     parse_slo,
     problem_of,
 )
@@ -137,6 +135,14 @@ class ServingRecord(RunRecord):
     """None if no server became ready."""
     cells: tuple[ServingCell, ...] = ()
 
+    @model_validator(mode="after")
+    def _check_procedure(self) -> Self:
+        requests = self.procedure.get("requests")
+        if isinstance(requests, bool) or not isinstance(requests, int) or not 0 < requests < 10**9:
+            raise ValueError(f"procedure.requests: must be the number of requests of a cell, not {requests!r}"[:120])
+        parse_slo(str(self.procedure.get("slo", "")))
+        return self
+
     @property
     def subject_name(self) -> str:
         return self.model.id
@@ -172,25 +178,26 @@ class ServingRecord(RunRecord):
         return self.variant.quant == "fp16" and not options.get("quantization") and options.get("gguf") in UNQUANTIZED
 
     @property
+    def is_of_own_model(self) -> bool:
+        """False for another checkpoint of the model, and for a server that was already running."""
+        return self.model.checkpoint is None and self.variant.url is None
+
+    @property
     def baseline_rank(self) -> tuple[bool, ...]:
         return (self.is_unquantized,)
 
     @property
     def slo(self) -> Slo:
-        return parse_slo(str(self.procedure.get("slo", DEFAULT_SLO)))
+        return parse_slo(str(self.procedure["slo"]))
 
     @property
     def why_unfit(self) -> str | None:
-        if not self.cells or not self.cells[-1].samples:
+        cell = self.cells[-1] if self.cells else None
+        share = attained([(load, cell.new_tokens) for load in cell.samples], self.slo) if cell else None
+        if cell is None or share is None or (cell.status == "ok" and share.verdict == "passes"):
             return None
-        cell = self.cells[-1]
-        good_requests = sum(good(load, cell.new_tokens, self.slo) for load in cell.samples)
-        attained = Attainment(good_requests, sum(len(load.errors) for load in cell.samples))
-        if cell.status == "ok" and attained.verdict == "passes":
-            return None
-        share, low, high = (f"{100 * part:.0f}" for part in attained.interval)
-        undecided = "undecided: " if attained.verdict == "undecided" else ""
-        return f"{undecided}{share} % [{low}, {high}] of {attained.requests} requests are within {self.slo.words}"
+        undecided = "undecided: " if share.verdict == "undecided" else ""
+        return f"{undecided}{share.text} of {share.requests} requests are within {self.slo.words}"
 
 
 def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:

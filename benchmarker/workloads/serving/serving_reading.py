@@ -74,16 +74,11 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
     first, key = records[0], fields["cell"]
     cells = [cell for record in records if isinstance(cell := cell_of(record, key), ServingCell)]
     loads = [(load, cell.new_tokens) for cell in cells for load in cell.samples]
-    slo = first.slo
-    attainment = None
-    if loads:
-        good = sum(statistics.good(load, new_tokens, slo) for load, new_tokens in loads)
-        attainment = statistics.Attainment(good, sum(len(load.errors) for load, _ in loads))
     preemptions = [load.counters.preemptions for load, _ in loads if load.counters.preemptions is not None]
     return ServingRow(
         **{**fields, "bound_by": bound_of([load for load, _ in loads])},
-        slo=slo,
-        attainment=attainment,
+        slo=first.slo,
+        attainment=statistics.attained(loads, first.slo),
         failed=sum(statistics.failed(load) for load, _ in loads),
         truncated=sum(statistics.truncated(load, new_tokens) for load, new_tokens in loads),
         backlog=max((statistics.backlog(load) for load, _ in loads), default=None) if key and key.rate else None,
@@ -143,9 +138,8 @@ def _obstacle(row: ServingRow, axis: Axis) -> str:
     where = f"at {load_of(row, axis):g}"
     if row.status != "ok" or row.attainment is None:
         return f"{where}: {status_words(row.status)}"
-    share, low, high = (percent(part, places=0).removesuffix(" %") for part in row.attainment.interval)
     undecided = " undecided" if row.slo_verdict == "undecided" else ""
-    return f"{where}{undecided}: {share} % [{low}, {high}] good"
+    return f"{where}{undecided}: {row.attainment.text} good"
 
 
 def _crossover(rows: Sequence[ServingRow]) -> str | None:
@@ -182,9 +176,9 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
 def checks(record: ServingRecord) -> Iterator[Check]:
     """Check each load: its span, the number of requests, the inter-token latencies, and the cell's status."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
-        requests = max(int(record.procedure.get("requests", 0)), REQUESTS_PER_USER * cell.concurrency)
+        requests = max(int(record.procedure["requests"]), REQUESTS_PER_USER * cell.concurrency)
         for number, load in enumerate(cell.samples, start=1):
-            place = f"cell {key.place}, load {number}"
+            place = f"cell {key.words}, load {number}"
             yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))
             yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
             yield equal(place, "requests", len(load.errors), requests)

@@ -206,3 +206,15 @@ class Attainment:
         """Return `passes` if the interval lies above 90 %, `fails` if below, else `undecided`."""
         _, low, high = self.interval
         return "passes" if low > GOOD_SHARE else "fails" if high < GOOD_SHARE else "undecided"
+
+    @property
+    def text(self) -> str:
+        """Return the share with its interval, as `41 % [34, 48]`."""
+        share, low, high = (f"{100 * part:.0f}" for part in self.interval)
+        return f"{share} % [{low}, {high}]"
+
+
+def attained(loads: Sequence[tuple[Any, int]], slo: Slo) -> Attainment | None:
+    """Return the good requests of loads, each with its requested tokens; None without a load."""
+    requests = sum(len(load.errors) for load, _ in loads)
+    return Attainment(sum(good(load, new_tokens, slo) for load, new_tokens in loads), requests) if loads else None

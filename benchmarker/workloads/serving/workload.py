@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.core.formatting import ms, rate
+from benchmarker.engines.base import Form
 from benchmarker.engines.external.servers import SERVERS
-from benchmarker.quantization.registry import resolved_quant
+from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.registry import loader_options, resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
 from benchmarker.schema.options import Option, field_options
@@ -76,7 +78,7 @@ def _rate_metric(name: str, heading: str, formula: str, value_of: Callable[[Any]
 
 def goodput(record: Any, cell: Any) -> float | None:
     """Return the good requests per second of all loads of a cell. The arguments may be their JSON."""
-    slo = statistics.parse_slo(record.procedure.get("slo") or statistics.DEFAULT_SLO)
+    slo = statistics.parse_slo(record.procedure["slo"])
     good = sum(statistics.good(load, cell.new_tokens, slo) for load in cell.samples)
     return good / sum(map(statistics.load_s, cell.samples)) if cell.samples else None
 
@@ -95,6 +97,13 @@ METRICS = (
         "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
     ),
 )
+
+
+def form_of(job: ServingJob) -> Form:
+    """Return the form in which the server's engine reads the checkpoint."""
+    variant = job.variant
+    options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
+    return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
 
 
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
@@ -162,7 +171,13 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         found = with_checkpoint(variant, subject.model if subject else None)
         return renamed(found if found.quant == AUTO else resolved_quant(found), variant)
 
-    def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:
+        if typed.get("subject.model.chat_template"):
+            raise SpecError("--chat-template: wraps a text, and prompts are random token ids here; leave it out")
+        if job.variant.gpus > 1 and not job.variant.url:
+            engine = ENGINES[SERVERS[job.variant.engine].engine]
+            if reason := engine.why_not_split(form_of(job)):
+                raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
         procedure = job.procedure
         measured = {"profile": procedure.profile, "energy": procedure.energy, "limits": procedure.limits}
         for name, is_wanted in measured.items():
@@ -222,11 +237,20 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
 
     # Reading
 
-    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:  # noqa: ARG002
+    def circumstances(self, records: Sequence[ServingRecord]) -> Mapping[str, Circumstance]:
+        # Another checkpoint of the model has its own revision, and a server that was already running names no shapes.
+        own = next((record.model for record in records if record.server and record.is_of_own_model), None)
+
+        def revision(record: ServingRecord) -> str | None:
+            return record.model.revision if record.is_of_own_model else own and own.revision
+
+        def shapes(record: ServingRecord) -> str | None:
+            return (own if own and record.variant.url else record.model).config_sha256
+
         return {
             "model": lambda record: record.model.id,
-            "model revision": lambda record: None if record.model.checkpoint else record.model.revision,
-            "model shapes (config_sha256)": lambda record: (record.model.config_sha256 or "")[:12] or None,
+            "model revision": revision,
+            "model shapes (config_sha256)": lambda record: (shapes(record) or "")[:12] or None,
             "load_format": lambda record: record.model.load_format,
             "requests": lambda record: str(record.procedure.get("requests")),
             "seed of the requests": lambda record: str(record.procedure.get("seed")),

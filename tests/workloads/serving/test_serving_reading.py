@@ -10,12 +10,14 @@ import pytest
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
+from benchmarker.core.errors import ResultsError
 from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
+from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
-from benchmarker.workloads.serving.record import ServerCounters, ServingRecord
+from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_bounds import bound_of
 from tests.jobs import read_job
 from tests.workloads.serving.simulated_server import (
@@ -212,3 +214,27 @@ def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():
     cells = "512, 128, 1, 48.48, 50.00, 100.0, 100.0, 20.00, 20.00, 100 passes, decode"
     assert rows[0] == cells.split(", ")
     assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 4 or more." in text
+
+
+@pytest.mark.parametrize(("field", "value"), [("slo", "ttft"), ("slo", ""), ("requests", "x"), ("requests", -1)])
+def test_a_record_with_an_edited_procedure_is_refused(tmp_path, field, value):
+    path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[4])).iterdir())
+    content = json.loads(path.read_text())
+    content["procedure"][field] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=r"no limit|number of requests"):
+        read_record(path)
+
+
+def test_other_checkpoints_and_running_servers_compare_with_the_model():
+    model = {"id": "Qwen/Qwen3-4B", "config_sha256": "ab" * 32}
+    cells = [cell_of_load(FAST.load(concurrency=4), concurrency=4)]
+    running = ServingVariantFacts(name="mine", quant="auto", engine="vllm", url="http://127.0.0.1:8000")
+    records = [
+        serving_record("fp16", cells, model=ModelFacts(**model, revision="1" * 40)),
+        serving_record("w4a16", cells, model=ModelFacts(**model, revision="2" * 40, checkpoint="B/Qwen3-4B-W4A16")),
+        serving_record("mine", cells, model=ModelFacts(id="Qwen/Qwen3-4B")).model_copy(update={"variant": running}),
+    ]
+    text = to_markdown(compare_records(records))
+    assert "mine: a server that was already running; its form is the word of the user." in text
+    assert {row["ratio"] for row in to_rows(compare_records(records))} == {1.0}

@@ -21,11 +21,11 @@ def checks(record: GenerationRecord) -> Iterator[Check]:
     limits = record.limits
     for key, cell in zip(keys_of(record), record.cells, strict=True):
         if cell.status == "ok":
-            yield from _token_checks(f"cell {key.place}", cell)
+            yield from _token_checks(f"cell {key.words}", cell)
             tpots = [sample.tpot_s for sample in cell.samples if sample.tpot_s is not None]
             if limits and cell.demand and tpots and cell.demand.step_bytes > (limits.cache_bytes or 0):
                 used = mbu(cell.demand, limits, tpot_s=statistics.median(tpots))
-                yield Check(f"cell {key.place}", "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
+                yield Check(f"cell {key.words}", "mbu", used, f"at most {MBU_LIMIT}", holds=used <= MBU_LIMIT)
     if record.load:
         bits = 8 * record.load.weight_bytes / record.load.parameters
         yield equal("load", "bits_per_weight", record.load.bits_per_weight, bits)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from benchmarker.comparison.results import make_row
-from benchmarker.comparison.rows import CellKey, Row, cell_of
+from benchmarker.comparison.rows import CellKey, Row
 from benchmarker.core.formatting import MISSING
 from benchmarker.core.stats import Estimate, estimate, geometric_mean
 from benchmarker.core.tables import code, plain_line
@@ -57,16 +56,6 @@ class GenerationKey(CellKey):
         text += " distinct prompts" if self.has_distinct_prompts else ""
         depth = f"{self.depth} + " if self.depth else ""
         return f"{depth}{self.prompt_tokens} + {self.new_tokens}{batch}{text}"
-
-    @property
-    def place(self) -> str:
-        depth = f", depth {self.depth}" if self.depth else ""
-        prompts = ", distinct prompts" if self.has_distinct_prompts else ""
-        return f"{self.prompt_tokens} x {self.new_tokens} x {self.batch_size}{depth}{prompts}"
-
-    @property
-    def inputs_words(self) -> str:
-        return f"prompt of {self.prompt_tokens} tokens (prompt_sha256)"
 
     @property
     def size(self) -> float:
@@ -220,14 +209,6 @@ def over_batches(rows: Sequence[GenerationRow]) -> list[GenerationRow]:
         return list(rows)
     single = [(row, row.cell) for row in rows if row.cell and row.cell.batch_size == 1]
     return [*rows, *(replace(row, cell=replace(cell, pairs=(*cell.pairs, DISTINCT))) for row, cell in single)]
-
-
-def generation_row(name: str, key: CellKey | None, records: Sequence[GenerationRecord]) -> GenerationRow:
-    return cast("GenerationRow", make_row(name, key, records))
-
-
-def generation_cell(record: GenerationRecord, key: CellKey | None) -> GenerationCell | None:
-    return cast("GenerationCell | None", cell_of(record, key))
 
 
 def row_fields(records: Sequence[GenerationRecord], good: Good) -> dict[str, Any]:

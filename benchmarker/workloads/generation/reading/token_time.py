@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
+from benchmarker.comparison.results import make_row
 from benchmarker.comparison.roofline import Floor, floor_of
-from benchmarker.comparison.rows import CellKey, cell_words, keys_of
+from benchmarker.comparison.rows import CellKey, cell_of, cell_words, keys_of
 from benchmarker.core.formatting import ms, percent, seconds
 from benchmarker.explain.explain import loaded_proof
 from benchmarker.explain.phases import (
@@ -30,8 +32,6 @@ from benchmarker.schema.model import DISAGREEMENT, multiplies_all_packed
 from benchmarker.schema.record import Demand, Limits
 from benchmarker.workloads.generation.reading.generation_advice import ADVICE, can_be_captured, communication
 from benchmarker.workloads.generation.reading.generation_rows import GenerationRow as Row
-from benchmarker.workloads.generation.reading.generation_rows import generation_cell as cell_of
-from benchmarker.workloads.generation.reading.generation_rows import generation_row as make_row
 from benchmarker.workloads.generation.record import (
     GenerationCell,
     GenerationDemand,
@@ -83,7 +83,7 @@ def _from_profile(
     total_s = _token_s(row, phase, profile.new_tokens)
     if total_s is None:
         return NotExplained(name, "a single token was generated, and decoding takes two")
-    cell = cell_of(record, row.cell)
+    cell = cast("GenerationCell | None", cell_of(record, row.cell))
     notes = () if phase.is_decode else ("prefill and decode are not told apart: a token is a share of the whole",)
     return replace(
         _timed(record, phase, row.cell, total_s),
@@ -141,7 +141,7 @@ def _row(name: str, records: Sequence[GenerationRecord], like: GenerationProfile
         if (key.prompt_tokens, key.batch_size, key.has_distinct_prompts) == shape and like.depth in (None, key.depth)
     ]
     longest_first = sorted(set(keys), key=lambda key: (key.depth, key.new_tokens), reverse=True)
-    rows = (make_row(name, key, records) for key in longest_first)
+    rows = (cast("Row", make_row(name, key, records)) for key in longest_first)
     return next((row for row in rows if row.status == "ok"), None)
 
 
@@ -159,7 +159,7 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
         return None
     # The sections' union of intervals, and no time with the profiler on: that of the first token is not kept.
     phase = replace(unpacking(phase, conversion_of(phase)), profiled_s=None)
-    cell = cell_of(record, row.cell)
+    cell = cast("GenerationCell | None", cell_of(record, row.cell))
     demand = cell.demand if cell else None
     floor = floor_of(Demand(bytes=demand.weight_bytes, flops=demand.prefill_flops), record.limits) if demand else None
     timed = Timed(record=record, phase=phase, total_s=row.ttft.value, floor=floor, floors=FLOORS)
@@ -174,7 +174,8 @@ def _prefill(record: GenerationRecord, profile: GenerationProfile, row: Row) -> 
 
 def _longest(name: str, records: Sequence[GenerationRecord]) -> Row | None:
     keys = sorted({key for record in records for key in keys_of(record)}, reverse=True)
-    rows = [row for key in keys if (row := make_row(name, key, records)).status == "ok" and row.tpot]
+    rows = [cast("Row", make_row(name, key, records)) for key in keys]
+    rows = [row for row in rows if row.status == "ok" and row.tpot]
     return next((row for row in rows if row.mbu is not None), rows[0] if rows else None)
 
 

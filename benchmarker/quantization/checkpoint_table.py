@@ -1,0 +1,89 @@
+"""Formats of quantized checkpoints, with the engines and devices that run each packed.
+
+`doctor` and docs/checkpoints.md print this table. vLLM and SGLang get a checkpoint as it is (`passed on`), and their
+version decides. Their columns contain more only if a format runs in another way than its name suggests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarker.core.errors import installed_version
+from benchmarker.core.tables import Column, Sheet
+from benchmarker.quantization.registry import LOADERS
+from benchmarker.quantization.stored_formats import FORMATS
+from benchmarker.quantization.stored_packing import COMPRESSED
+
+ANY = "CPUs, GPUs"
+FP8_GPU = "NVIDIA GPUs from compute capability 8.9"
+UNPACKED = "no: unpacked to 16 bits"
+LIBRARY = "the library's kernel"
+W4A16 = "own W4A16 kernels"
+WITH_TORCH = f"{W4A16} in 4 bits with --option kernel=torch"
+PASSED_ON = "passed on"
+
+
+@dataclass(frozen=True)
+class FormatRow:
+    name: str
+    quant: str  # Loader.
+    packed_on: str
+    """Devices on which eager, cuda_graph and compile keep the weights packed."""
+    native: str
+    """Kernel of the engine native."""
+    vllm: str = PASSED_ON
+    sglang: str = PASSED_ON
+    llama_cpp: str = "no"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Packages of the engines through transformers."""
+        gpu_packages = next((each.gpu_packages for each in FORMATS if each.name == self.quant), ())
+        return (*LOADERS[self.quant].packages, *gpu_packages)
+
+
+ROWS = (
+    FormatRow("compressed-tensors W4A16", COMPRESSED, f"{ANY} (symmetric)", W4A16),
+    FormatRow("compressed-tensors W8A8", COMPRESSED, ANY, "torch's int8 GEMM"),
+    FormatRow("compressed-tensors FP8, per row", COMPRESSED, f"CPUs, {FP8_GPU}", "torch's FP8 GEMM"),
+    FormatRow("compressed-tensors W8A16, others", COMPRESSED, UNPACKED, "no"),
+    FormatRow(
+        "compressed-tensors NVFP4", COMPRESSED, UNPACKED, "no", vllm="on Hopper weights only, activations in 16 bits"
+    ),
+    FormatRow("FP8 in blocks", "fp8-checkpoint", FP8_GPU, LIBRARY),
+    FormatRow("AWQ", "awq", ANY, WITH_TORCH),
+    FormatRow("GPTQ", "gptq", ANY, f"{WITH_TORCH}, without desc_act"),
+    FormatRow("AutoRound", "autoround", ANY, LIBRARY),
+    FormatRow("bitsandbytes 4 bit", "bnb4", ANY, W4A16),
+    FormatRow("bitsandbytes 8 bit", "bnb8", ANY, LIBRARY),
+    FormatRow("torchao int8", "int8", ANY, "own W8A16 kernels"),
+    FormatRow("torchao int8-dynamic", "int8-dynamic", ANY, LIBRARY),
+    FormatRow("torchao int4", "int4", "NVIDIA GPUs", LIBRARY),
+    FormatRow("torchao fp8", "fp8", FP8_GPU, LIBRARY),
+    FormatRow("MXFP4 of gpt-oss", "mxfp4", "NVIDIA GPUs from compute capability 7.5", LIBRARY),
+    FormatRow(
+        "ModelOpt FP8, NVFP4", "modelopt", "no", "no", vllm="passed on; NVFP4 on Hopper weights only", sglang=PASSED_ON
+    ),
+    FormatRow("GGUF", "gguf", "unpacked for most architectures", "no", vllm="no", sglang="no", llama_cpp=ANY),
+)
+
+
+def format_sheet(*, is_here: bool) -> Sheet:
+    """Return the table; `is_here` names only packages that this machine lacks."""
+
+    def needs(row: FormatRow) -> str:
+        packages = [name for name in row.needs if not is_here or installed_version(name) is None]
+        return ", ".join(packages) or "-"
+
+    columns: list[Column[Any]] = [
+        Column("checkpoint", lambda row: row.name, "left"),
+        Column("--quant", lambda row: row.quant, "left"),
+        Column("eager, cuda_graph, compile: packed on", lambda row: row.packed_on, "left"),
+        Column("not installed" if is_here else "needs", needs, "left"),
+        Column("native", lambda row: row.native, "left"),
+        Column("vllm", lambda row: row.vllm, "left"),
+        Column("sglang", lambda row: row.sglang, "left"),
+        Column("llama-cpp", lambda row: row.llama_cpp, "left"),
+    ]
+    return Sheet("Quantized checkpoints", columns, ROWS)

@@ -1,0 +1,32 @@
+"""A checkpoint in a folder of the user's: `benchmarker checkpoint make -o FOLDER`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from benchmarker.checkpoints.base import Checkpoint, Progress, Target
+from benchmarker.checkpoints.cache import DESCRIPTION
+from benchmarker.checkpoints.files import TOKENIZER_FILES
+from benchmarker.core.errors import SpecError
+from benchmarker.quantization.base import Options
+from benchmarker.quantization.load import load_quantized
+
+
+def check_new(folder: Path) -> None:
+    """Raise SpecError if the folder has content, before anything is made."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SpecError(f"-o {folder}: exists already; give a new folder")
+
+
+def save_checkpoint(
+    quant: str, checkpoint: Checkpoint, options: Options, target: Target, folder: Path, progress: Progress
+) -> None:
+    """Copy a checkpoint, or quantize it while loading and save the model with the library's own format."""
+    if checkpoint.quantization is not None or quant == "fp16":
+        shutil.copytree(checkpoint.folder, folder, ignore=shutil.ignore_patterns(DESCRIPTION), dirs_exist_ok=True)
+        return
+    load_quantized(quant, checkpoint, options, target, progress).model.save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        if (checkpoint.folder / name).is_file():
+            shutil.copyfile(checkpoint.folder / name, folder / name)

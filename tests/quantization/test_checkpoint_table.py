@@ -1,0 +1,29 @@
+"""The table of checkpoint formats."""
+
+from __future__ import annotations
+
+from benchmarker.quantization.checkpoint_table import ROWS, format_sheet
+from benchmarker.quantization.registry import LOADERS
+
+
+def test_every_quantization_of_a_stored_format_has_a_row():
+    stored = {name for name, loader in LOADERS.items() if loader.stored_only or loader.of_gguf}
+    assert stored <= {row.quant for row in ROWS} <= LOADERS.keys()
+
+
+def test_the_row_of_nvfp4_names_its_activations_on_hopper():
+    row = next(row for row in ROWS if row.name == "compressed-tensors NVFP4")
+    assert (row.packed_on, row.vllm) == ("no: unpacked to 16 bits", "on Hopper weights only, activations in 16 bits")
+
+
+def test_doctors_table_names_the_packages_that_are_missing_here(monkeypatch):
+    monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: None)
+    assert _needs(is_here=True) == "optimum, gptqmodel"
+    monkeypatch.setattr("benchmarker.quantization.checkpoint_table.installed_version", lambda name: "1.0")
+    assert (_needs(is_here=True), _needs(is_here=False)) == ("-", "optimum, gptqmodel")
+
+
+def _needs(*, is_here: bool) -> str:
+    sheet = format_sheet(is_here=is_here)
+    column = next(column for column in sheet.columns if column.heading in ("needs", "not installed"))
+    return column.text(next(row for row in ROWS if row.name == "GPTQ"))
