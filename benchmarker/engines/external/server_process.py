@@ -93,8 +93,10 @@ class ServerProcess:
             time.sleep(POLL_S)
         return time.monotonic() - self._started_s
 
-    def check(self, *, before: str = "while it was measured") -> None:
-        """Raise ServerError if the server has ended."""
+    def check(self, *, before: str = "while it was measured", wait_s: float = 0.0) -> None:
+        """Raise ServerError if the server has ended, or ends within `wait_s`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait_s)
         if (code := self._process.poll()) is not None:
             raise self._error(f"ended {before} (exit {code})", "crash")
 

@@ -19,7 +19,6 @@ from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import shapes_sha256
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.formatting import gib, seconds
-from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import EngineError, ready_environment
 from benchmarker.engines.external.external_engine import ExternalEngine
 from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, read
@@ -29,17 +28,18 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
-from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
+from benchmarker.workloads.serving.workload import form_of
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit
 
 SMALLEST_VOCABULARY = 1000
 """Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
 WARMUP_REQUESTS = 4
+DEATH_S = 3.0  # Longest time from a server's first failed request until its process has ended.
 NEAR_PLAIN = 0.95
 """Share of the checkpoint's bytes above which weights are not quantized."""
 
@@ -68,9 +68,12 @@ class Running:
     process: ServerProcess | None = None  # None for a server that was already running.
     memory: DeviceMemory | None = None
 
-    def check(self) -> None:
+    def check(self, load: Load) -> None:
+        """Raise ServerError if the server has ended, or if one that was already running fails every request."""
         if self.process:
-            self.process.check()
+            self.process.check(wait_s=DEATH_S if any(load.errors) else 0.0)
+        elif all(load.errors):
+            raise ServerError(f"{self.name}: every request fails: {load.errors[0]}")
 
 
 @contextmanager
@@ -161,10 +164,8 @@ def refuse_too_long(job: ServingJob, config: dict[str, Any]) -> None:
 
 
 def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session) -> Plan:
-    engine, variant = ENGINES[server.engine], job.variant
+    engine, form = ENGINES[server.engine], form_of(job)
     assert isinstance(engine, ExternalEngine)
-    options = server.options.model_validate(variant.engine_options)
-    form = Form(variant.quant, loader_options(variant), job.model.dtype, options, gpus=variant.gpus)
     if reason := engine.why_not_taken(form, checkpoint):
         raise UnsupportedError(f"{server.name}: {reason}")
     marker = ready_environment(server.name, device.kind)
@@ -177,11 +178,11 @@ def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Devic
     )
     arguments, _ = engine.arguments(checkpoint, form, device, marker, session.terminal)
     return Plan(
-        command=server.command(arguments, options, marker, launch),
+        command=server.command(arguments, form.engine_options, marker, launch),
         variables=server.variables(arguments, marker),
         port=launch.port,
-        options=options,
-        max_requests=server.max_requests(options, launch),
+        options=form.engine_options,
+        max_requests=server.max_requests(form.engine_options, launch),
         version=marker.version,
     )
 
@@ -191,10 +192,12 @@ def _facts(
 ) -> ServerFacts:
     found = server.log_facts(process.log())
     return ServerFacts(
-        **{**found, "kv_capacity_tokens": found.get("kv_capacity_tokens") or cache_tokens(process.url)},
         version=plan.version,
         command=shlex.join(plan.command),
         start_s=start_s,
+        weight_bytes=found.get("weight_bytes"),
+        kv_bytes=found.get("kv_bytes"),
+        kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
         device_bytes=memory.growth_bytes() if memory else None,
         max_requests=plan.max_requests,
     )
@@ -266,9 +269,7 @@ class ServingBench(Bench):
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:
         prompts, running = self.prompts(point, is_timed=is_timed), self._running
         load = self._generator.load(running.url, running.model, point, prompts, seed=self._job.procedure.seed)
-        running.check()
-        if running.process is None and all(load.errors):
-            raise ServerError(f"{running.name}: every request fails: {load.errors[0]}")
+        running.check(load)
         return load
 
     def measured(self, cell: ServingCell, step: Any) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from pydantic import ValidationError
 
 from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
-from benchmarker.core.errors import FieldError, SpecError
+from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.core.formatting import ms, rate
+from benchmarker.engines.base import Form
 from benchmarker.engines.external.servers import SERVERS
-from benchmarker.quantization.registry import resolved_quant
+from benchmarker.engines.registry import ENGINES
+from benchmarker.quantization.registry import loader_options, resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
 from benchmarker.schema.options import Option, field_options
@@ -97,6 +99,13 @@ METRICS = (
 )
 
 
+def form_of(job: ServingJob) -> Form:
+    """Return the form in which the server's engine reads the checkpoint."""
+    variant = job.variant
+    options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
+    return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
+
+
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
     """A model server under load."""
 
@@ -162,7 +171,13 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         found = with_checkpoint(variant, subject.model if subject else None)
         return renamed(found if found.quant == AUTO else resolved_quant(found), variant)
 
-    def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:  # noqa: ARG002
+    def check(self, job: ServingJob, typed: Mapping[str, Any]) -> None:
+        if typed.get("subject.model.chat_template"):
+            raise SpecError("--chat-template: wraps a text, and prompts are random token ids here; leave it out")
+        if job.variant.gpus > 1 and not job.variant.url:
+            engine = ENGINES[SERVERS[job.variant.engine].engine]
+            if reason := engine.why_not_split(form_of(job)):
+                raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
         procedure = job.procedure
         measured = {"profile": procedure.profile, "energy": procedure.energy, "limits": procedure.limits}
         for name, is_wanted in measured.items():

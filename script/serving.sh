@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Compare forms of a model behind a server, with a fresh server for each form and round. Needs a GPU.
+#
+#   bash script/serving.sh                                   all of configs/serving.yaml, at fixed concurrencies
+#   bash script/serving.sh --rate 5,20                       requests that arrive at random, 5 and 20 a second
+#   bash script/serving.sh --prompt-tokens 2048              your lengths
+#   PYTHON=python3 bash script/serving.sh                    in an environment that has everything already
+set -euo pipefail
+source "$(dirname "$0")/environment.sh"
+
+"$PYTHON" -m benchmarker sweep configs/serving.yaml "$@"

