@@ -80,4 +80,5 @@ def _words_of(codes: Tensor) -> Tensor:
     """Return eight consecutive codes of a row per word, lowest bits first."""
     shifts = 4 * torch.arange(IN_A_WORD, dtype=torch.int32, device=codes.device)
     # The codes of a word have no common bits, so the sum is their union.
-    return (codes.unflatten(1, (-1, IN_A_WORD)) << shifts).sum(-1, dtype=torch.int32)
+    words: Tensor = (codes.unflatten(1, (-1, IN_A_WORD)) << shifts).sum(-1, dtype=torch.int32)
+    return words
