@@ -32,6 +32,7 @@ from benchmarker.checkpoints.files import (
     write_word_tokenizer,
 )
 from benchmarker.checkpoints.read_model import model_errors, transformers_config
+from benchmarker.core.errors import ModelError
 from benchmarker.core.formatting import GIB
 from benchmarker.schema.model import ModelSpec
 
@@ -52,6 +53,10 @@ def plan_tensors(
     embedding = model.get_input_embeddings() if has_experts(model) else None
     std = float(getattr(model.config, "initializer_range", None) or 0.02)
     packed = packable_linears(model) if needs.packing else {}
+    if needs.packing and not packed:
+        raise ModelError(
+            f"{type(model).__name__} has no nn.Linear, and packed formats quantize no other layers; use --quant fp16"
+        )
     planned: list[PlannedTensor] = []
     for name, linear in packed.items():
         assert needs.packing is not None

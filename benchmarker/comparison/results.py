@@ -141,7 +141,7 @@ def _measured(good: Cells) -> dict[str, Any]:
         if metric.of_cell and (values := [value for pair in good if (value := metric.of_cell(*pair)) is not None])
     }
     ranking = workload.ranking(metrics)
-    paces = _values_by_round(ranking, good).items()
+    rates = _values_by_round(ranking, good).items()
     clocks = [cell.conditions.sm_clock_mhz for _, cell in good if cell.conditions and cell.conditions.sm_clock_mhz]
     pairs = [(record.limits, cell.demand) for record, cell in good if record.limits and cell.demand]
     floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
@@ -149,7 +149,7 @@ def _measured(good: Cells) -> dict[str, Any]:
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
         "latency": estimate(list(latency_by_round.values()), latencies_s),
         "latency_by_round": latency_by_round,
-        "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in paces},
+        "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
         "facts": facts,
         "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),

@@ -203,6 +203,8 @@ def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:
     for weights in coverage.kinds.values():
         sizes.update(weights.bytes_by_type)
     (dtype, _), *_ = sizes.most_common(1)
+    if any(weights.quantized_parameters for weights in coverage.kinds.values()):
+        return f"ran mostly in {dtype}: transformers keeps fused experts and other layers unpacked; {coverage.words}"
     kernels = f"its kernels for packed weights are for {loader.unpacked_unless}"
     return f"ran in {dtype}: transformers unpacked the checkpoint, {kernels}; {coverage.words}"
 

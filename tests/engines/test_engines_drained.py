@@ -72,6 +72,8 @@ def model(device: QueueingDevice) -> PreTrainedModel:
 class GeneratingModel:
     """Generates as transformers does, which waits for the device once a token."""
 
+    config = None
+
     def __init__(self, device: QueueingDevice) -> None:
         self._device = device
 

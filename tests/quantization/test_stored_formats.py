@@ -109,6 +109,16 @@ def test_unpacked_weights_ran_in_16_bits():
     )
 
 
+def test_unpacked_experts_ran_mostly_in_16_bits():
+    attention = ModuleWeights(parameters=100, quantized_parameters=100, bytes_by_type={"int32": 50})
+    experts = ModuleWeights(parameters=300, quantized_parameters=0, bytes_by_type={"float16": 600})
+    coverage = WeightCoverage(kinds={"attention": attention, "experts": experts})
+    assert unpacked_words(LOADERS["compressed-tensors"], coverage) == (
+        "ran mostly in float16: transformers keeps fused experts and other layers unpacked; "
+        "75 % of the weights are not quantized (experts 75 %)"
+    )
+
+
 @pytest.mark.parametrize(("scheme", "limit"), [("W4A16", 1e-6), ("W8A8", 0.06), ("FP8_DYNAMIC", 0.02)])
 def test_own_layers_predict_as_the_library_does_with_unpacked_weights(model_folder, tmp_path, scheme, limit):
     pytest.importorskip("compressed_tensors", reason="compressed-tensors packs the checkpoint")

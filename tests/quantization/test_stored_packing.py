@@ -133,3 +133,11 @@ def test_formats_that_are_not_made_of_random_weights_are_refused(shape_folder, q
     with pytest.raises((SpecError, ModelError)) as caught:
         prepare(shape_folder, quant, dummy=True)
     assert str(caught.value) == line
+
+
+def test_a_model_without_linear_layers_has_no_packed_random_weights(tmp_path):
+    from transformers import GPT2Config
+
+    GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=128).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"GPT2LMHeadModel has no nn\.Linear, and packed formats quantize no other"):
+        stored_without_library(tmp_path, "fp8-checkpoint")

@@ -55,8 +55,11 @@ class EnvironmentSpec:
 
 NOT_RUN = "not run by benchmarker's authors"
 CMAKE = "CMAKE_ARGS"
-# The server's web page would be downloaded during the build.
-SERVER_TOOL = "-DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF"
+# The server's libraries belong to the installed tools. Its web page would be downloaded during the build.
+SERVER_TOOL = (
+    "-DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_TOOLS_INSTALL=ON -DLLAMA_USE_PREBUILT_UI=OFF "
+    "-DLLAMA_OPENSSL=OFF"
+)
 LLAMA_CPP = EnvironmentSpec(
     name="llama-cpp",
     engine="llama-cpp",

@@ -192,10 +192,12 @@ def _facts(
 ) -> ServerFacts:
     found = server.log_facts(process.log())
     return ServerFacts(
-        **{**found, "kv_capacity_tokens": found.get("kv_capacity_tokens") or cache_tokens(process.url)},
         version=plan.version,
         command=shlex.join(plan.command),
         start_s=start_s,
+        weight_bytes=found.get("weight_bytes"),
+        kv_bytes=found.get("kv_bytes"),
+        kv_capacity_tokens=found.get("kv_capacity_tokens") or cache_tokens(process.url),
         device_bytes=memory.growth_bytes() if memory else None,
         max_requests=plan.max_requests,
     )

@@ -7,6 +7,7 @@ computes at once, and a full KV cache. Servers without these counters give no re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from benchmarker.comparison.rows import keys_of
@@ -46,8 +47,9 @@ def phase_shares(counters: Sequence[ServerCounters]) -> dict[str, float]:
         "decode": total(lambda each: each.decode_s),
     }
     known = {name: time_s for name, time_s in times.items() if time_s is not None}
-    if len(known) == len(times) and sum(known.values()):
-        return {name: time_s / sum(known.values()) for name, time_s in known.items()}
+    whole_s = math.fsum(known.values())
+    if len(known) == len(times) and whole_s:
+        return {name: time_s / whole_s for name, time_s in known.items()}
     queued = total(lambda each: each.queued_share)
     return {} if queued is None else {"queue": queued / len(counters)}
 

@@ -136,7 +136,7 @@ def load_s(load: Any) -> float:
 
 def backlog(load: Any) -> float:
     """Return the share of the requests that had not ended when the last one started."""
-    last_s, ends_s = max(load.start_s), _ends_s(load)
+    last_s, ends_s = float(max(load.start_s)), _ends_s(load)
     return sum(end_s > last_s for end_s in ends_s) / len(ends_s)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from benchmarker.comparison.rows import CellKey
 from benchmarker.core.formatting import MISSING, decimal, percent
+from benchmarker.core.stats import Estimate
 from benchmarker.core.tables import Column, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import axis_column, byte_columns, estimate_columns, number_columns
@@ -27,7 +30,7 @@ def cell_columns(rows: Sequence[Any], *, always: bool = False) -> list[Column[An
     """Return the columns of the lengths that vary, and of the load: `64` at once, or `4/s`."""
     keys = [row.cell for row in rows if row.cell]
     columns = [
-        axis_column(heading, lambda key, axis=axis: key[axis])
+        axis_column(heading, itemgetter(axis))
         for axis, heading in (("prompt_tokens", "prompt"), ("new_tokens", "new"))
         if always or len({key[axis] for key in keys}) > 1
     ]
@@ -41,10 +44,12 @@ def _load_text(key: CellKey) -> str:
 def _metrics(rows: Sequence[ServingRow], names: Sequence[str]) -> Columns:
     columns: Columns = []
     for metric in (rows[0].described.metric(name) for name in names) if rows else ():
-        columns += estimate_columns(
-            rows, metric.heading, lambda row, name=metric.name: row.metrics.get(name), scale=metric.scale
-        )
+        columns += estimate_columns(rows, metric.heading, partial(_value, name=metric.name), scale=metric.scale)
     return columns
+
+
+def _value(row: ServingRow, name: str) -> Estimate | None:
+    return row.metrics.get(name)
 
 
 def timing_columns(rows: Sequence[ServingRow]) -> Columns:

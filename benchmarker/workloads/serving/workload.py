@@ -242,7 +242,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         own = next((record.model for record in records if record.server and record.is_of_own_model), None)
 
         def revision(record: ServingRecord) -> str | None:
-            return record.model.revision if record.is_of_own_model else own and own.revision
+            model = record.model if record.is_of_own_model else own
+            return model.revision if model else None
 
         def shapes(record: ServingRecord) -> str | None:
             return (own if own and record.variant.url else record.model).config_sha256
