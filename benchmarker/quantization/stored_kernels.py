@@ -34,7 +34,7 @@ def replace_compressed(model: PreTrainedModel) -> Counter[str]:
 
 
 def _own_linear(module: Any) -> nn.Module | None:
-    scheme = getattr(module, "quantization_scheme", None)
+    scheme: Any = getattr(module, "quantization_scheme", None)
     weights = getattr(scheme, "weights", None)
     if weights is None or hasattr(module, "weight_g_idx"):
         return None
