@@ -101,14 +101,13 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     if normed:
         rotated *= _norm_factor(queries, epsilon, head_dim, 1)
         new_rotated *= _norm_factor(new_key, epsilon, head_dim, 0)
-    queries, new_key = rotated, new_rotated
-    kept_key = new_key.to(key.dtype.element_ty)
+    kept_key = new_rotated.to(key.dtype.element_ty)
     place = (filled * key_heads + head) * head_dim + dim
     # The first part attends to the new position.
     is_new = part == 0
     tl.store(key + place, kept_key, mask=(dim >= 0) & is_new)
     tl.store(value + place, new_value, mask=(dim >= 0) & is_new)
-    queries *= tl.cast(scaling, tl.float32)
+    queries = rotated * tl.cast(scaling, tl.float32)
     highest, total, mean = _begun(queries, kept_key, new_value, is_new, rows, head_dim, nothing)
     queries = queries.to(key.dtype.element_ty)
     highest, total, mean = _attended(queries, keys, values, own_first, filled, highest, total, mean, block)
