@@ -141,6 +141,7 @@ def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint
     model = session.record.model.model_copy(
         update={
             "revision": checkpoint.revision,
+            "load_format": "dummy" if checkpoint.dummy else "auto",
             "config_sha256": shapes_sha256(checkpoint.config),
             "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
         }

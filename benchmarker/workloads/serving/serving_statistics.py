@@ -137,7 +137,8 @@ def _ends_s(load: Any) -> list[float]:
 
 def load_s(load: Any) -> float:
     """Return the time from the first start of a request to the last end."""
-    return max(_ends_s(load)) - float(min(load.start_s))
+    first_s: float = min(load.start_s)
+    return max(_ends_s(load)) - first_s
 
 
 def backlog(load: Any) -> float:
