@@ -160,6 +160,11 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             return {"grid.concurrency": [], **typed}
         return {**typed, "grid.rate": []} if typed.get("grid.concurrency") else dict(typed)
 
+    def point_arguments(self, point: Any) -> list[str]:
+        """Leave out the kind of load that the cell lacks, whose 0 no option takes."""
+        words = super().point_arguments(point)
+        return [word for pair in zip(words[::2], words[1::2], strict=True) if float(pair[1]) for word in pair]
+
     def resolve(self, variant: ServingVariant, subject: ServingSubject | None = None) -> ServingVariant:
         if variant.url:
             return variant

@@ -6,7 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from benchmarker.schema.base import first_problem
-from benchmarker.workloads.serving.spec import ServingExperiment, ServingGrid, ServingProcedure, ServingVariant
+from benchmarker.schema.registry import workload_of
+from benchmarker.workloads.serving.spec import (
+    ServingExperiment,
+    ServingGrid,
+    ServingPoint,
+    ServingProcedure,
+    ServingVariant,
+)
 
 
 def test_closed_loops_come_before_open_loops():
@@ -44,3 +51,10 @@ def test_a_wrong_value_is_refused_with_its_place(fields, message):
     with pytest.raises(ValidationError) as refused:
         ServingExperiment.model_validate({"variants": ({"quant": "fp16"},), **fields})
     assert first_problem(refused.value, ServingExperiment).startswith(message)
+
+
+def test_the_command_of_one_cell_has_its_own_kind_of_load_only():
+    workload = workload_of("serving")
+    for load, words in (({"concurrency": 2}, "--concurrency 2"), ({"rate": 0.5}, "--rate 0.5")):
+        point = ServingPoint(**{"prompt_tokens": 64, "new_tokens": 32, "concurrency": 0, "rate": 0.0, **load})
+        assert " ".join(workload.point_arguments(point)) == f"--prompt-tokens 64 --new-tokens 32 {words}"
