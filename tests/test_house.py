@@ -16,21 +16,21 @@ from benchmarker.schema.registry import WORKLOADS, workload_of
 from script.house import ROOT, House, cycles
 
 MAXIMUM = {
-    "lines outside kernels/": 42_400,
-    "lines in kernels/": 4_300,
-    "files": 280,
+    "lines outside kernels/": 45_760,
+    "lines in kernels/": 4_460,
+    "files": 300,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,
     "workload hooks": 35,
     "string dispatch": 0,
-    "modules in a chain of imports": 14,
+    "modules in a chain of imports": 15,
     "mutual packages": 0,
     "packages": 21,
     "modules at the top": 3,
 }
-"""Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4. Architectures, stored formats
-and `comply` added 2,000 lines."""
+"""Limits for the whole package; goal: 40,000, 5,000, 380, 0, 0, 0, 35, 0, 13, 0, 24, 4. Architectures
+added 1,300 lines, stored formats 900, `comply` 700, the settings of other engines 350, and serving 2,300."""
 MAXIMAL_PRONOUNS = 0.006
 """Share of the bindings."""
 MAXIMAL_EXECUTED_FILES = {

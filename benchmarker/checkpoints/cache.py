@@ -29,6 +29,7 @@ from benchmarker.checkpoints.files import check_weights
 from benchmarker.core.errors import ModelError, write_problem
 from benchmarker.core.formatting import gib
 from benchmarker.schema.base import Plain
+from benchmarker.schema.model import ModelSpec
 
 DESCRIPTION = "benchmarker.json"
 KEY_DIGITS = 16
@@ -85,6 +86,12 @@ def quantize_s(folder: Path) -> float | None:
     """Return the time that quantizing the checkpoint took, or None if it was not measured here."""
     entry = _entry(folder)
     return entry.description.made_s if entry and entry.description.kind != "dummy" else None
+
+
+def has_random_weights(model: ModelSpec) -> bool:
+    """Return whether a model has random weights: a dummy, or a folder that `checkpoint make` wrote of one."""
+    entry = _entry(Path(model.id).expanduser())
+    return model.load_format == "dummy" or (entry is not None and entry.description.kind == "dummy")
 
 
 def entries() -> tuple[Entry, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarker.checkpoints.base import GGUF_SUFFIX, Checkpoint, Progress, QuantizationNeeds, Silent
+from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.dummy import make_dummy
 from benchmarker.checkpoints.files import (
     PICKLES,
@@ -82,7 +83,7 @@ def find_for_quantization(
         folder=folder,
         model_id=model.id,
         revision=revision,
-        dummy=False,
+        dummy=has_random_weights(model),
         config=config,
         is_text_part=config.get("model_type") != read_config(folder).get("model_type"),
         trust_remote_code=model.trust_remote_code,

@@ -1,7 +1,8 @@
 """GGUF files of llama.cpp: written from 16-bit safetensors, and inspected.
 
-llama.cpp receives token ids only and supports few tokenizers, so files written here have none (`no_vocab`). Norms stay
-float32, as in llama.cpp's converter; matrices become float16, which rounds the smallest bfloat16 weights.
+llama.cpp receives token ids only and supports few tokenizers, so files written here have placeholder tokens, without
+which llama-server aborts. Norms stay float32, as in llama.cpp's converter; matrices become float16, which rounds the
+smallest bfloat16 weights.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ FORMAT = "gguf"  # Name of the format and of its library.
 BLOCK_K = 256  # Weights of one row that the K formats (Q4_K, Q6_K, ...) pack together.
 WRITTEN = ("qwen3",)  # `model_type`s that are written here; llama.cpp's convert_hf_to_gguf.py writes others.
 PLAIN = ("F32", "F16", "BF16")  # Unpacked types.
+PLACEHOLDER = "benchmarker.placeholder_tokens"  # Key of the files that are written here.
+BYTE_TOKENS = 256  # llama.cpp splits unknown text into tokens of these names.
 OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 SHAPE_FIELDS = {
     "num_hidden_layers": "block_count",
@@ -112,7 +115,7 @@ def gguf_facts(path: Path) -> GgufFacts:
         packed_parameters=packed,
         output=types.get(OUTPUT) or types.get(EMBEDDING, "none"),
         is_tied=OUTPUT not in types,
-        has_tokenizer=reader.get_field("tokenizer.ggml.tokens") is not None,
+        has_tokenizer=bool(reader.get_field(gguf.Keys.Tokenizer.LIST)) and reader.get_field(PLACEHOLDER) is None,
         bytes_by_type=dict(sizes),
         tensors_by_type=dict(tensors),
         narrow_rows={name: tuple(sorted(rows)) for name, rows in narrow.items()},
@@ -196,7 +199,10 @@ def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_file_type(1)  # LLAMA_FTYPE_MOSTLY_F16
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
+    writer.add_tokenizer_model("llama")
+    # Plain text, even of the byte tokens: the server would hold incomplete characters back.
+    writer.add_token_list([f"<0x{i:02X}>" if i < BYTE_TOKENS else f"t{i}" for i in range(config["vocab_size"])])
+    writer.add_bool(PLACEHOLDER, True)
 
 
 def _gguf_name(names: Any, name: str, folder: Path) -> str:

@@ -95,11 +95,12 @@ def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict
 
 
 def _peak(cell: Raw) -> int | None:
+    memory = cell.memory or Raw({})
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     if peaks:
-        return int(max(peaks) + (cell.memory.graph_pool_bytes or 0))
-    of_driver: int | None = cell.memory.peak_allocated_bytes
-    growth: int | None = cell.memory.resident_growth_bytes
+        return int(max(peaks) + (memory.graph_pool_bytes or 0))
+    of_driver: int | None = memory.peak_allocated_bytes
+    growth: int | None = memory.resident_growth_bytes
     return growth if of_driver is None else of_driver
 
 

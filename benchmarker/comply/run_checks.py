@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from benchmarker.measure.clock import Generation
     from benchmarker.schema.record import RunRecord
     from benchmarker.workloads.generation.generation_bench import GenerationBench
+    from benchmarker.workloads.generation.record import GenerationRecord
 
 WITHIN = 0.02
 TIE = 0.01  # Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie.
@@ -199,7 +200,8 @@ def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, flo
 
 def check_weights(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
     """Compare the bytes of the weights after the generations with the record's: some libraries unpack them on use."""
-    model, loads = getattr(subject.source, "model", None), [record.load for record in records if record.load]
+    model: Any = getattr(subject.source, "model", None)
+    loads = [record.load for record in cast("Sequence[GenerationRecord]", records) if record.load]
     if model is None or not loads:
         return not_applicable("weights", "the engine has the weights in a process of its own", variant)
     recorded = loads[0].weight_bytes

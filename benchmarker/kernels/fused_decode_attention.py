@@ -96,18 +96,18 @@ def one_row_attention_kernel(  # type: ignore[no-untyped-def]
     new_start = product + (heads + head) * head_dim
     new_key, new_partner = tl.load(new_start + dim).to(tl.float32), tl.load(new_start + partner).to(tl.float32)
     new_value = tl.load(new_start + key_heads * head_dim + dim)
+    rotated = queries * of_query[None, :] + partners * of_query_partner[None, :]
+    new_rotated = new_key * of_key + new_partner * of_key_partner
     if normed:
-        queries, partners = _normed(queries, partners, epsilon, head_dim, 1)
-        new_key, new_partner = _normed(new_key, new_partner, epsilon, head_dim, 0)
-    queries = queries * of_query[None, :] + partners * of_query_partner[None, :]
-    new_key = new_key * of_key + new_partner * of_key_partner
-    kept_key = new_key.to(key.dtype.element_ty)
+        rotated *= _norm_factor(queries, epsilon, head_dim, 1)
+        new_rotated *= _norm_factor(new_key, epsilon, head_dim, 0)
+    kept_key = new_rotated.to(key.dtype.element_ty)
     place = (filled * key_heads + head) * head_dim + dim
     # The first part attends to the new position.
     is_new = part == 0
     tl.store(key + place, kept_key, mask=(dim >= 0) & is_new)
     tl.store(value + place, new_value, mask=(dim >= 0) & is_new)
-    queries *= tl.cast(scaling, tl.float32)
+    queries = rotated * tl.cast(scaling, tl.float32)
     highest, total, mean = _begun(queries, kept_key, new_value, is_new, rows, head_dim, nothing)
     queries = queries.to(key.dtype.element_ty)
     highest, total, mean = _attended(queries, keys, values, own_first, filled, highest, total, mean, block)
@@ -131,12 +131,11 @@ def _gained(gain, cosine, sine, dim, partner):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normed(  # type: ignore[no-untyped-def]
-    numbers, partners, epsilon, head_dim: tl.constexpr, axis: tl.constexpr
+def _norm_factor(  # type: ignore[no-untyped-def]
+    numbers, epsilon, head_dim: tl.constexpr, axis: tl.constexpr
 ):  # fmt: skip
     mean = tl.sum(numbers * numbers, axis, keep_dims=True) / head_dim
-    factor = tl.rsqrt(mean + tl.cast(epsilon, tl.float32))
-    return numbers * factor, partners * factor
+    return tl.rsqrt(mean + tl.cast(epsilon, tl.float32))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -14,8 +14,8 @@ from benchmarker.checkpoints.find import find_for_quantization, gguf_file, store
 from benchmarker.core.errors import FieldError, ModelError, SpecError, UnsupportedError
 from benchmarker.hardware.device import Device, find_device
 from benchmarker.quantization.base import Loaded, Options, check_supported, is_tied, with_head
-from benchmarker.quantization.registry import LOADERS, QuantT, loader_options, quant_named, resolved_quant, stored_quant
-from benchmarker.quantization.stored_formats import STORED_LOADERS, with_scheme
+from benchmarker.quantization.registry import LOADERS, loader_options, quant_named, resolved_quant, stored_quant
+from benchmarker.quantization.stored_formats import STORED_LOADERS, QuantT, with_scheme
 from benchmarker.schema.base import DType, Scalar
 from benchmarker.schema.config_io import validated
 from benchmarker.schema.model import AUTO, LoadFacts, ModelSpec, QuantSpec

@@ -25,8 +25,9 @@ def save_checkpoint(
     """Copy a checkpoint, or quantize it while loading and save the model with the library's own format."""
     if checkpoint.quantization is not None or quant == "fp16":
         shutil.copytree(checkpoint.folder, folder, ignore=shutil.ignore_patterns(DESCRIPTION), dirs_exist_ok=True)
-        return
-    load_quantized(quant, checkpoint, options, target, progress).model.save_pretrained(folder)
-    for name in TOKENIZER_FILES:
+    else:
+        load_quantized(quant, checkpoint, options, target, progress).model.save_pretrained(folder)
+    # The description marks random weights.
+    for name in (*TOKENIZER_FILES, *([DESCRIPTION] if checkpoint.dummy else [])):
         if (checkpoint.folder / name).is_file():
             shutil.copyfile(checkpoint.folder / name, folder / name)

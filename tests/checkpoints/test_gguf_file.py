@@ -47,6 +47,13 @@ def test_matrices_are_float16_and_norms_float32_with_the_same_values(path, model
     assert written["output_norm.weight"].tensor_type.name == "F32"
 
 
+def test_a_file_has_placeholder_tokens_for_llama_server_and_no_tokenizer(path, model_folder):
+    tokens = gguf.GGUFReader(path).get_field("tokenizer.ggml.tokens").contents()
+    vocab_size = json.loads((model_folder / "config.json").read_text())["vocab_size"]
+    assert (len(set(tokens)), tokens[10], tokens[-1]) == (vocab_size, "<0x0A>", f"t{vocab_size - 1}")
+    assert not gguf_facts(path).has_tokenizer
+
+
 def test_a_file_says_its_architecture_and_its_bytes_by_type(path, model_folder):
     facts = gguf_facts(path)
     config = json.loads((model_folder / "config.json").read_text())

@@ -188,6 +188,17 @@ def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path):
     assert server.max_requests(LlamaServerOptions(slots=8), LAUNCH) == 8
 
 
+def test_an_installed_llama_server_that_does_not_start_is_one_line(tmp_path):
+    program = tmp_path / "lib" / "python3.12" / "site-packages" / "bin" / "llama-server"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho 'libllama-server-impl.so: cannot open' >&2\nexit 127\n")
+    program.chmod(0o755)
+    with pytest.raises(EngineError, match=r"llama-server --version failed: libllama-server-impl.so: cannot open$"):
+        SERVERS["llama-server"].check(marker(tmp_path))
+    program.write_text("#!/bin/sh\nexit 0\n")
+    SERVERS["llama-server"].check(marker(tmp_path))
+
+
 def test_facts_of_a_log():
     log = (
         "(EngineCore pid=9) INFO Model loading took 3.50 GiB memory and 2.1 seconds\n"

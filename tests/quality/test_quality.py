@@ -179,8 +179,7 @@ def test_random_weights_are_refused(session_model: Path) -> None:
     with pytest.raises(SpecError) as caught:
         job_of(model=dummy, quality={"size": "quick"})
     assert str(caught.value) == (
-        "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
-        "or leave them out"
+        "--quality, --tasks: random weights have no quality to lose; measure real weights, or leave them out"
     )
     assert job_of(model=dummy, quality={"size": "off"}).quality.size == "off"
     with pytest.raises(SpecError, match="--eval-text: does nothing without --quality; add --quality quick"):

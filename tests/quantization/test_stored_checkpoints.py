@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarker.checkpoints.base import Silent, Target
+from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.core.errors import BenchmarkerError, SpecError
 from benchmarker.execution.jobs import make_job
 from benchmarker.quantization.base import Loaded
@@ -17,6 +18,7 @@ from benchmarker.quantization.load import load_quantized
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.quantization.save_checkpoint import check_new, save_checkpoint
 from benchmarker.quantization.stored_formats import unpacked_words
+from benchmarker.schema.model import ModelSpec
 from tests.loading import facts_of, prepare
 
 UNPACKED = "ran in bfloat16: transformers unpacked the checkpoint, "
@@ -67,6 +69,9 @@ def test_a_saved_checkpoint_is_measured_as_the_one_that_was_quantized_while_load
     plain = prepare(shape_folder, quant, dummy=True, dtype="bfloat16", **options)
     save_checkpoint(quant, plain, loader.options(**options), target, tmp_path / "saved", Silent())
     loaded = loaded_as_stored(tmp_path / "saved", name)
+    assert has_random_weights(ModelSpec(id=str(tmp_path / "saved")))
+    with pytest.raises(SpecError, match="random weights have no quality to lose"):
+        make_job({"subject.model.id": str(tmp_path / "saved"), "subject.quality.size": "quick"})
     assert refusal(loader, coverage_after_forward(loaded.model)) is None
     first = facts_of(load_quantized(quant, plain, loader.options(**options), target, Silent()))
     facts = facts_of(loaded)

@@ -112,6 +112,13 @@ def test_an_absurd_time_is_one_line_that_names_the_file_and_the_field(tmp_path):
     assert (code, printed.splitlines()[0]) == (1, f"cannot be read: {line}")
 
 
+def test_verify_reads_a_huge_number_of_runs_and_a_cell_without_memory(tmp_path):
+    name, _ = SOURCES["quickstart"]
+    for place, value, code in ((("procedure", "runs"), 10**400, 1), (("cells", 0, "memory"), MISSING, 0)):
+        (tmp_path / name).write_text(edited(REFERENCES / "quickstart" / name, place, value))
+        assert say(("verify",), tmp_path)[0] == code
+
+
 def test_a_record_without_a_setup_time_is_compared_explained_and_verified(tmp_path):
     name, _ = SOURCES["h100-runtimes"]
     (tmp_path / name).write_text(edited(REFERENCES / "h100-runtimes" / name, ("engine", "setup_s"), MISSING))

@@ -29,6 +29,7 @@ from benchmarker.engines.external.environments import (
     environment_state,
     environments_folder,
 )
+from benchmarker.engines.external.servers import SERVERS
 
 IMPORT_S = 300.0  # Longest time of an engine's first import.
 PYTHON_S = 20.0
@@ -158,6 +159,8 @@ def _mark(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         benchmarker=__version__,
     )
+    if spec.engine in SERVERS:
+        SERVERS[spec.engine].check(marker)
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f"{MARKER}.draft"
     draft.write_text(marker.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -124,7 +124,7 @@ class LlamaCppEngine(ExternalEngine):
 
 
 def _cached(checkpoint: Checkpoint, gguf: GgufForm, parts: dict[str, Any], make: Any) -> Path:
-    key = cache.key_of({"kind": "gguf", **parts})
+    key = cache.key_of({"kind": "gguf", "tokens": "placeholder", **parts})
     folder = cache.find(key)
     if folder is None:
         # Never larger than the 16-bit weights in the folder.

@@ -7,7 +7,9 @@ off, because it would skip the prefill of equal prompts.
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from benchmarker.quantization.base import Options
 MIB = 1 << 20
 MODEL = "model"  # Name of the model in requests.
 DEFAULT_SLOTS = 16
+VERSION_S = 60.0  # Longest time in which llama-server prints its version.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -92,6 +95,9 @@ class Server:
     def max_requests(self, options: Options, launch: Launch) -> int | None:
         """Return the number of requests that the server computes at once; None if it is the server's own choice."""
         raise NotImplementedError
+
+    def check(self, marker: Marker) -> None:
+        """Start a newly installed program once. Raises EngineError."""
 
     def log_facts(self, log: str) -> dict[str, int | None]:
         return {pattern.field: pattern.read(log) for pattern in self.patterns}
@@ -178,6 +184,7 @@ class LlamaServer(Server):
             "ctx_size": slots * (launch.positions + 1),
             "parallel": slots,
             "cache_ram": 0,
+            "verbosity": 4,  # Least level that prints the sizes of weights and KV cache.
             "alias": MODEL,
             "host": HOST,
             "port": launch.port,
@@ -186,7 +193,22 @@ class LlamaServer(Server):
 
     def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
         del arguments
+        return self._variables(_program(marker))
+
+    def check(self, marker: Marker) -> None:
         program = _program(marker)
+        variables = {**os.environ, **self._variables(program)}
+        try:
+            process = subprocess.run(
+                [program, "--version"], capture_output=True, text=True, timeout=VERSION_S, env=variables, check=False
+            )
+            problem = process.returncode and (process.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            problem = str(error)
+        if problem:
+            raise EngineError(f"{self.name}: {program} --version failed: {problem}")
+
+    def _variables(self, program: Path) -> dict[str, str]:
         return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
 
     def max_requests(self, options: Options, launch: Launch) -> int | None:

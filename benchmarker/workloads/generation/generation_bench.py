@@ -167,6 +167,7 @@ def _say_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpo
     model = session.record.model.model_copy(
         update={
             "revision": checkpoint.revision,
+            "load_format": "dummy" if checkpoint.dummy else "auto",
             "config_sha256": shapes_sha256(checkpoint.config),
             "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
             "parameters": facts.parameters if facts else None,

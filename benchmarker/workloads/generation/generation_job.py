@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from benchmarker.checkpoints.cache import has_random_weights
 from benchmarker.checkpoints.files import fingerprint, model_fingerprint, models_with_weights, only_shipped
 from benchmarker.core.errors import FieldError, MemoryNeededError, SpecError, UnsupportedError, did_you_mean
 from benchmarker.core.formatting import gib
@@ -294,14 +295,14 @@ def check(job: GenerationJob, typed: Mapping[str, Any]) -> None:
         raise SpecError(f"{idle[0]}: does nothing without --quality; add --quality quick or --quality full")
     if typed.get("subject.quality.task_limit") is not None and not quality.tasks:
         raise SpecError("--task-limit: does nothing without --tasks; add --tasks hellaswag, or leave it out")
-    if quality.is_asked and job.model.load_format == "dummy":
+    is_random = has_random_weights(job.model)
+    if quality.is_asked and is_random:
         raise SpecError(
-            "--quality, --tasks: random weights (load_format dummy) have no quality to lose; measure real weights, "
-            "or leave them out"
+            "--quality, --tasks: random weights have no quality to lose; measure real weights, or leave them out"
         )
-    if job.variant.engine_options.get("speculative") and job.model.load_format == "dummy":
+    if job.variant.engine_options.get("speculative") and is_random:
         raise SpecError(
-            "--engine-option speculative: random weights (load_format dummy) accept and reject drafts as no real "
+            "--engine-option speculative: random weights accept and reject drafts as no real "
             "model does; measure real weights, or leave it out"
         )
     if typed.get("subject.model.chat_template") and not job.grid.prompts:

@@ -113,14 +113,14 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
     plan = _plan(job, server, checkpoint, device, session)
     session.ready()
     memory = DeviceMemory(device) if device.kind != "cpu" else None
+    # Before the server, whose start is timed: the import takes seconds and a processor core.
+    generator.open()
     session.terminal.note(f"{server.name}: starting with {job.model.id}")
     process = ServerProcess(
         server.name, plan.command, port=plan.port, variables=plan.variables, on_gpu=memory is not None
     )
     is_good = False
     try:
-        # The load generator imports its libraries meanwhile.
-        generator.open()
         start_s = process.wait_ready()
         facts = _facts(server, plan, process, memory, start_s)
         session.terminal.line(_started_words(server, facts))
@@ -141,6 +141,7 @@ def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint
     model = session.record.model.model_copy(
         update={
             "revision": checkpoint.revision,
+            "load_format": "dummy" if checkpoint.dummy else "auto",
             "config_sha256": shapes_sha256(checkpoint.config),
             "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
         }

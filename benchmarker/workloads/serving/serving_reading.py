@@ -24,6 +24,7 @@ from benchmarker.workloads.serving.spec import REQUESTS_PER_USER
 
 LARGEST_BACKLOG = 0.2
 """Share of the requests of an open loop that may be unfinished when the last one arrives."""
+MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
 ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
 Axis = Literal["concurrency", "rate"]
 UNITS: dict[Axis, str] = {"concurrency": "Requests at once", "rate": "Requests per second"}
@@ -36,6 +37,7 @@ class ServingRow(Row):
     """Good requests among those of all rounds together, failed loads included."""
     failed: int = 0
     truncated: int = 0
+    merged: float = 0.0  # Share of tokens that arrived together with the one before, the largest of all loads.
     backlog: float | None = None
     server: ServerFacts | None = None  # Of the first process whose server became ready.
     preemptions: int | None = None
@@ -81,6 +83,7 @@ def make_row(fields: dict[str, Any], records: Sequence[ServingRecord]) -> Servin
         attainment=statistics.attained(loads, first.slo),
         failed=sum(statistics.failed(load) for load, _ in loads),
         truncated=sum(statistics.truncated(load, new_tokens) for load, new_tokens in loads),
+        merged=max((statistics.merged_share(load) for load, _ in loads), default=0.0),
         backlog=max((statistics.backlog(load) for load, _ in loads), default=None) if key and key.rate else None,
         server=next((record.server for record in records if record.server), None),
         preemptions=sum(preemptions) if preemptions else None,
@@ -166,6 +169,13 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         "unfinished when the last one arrived: its times depend on the number of requests."
         for row in rows
         if row.cell and row.backlog is not None and row.backlog > LARGEST_BACKLOG
+    ]
+    lines += [
+        f"{plain_line(row.variant)} at {row.cell.words}: up to {percent(row.merged)} of its tokens arrived together "
+        "with the token before: the server or the load generator fell behind (too few processor cores), so its TTFT is "
+        "too long and its TPOT too short."
+        for row in rows
+        if row.cell and row.merged > MOST_MERGED
     ]
     foreign = [record.variant.name for record in records if record.variant.url]
     if foreign:

@@ -124,13 +124,21 @@ def itl_percentile_s(load: Any, share: float) -> float | None:
     return float(ITL_STEP_S * (low + (place - math.floor(place)) * (high - low)))
 
 
+def merged_share(load: Any) -> float:
+    """Return the share of tokens, each request's first one excluded, that arrived together with the one before."""
+    later = sum(max(0, tokens - 1) for tokens in load.output_tokens)
+    apart = sum(count for step, count in zip(load.itl_steps, load.itl_counts, strict=True) if step)
+    return max(0, later - apart) / later if later and load.itl_counts else 0.0
+
+
 def _ends_s(load: Any) -> list[float]:
     return [start_s + request_s for start_s, request_s in zip(load.start_s, load.request_s, strict=True)]
 
 
 def load_s(load: Any) -> float:
     """Return the time from the first start of a request to the last end."""
-    return max(_ends_s(load)) - float(min(load.start_s))
+    first_s: float = min(load.start_s)
+    return max(_ends_s(load)) - first_s
 
 
 def backlog(load: Any) -> float:

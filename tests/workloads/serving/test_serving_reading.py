@@ -19,6 +19,7 @@ from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
 from benchmarker.workloads.serving.serving_bounds import bound_of
+from benchmarker.workloads.serving.serving_statistics import merged_share
 from tests.jobs import read_job
 from tests.workloads.serving.simulated_server import (
     NEW_TOKENS,
@@ -128,6 +129,15 @@ def test_an_open_loop_whose_queue_grows_is_named():
     full = SimulatedServer(0.1, 0.02, slots=4)
     text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))
     assert "fp16 at 8 requests/s: 80 % of the requests were unfinished when the last one arrived" in text
+
+
+def test_tokens_that_arrive_together_are_named():
+    load = FAST.load(concurrency=4)
+    assert merged_share(load) == 0
+    merged = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (5_080, 20_320)})
+    assert merged_share(merged) == pytest.approx(0.2)
+    text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(merged, concurrency=4)])]))
+    assert "fp16 at 512 prompt tokens, 128 new tokens, 4 at once: up to 20 % of its tokens arrived together" in text
 
 
 def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):

@@ -30,7 +30,7 @@ PACKAGE = {
 
         def add_cli_args(parser):
             for name in ("backend", "endpoint", "base-url", "model", "dataset-name", "num-prompts", "temperature",
-                         "ready-check-timeout-sec", "max-concurrency", "request-rate", "seed"):
+                         "ready-check-timeout-sec", "header", "max-concurrency", "request-rate", "seed"):
                 parser.add_argument(f"--{name}")
             for name in ("skip-tokenizer-init", "disable-tqdm", "save-detailed", "ignore-eos"):
                 parser.add_argument(f"--{name}", action="store_true")

@@ -39,7 +39,8 @@ class Driver:
                 *("--skip-tokenizer-init", "--dataset-name", "custom", "--num-prompts", str(len(prompts))),
                 # No request before the first one of the load.
                 *("--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-detailed"),
-                *("--ignore-eos", "--temperature", "0", *options),
+                # A server may close an idle connection just when it would be used again.
+                *("--header", "Connection=close", "--ignore-eos", "--temperature", "0", *options),
             ]
         )
         requests = [
