@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarker.engines.external import servers
 from benchmarker.engines.external.environments import EngineError, Marker
 from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, last_words, read
 from benchmarker.engines.external.servers import (
@@ -113,6 +114,9 @@ def test_ending_a_server_ends_its_children_too(tmp_path):
     while not (file.exists() and file.read_text()):
         time.sleep(0.02)
     server.end(keep_log=False)
+    limit_s = time.monotonic() + 10  # A killed process needs a moment on a busy machine.
+    while is_alive(int(file.read_text())) and time.monotonic() < limit_s:
+        time.sleep(0.02)
     assert not is_alive(int(file.read_text()))
 
 
@@ -173,7 +177,7 @@ def test_sglang_is_launched_without_its_radix_cache(tmp_path):
     )
 
 
-def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path):
+def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path, monkeypatch):
     arguments = {"model": "/models/m.gguf", "threads": 2, "gpu_layers": 0, "flash_attention": True, "library": None}
     server = SERVERS["llama-server"]
     with pytest.raises(EngineError, match="there is none in the environment llama-server"):
@@ -185,6 +189,10 @@ def test_llama_server_has_a_slot_with_room_for_each_request_at_once(tmp_path):
     assert command[0] == str(program)
     assert "--ctx-size 2564 --parallel 4 --cache-ram 0" in " ".join(command)
     assert "--no-cache-prompt" in command
+    monkeypatch.setattr(servers, "physical_cores", lambda: 8)
+    for threads, given in ((None, "7"), (8, "8")):
+        command = server.command(arguments, LlamaServerOptions(threads=threads), marker(tmp_path), LAUNCH)
+        assert command[command.index("--threads") + 1] == given
     assert server.max_requests(LlamaServerOptions(slots=8), LAUNCH) == 8
 
 

@@ -22,7 +22,7 @@ from benchmarker.checkpoints.gguf_file import require_gguf
 from benchmarker.core.errors import MissingLibraryError
 from benchmarker.core.formatting import GIB
 from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
-from benchmarker.engines.external.llama_cpp import LlamaCppOptions
+from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
 from benchmarker.engines.external.server_process import HOST
 from benchmarker.engines.external.sglang import SglangOptions
 from benchmarker.engines.external.vllm import VllmOptions
@@ -46,6 +46,8 @@ ENVIRONMENT = {
 class LlamaServerOptions(LlamaCppOptions):
     """Options of llama-server."""
 
+    threads: int | None = Field(default=None, gt=0)
+    """Default: the number of physical cores less one, which HTTP and the load generator need."""
     slots: int | None = Field(default=None, gt=0)
     """Maximum number of requests that are computed at once, each with its part of the KV cache. Default: the largest
     concurrency of the grid, or 16 without one."""
@@ -175,10 +177,11 @@ class LlamaServer(Server):
 
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         slots = self.max_requests(options, launch)
+        assert isinstance(options, LlamaServerOptions)
         assert slots is not None
         settings = {
             "model": arguments["model"],
-            "threads": arguments["threads"],
+            "threads": options.threads or max(1, physical_cores() - 1),
             "gpu_layers": arguments["gpu_layers"],
             "flash_attn": "on" if arguments["flash_attention"] else "off",
             "ctx_size": slots * (launch.positions + 1),

@@ -170,13 +170,16 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         for row in rows
         if row.cell and row.backlog is not None and row.backlog > LARGEST_BACKLOG
     ]
-    lines += [
-        f"{plain_line(row.variant)} at {row.cell.words}: up to {percent(row.merged)} of its tokens arrived together "
-        "with the token before: the server or the load generator fell behind (too few processor cores), so its TTFT is "
-        "too long and its TPOT too short."
+    merged = [
+        f"{plain_line(row.variant)} at {row.cell.words} ({percent(row.merged)})"
         for row in rows
         if row.cell and row.merged > MOST_MERGED
     ]
+    if merged:
+        lines.append(
+            "Tokens arrived together with the token before, so TTFT is too long and TPOT too short; the server or the "
+            f"load generator lacked processor cores: {'; '.join(merged)}."
+        )
     foreign = [record.variant.name for record in records if record.variant.url]
     if foreign:
         lines.append(f"{listed(foreign)}: a server that was already running; its form is the word of the user.")

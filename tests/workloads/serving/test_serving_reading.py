@@ -137,7 +137,7 @@ def test_tokens_that_arrive_together_are_named():
     merged = load.model_copy(update={"itl_steps": (0, 200), "itl_counts": (5_080, 20_320)})
     assert merged_share(merged) == pytest.approx(0.2)
     text = to_markdown(compare_records([serving_record("fp16", [cell_of_load(merged, concurrency=4)])]))
-    assert "fp16 at 512 prompt tokens, 128 new tokens, 4 at once: up to 20 % of its tokens arrived together" in text
+    assert "lacked processor cores: fp16 at 512 prompt tokens, 128 new tokens, 4 at once (20 %)." in text
 
 
 def test_verify_recomputes_loads_and_finds_a_planted_change(tmp_path):
