@@ -55,9 +55,6 @@ class FakeGpu:
     def used_bytes(self) -> int | None:
         return None
 
-    def total_bytes(self) -> int | None:
-        return None
-
     def energy_j(self) -> float | None:
         return None
 

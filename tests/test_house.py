@@ -18,7 +18,7 @@ from script.house import ROOT, House, cycles
 MAXIMUM = {
     "lines outside kernels/": 45_760,
     "lines in kernels/": 4_460,
-    "files": 300,
+    "files": 301,
     "files over 400 lines": 0,
     "lines over 120 characters": 0,
     "file names used twice": 0,

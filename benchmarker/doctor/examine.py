@@ -74,8 +74,7 @@ def try_variants(
     failed: dict[str, str] = {}
     with trial(device) as (arguments_of, folder):
         for outcome in expected:
-            reason = outcome.reason or failed.get(outcome.variant)
-            if reason:
+            if reason := outcome.reason or failed.get(outcome.variant):
                 yield replace(outcome, reason=reason)
                 continue
             print_line(f"trying {outcome.variant}, {outcome.way}")
@@ -89,13 +88,7 @@ def _why_failed(command: list[str], folder: Path) -> str | None:
     environment = {**os.environ, "BENCHMARKER_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
     try:
         process = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TRIAL_LIMIT_S,
-            env=environment,
-            check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRIAL_LIMIT_S, env=environment
         )
     except subprocess.TimeoutExpired:
         return f"it took more than {TRIAL_LIMIT_S:.0f} s"

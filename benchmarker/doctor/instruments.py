@@ -160,8 +160,7 @@ def energy_and_power(
     powers: list[float] = []
     while clock() < started + window_s:
         work()
-        power = gpu.power_w()
-        if power is not None:
+        if (power := gpu.power_w()) is not None:
             powers.append(power)
     after, elapsed = gpu.energy_j(), clock() - started
     expected = statistics.fmean(powers) * elapsed if powers else None

@@ -124,12 +124,7 @@ def _overlaid(kind: type[Plain], values: Mapping[str, Any], typed: Typed, flags:
 
 
 def _variant(
-    workload: Workload,
-    base: VariantBase | None,
-    typed: dict[str, Any],
-    flags: Mapping[str, str],
-    *,
-    subject: Plain,
+    workload: Workload, base: VariantBase | None, typed: dict[str, Any], flags: Mapping[str, str], *, subject: Plain
 ) -> VariantBase:
     kind = _part_class(workload, "variant")
     data: dict[str, Any] = base.model_dump(mode="json") if base else dict(workload.default_variant)

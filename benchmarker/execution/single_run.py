@@ -6,8 +6,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Run(Session):
             self.job.procedure,
             self.device,
             device_memory=self.device_memory,
-            after_each=self._run_line(before),
+            after_each=partial(self._print_run, before),
             after_warmup=self._slow_warmup,
         )
         self._read(now=True)
@@ -158,18 +158,13 @@ class Run(Session):
             took = f"  warm-up {position} took {sample.latency_s:.0f} s"
             self.terminal.line(f"{took}; {procedure.runs} timed runs follow")
 
-    def _run_line(self, cell: CellBase) -> Callable[[int, SampleBase], None]:
-        runs = self.job.procedure.runs
-
-        def line(number: int, sample: SampleBase) -> None:
-            self._read()
-            # The memory of this process is no measure of another process.
-            peak_bytes = sample.peak_allocated_bytes if self.job.processes == 1 else None
-            memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
-            words = self.workload.sample_text(cell, sample)
-            self.terminal.line(f"  run {number}/{runs}: latency {sample.latency_s:.4f} s, {words}{memory}")
-
-        return line
+    def _print_run(self, cell: CellBase, number: int, sample: SampleBase) -> None:
+        self._read()
+        # The memory of this process is no measure of another process.
+        peak_bytes = sample.peak_allocated_bytes if self.job.processes == 1 else None
+        memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
+        run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
+        self.terminal.line(f"  {run}: latency {sample.latency_s:.4f} s, {words}{memory}")
 
 
 def choose_threads(surroundings: Surroundings) -> str | None:

@@ -157,12 +157,13 @@ def conversion_of(phase: Phase) -> Conversion | None:
 
 
 def table_conversion(table: ProfilerTable) -> Conversion | None:
-    if table.by == "cpu" or not table.operators:
+    operators = table.of_kind("operator")
+    if table.by == "cpu" or not operators:
         return conversion_of(table_phase(table, tokens=1))
-    products = max((row.calls for row in table.operators if row.name in ("aten::mm", "aten::addmm")), default=0)
+    products = max((row.calls for row in operators if row.name in ("aten::mm", "aten::addmm")), default=0)
     copies = [
         Kernel(name=row.name, calls=row.calls, total_s=row.self_device_s or 0.0)
-        for row in table.kernels
+        for row in table.of_kind("kernel")
         if category(row.name) == "copy/cast" or _is_of_a_copy(row, table)
     ]
     return _conversion(copies, products, table.total_s)
@@ -177,9 +178,9 @@ def _conversion(copies: Iterable[Kernel], products: int, kernel_s: float) -> Con
 
 
 def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
-    own_s = kernel.self_device_s or 0.0
-    not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in table.operators)
-    able = [row for row in table.operators if (row.self_device_s or 0.0) >= own_s]
+    own_s, operators = kernel.self_device_s or 0.0, table.of_kind("operator")
+    not_listed_s = table.total_s - sum(row.self_device_s or 0.0 for row in operators)
+    able = [row for row in operators if (row.self_device_s or 0.0) >= own_s]
     return not_listed_s < own_s and len(able) == 1 and category(able[0].name) == "copy/cast"
 
 

@@ -129,8 +129,7 @@ Device = CudaDevice | CpuDevice
 
 def _status_bytes(field: str) -> int | None:
     with contextlib.suppress(OSError):
-        match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-        if match:
+        if match := re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE):
             return int(match.group(1)) * 1024
     return None
 
@@ -154,8 +153,7 @@ def find_device(name: str = "auto") -> Device:
         return CudaDevice(torch.cuda.current_device()) if torch.cuda.is_available() else CpuDevice()
     if name == "cpu":
         return CpuDevice()
-    match = re.fullmatch(r"cuda(?::(\d+))?", name)
-    if not match:
+    if not (match := re.fullmatch(r"cuda(?::(\d+))?", name)):
         raise DeviceError(f"--device {name}: write auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         built_for = "CUDA" if torch.version.cuda else "ROCm" if torch.version.hip else "CPUs only"

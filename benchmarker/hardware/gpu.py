@@ -76,9 +76,6 @@ class NvidiaGpu:
         # Version 1 of the call: version 2 leaves out the memory that the driver reserves.
         return _rounded(getattr(self._of_gpu("nvmlDeviceGetMemoryInfo"), "used", None))
 
-    def total_bytes(self) -> int | None:
-        return _rounded(getattr(self._of_gpu("nvmlDeviceGetMemoryInfo"), "total", None))
-
     def energy_j(self) -> float | None:
         """Return the joules that the board has used since its driver was loaded; take differences."""
         return _scaled(self._of_gpu("nvmlDeviceGetTotalEnergyConsumption"), 1e3)
@@ -163,10 +160,9 @@ class AmdGpu:
         return str(self._query("amdsmi_get_gpu_device_bdf") or "").lower()
 
     def used_bytes(self) -> int | None:
-        return self._memory_bytes("vram_used")
-
-    def total_bytes(self) -> int | None:
-        return self._memory_bytes("vram_total")
+        # Documented as MB, but the library divides by 2^20.
+        mebibytes = _number(self._table("amdsmi_get_gpu_vram_usage"), "vram_used")
+        return None if mebibytes is None else int(mebibytes) * 2**20
 
     def energy_j(self) -> float | None:
         count = self._table("amdsmi_get_energy_count")
@@ -211,11 +207,6 @@ class AmdGpu:
             # The meaning of the bits differs between generations of GPUs.
             throttled_by=None if status is None else frozenset({"unspecified"} if status else ()),
         )
-
-    def _memory_bytes(self, key: str) -> int | None:
-        # Documented as MB, but the library divides by 2^20.
-        mebibytes = _number(self._table("amdsmi_get_gpu_vram_usage"), key)
-        return None if mebibytes is None else int(mebibytes) * 2**20
 
     def _table(self, function: str) -> dict[str, Any]:
         return dict(self._query(function) or {})

@@ -85,9 +85,9 @@ class Monitor:
         near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]
         return conditions_of(inside or near, full_clock_mhz=self._full_clock_mhz)
 
-    def cool_down(self, *, limit_s: float = COOL_DOWN_S, stopped: Callable[[], bool] = lambda: False) -> None:
+    def cool_down(self, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the GPU is at most 5 degrees warmer than at its first reading, or `stopped` is true."""
-        end_s, first_c = time.monotonic() + limit_s, self._first_c
+        end_s, first_c = time.monotonic() + COOL_DOWN_S, self._first_c
         while first_c is not None and time.monotonic() < end_s and not stopped():
             state = self._state()
             if state is None or state.temperature_c is None or state.temperature_c <= first_c + 5.0:
@@ -129,8 +129,7 @@ def why_invalid(
         ours = f", {own_processes} of them the run's own" if own_processes > 1 else ""
         reason = f"{conditions.processes} processes were on the device{ours}"
         return "shared_device", f"{reason}; end the others, or accept them with --allow-shared"
-    held = [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]
-    if held:
+    if held := [reason for reason in conditions.throttled_by or () if reason in INVALIDATING]:
         return "throttled", f"the board was throttled meanwhile ({', '.join(held).replace('_', ' ')})"
     clock_mhz, full_clock_mhz = conditions.sm_clock_mhz, conditions.sm_clock_full_mhz
     if clock_mhz and full_clock_mhz and clock_mhz / full_clock_mhz < LOW_CLOCK:

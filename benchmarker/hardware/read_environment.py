@@ -28,8 +28,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def cpu_name() -> str:
     with contextlib.suppress(OSError):
-        match = re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE)
-        if match:
+        if match := re.search(r"^model name\s*:\s*(.+)$", (PROC / "cpuinfo").read_text(), re.MULTILINE):
             return " ".join(match.group(1).split())
     return platform.processor() or platform.machine()
 
@@ -37,8 +36,7 @@ def cpu_name() -> str:
 def cores() -> int:
     """Return the number of logical processors in this process's affinity, limited by the control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [math.ceil(quota) for quota in _processor_quotas()]
-    return max(1, min([allowed, *quotas]))
+    return max(1, min([allowed, *map(math.ceil, _processor_quotas())]))
 
 
 def memory_bytes() -> int:
@@ -65,8 +63,7 @@ def _processor_quotas() -> Iterator[float]:
     for folder in _control_groups("cpu"):
         # Version 2 has both numbers in one file (`max 100000`: no quota), version 1 two files (-1: none).
         version_1 = f"{_text(folder / 'cpu.cfs_quota_us')} {_text(folder / 'cpu.cfs_period_us')}"
-        both = _text(folder / "cpu.max") or version_1
-        quota, _, period = both.partition(" ")
+        quota, _, period = (_text(folder / "cpu.max") or version_1).partition(" ")
         if quota.isdigit() and period.isdigit() and int(quota) > 0:
             yield int(quota) / int(period)
 

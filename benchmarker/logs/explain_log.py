@@ -12,14 +12,7 @@ from benchmarker.logs.log_import import import_log
 from benchmarker.logs.log_runs import read_log
 from benchmarker.logs.table_report import TableReport, report_on
 from benchmarker.logs.tool_results import read_tool_results
-from benchmarker.profiling.chrome_trace import (
-    DEVICE_CATEGORIES,
-    complete_events,
-    cpu_work,
-    device_interval,
-    device_work,
-    read_trace,
-)
+from benchmarker.profiling import chrome_trace
 from benchmarker.profiling.printed_reader import read_tables
 from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import RunRecord
@@ -79,14 +72,15 @@ def _is_trace(path: Path) -> bool:
 
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
     """The kernels of each device as a table; the operators if the trace has no kernels. Raises ResultsError."""
-    events = read_trace(path)
+    events = chrome_trace.read_trace(path)
     table = ProfilerTable(line=0, rows=(), title=path.name, process=None, text="")
     devices: list[int] = []
     try:
-        devices = sorted({device_interval(event).lane[0] for event in complete_events(events, DEVICE_CATEGORIES)})
-        works = {f"device {device}": device_work(events, device_indices=[device]) for device in devices}
+        kernels = chrome_trace.complete_events(events, chrome_trace.DEVICE_CATEGORIES)
+        devices = sorted({chrome_trace.device_interval(kernel).lane[0] for kernel in kernels})
+        works = {f"device {device}": chrome_trace.device_work(events, device_indices=[device]) for device in devices}
         if not works:
-            work = cpu_work(events)
+            work = chrome_trace.cpu_work(events)
             rows = [TableRow(each.name, "operator", each.calls, self_cpu_s=each.total_s) for each in work.kernels]
             return [replace(table, rows=tuple(rows), cpu_s=work.kernel_s)]
     except BenchmarkerError as error:

@@ -145,8 +145,7 @@ def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str])
         return tuple(
             replace(run, evidence=Evidence(quant, option), name=quant) for run, quant in zip(runs, quants, strict=True)
         )
-    unknown = next((run for run in runs if run.evidence is None), None)
-    if unknown:
+    if unknown := next((run for run in runs if run.evidence is None), None):
         raise SpecError(
             f"{path}: line {unknown.line}: the variant of this run is unknown; the log has {_run_count(runs)}: "
             f"name one for each, in their order, as in --quant {','.join(QUANTS[: len(runs)])}"

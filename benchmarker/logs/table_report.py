@@ -211,7 +211,8 @@ def _corrections(table: ProfilerTable) -> Iterator[str]:
 
 
 def _float32_products(table: ProfilerTable) -> Iterator[str]:
-    rows = [row for row in table.kernels if is_float32(row.name) and category(row.name) in ("matmul", "attention")]
+    products = [row for row in table.of_kind("kernel") if category(row.name) in ("matmul", "attention")]
+    rows = [row for row in products if is_float32(row.name)]
     own_s = sum(row.self_device_s or 0.0 for row in rows)
     if table.by == "device" and rows and own_s >= WORTH_A_LINE * table.total_s:
         largest = max(rows, key=lambda row: row.self_device_s or 0.0)

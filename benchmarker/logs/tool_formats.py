@@ -39,8 +39,7 @@ class ToolRow:
 def llama_bench(test: Values) -> ToolRow:
     """A test measures a prompt alone, new tokens alone, or both in one time."""
     prompt, new = int(test["n_prompt"]), int(test["n_gen"])
-    samples = test.get("samples_ns") or []
-    if samples:
+    if samples := test.get("samples_ns") or []:
         time_s = median(samples) / 1e9
     else:
         time_s = float(test["avg_ns"]) / 1e9 if test.get("avg_ns") else (prompt + new) / float(test["avg_ts"])
@@ -98,8 +97,7 @@ def settings_of(run: Values, runs: Sequence[Values]) -> str:
     names = [
         name for name in run if not _MEASURED.match(name) and any(sibling.get(name) != run[name] for sibling in runs)
     ]
-    plain = (int, float, str, bool)
-    return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], plain))
+    return ", ".join(f"{name}={run[name]}" for name in names if isinstance(run[name], int | float | str))
 
 
 def serving(run: Values) -> ToolRow:

@@ -17,17 +17,9 @@ from typing import Any
 from benchmarker.core.errors import ResultsError
 from benchmarker.core.formatting import MISSING, seconds, significant
 from benchmarker.core.tables import Column, lines_of
+from benchmarker.logs import tool_formats as formats
 from benchmarker.logs.log_runs import read_log
-from benchmarker.logs.tool_formats import (
-    FORMATS,
-    Format,
-    ToolRow,
-    Values,
-    llama_bench_markdown,
-    serving,
-    serving_blocks,
-    settings_of,
-)
+from benchmarker.logs.tool_formats import Format, ToolRow, Values
 
 READ = "llama-bench, vllm bench, sglang.bench_serving, sglang.bench_one_batch, GuideLLM, AIPerf, optimum-benchmark"
 _DATA_FILES = (".json", ".jsonl", ".csv")
@@ -38,17 +30,16 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
     objects = _objects(path, read_log(path))
     if not objects and path.suffix not in _DATA_FILES:
         return None
-    layout = next(filter(None, map(_format_of, objects)), None)
-    if layout is None:
+    if (layout := next(filter(None, map(_format_of, objects)), None)) is None:
         raise ResultsError(f"{path}: not a result file of {READ}; docs/imports.md lists the files that are read")
     if layout.read is None:
         raise ResultsError(f"{path}: {layout.refusal}")
     fitting = [value for value in objects if layout.fits(value)]
     try:
         rows = [layout.read(value) for value in fitting]
-        if layout.read is serving:
+        if layout.read is formats.serving:
             rows = [
-                replace(row, model=", ".join(filter(None, (row.model, settings_of(value, fitting)))))
+                replace(row, model=", ".join(filter(None, (row.model, formats.settings_of(value, fitting)))))
                 for row, value in zip(rows, fitting, strict=True)
             ]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
@@ -59,7 +50,7 @@ def read_tool_results(path: Path) -> tuple[ToolRow, ...] | None:
 
 
 def _format_of(value: Values) -> Format | None:
-    return next((layout for layout in FORMATS if layout.fits(value)), None)
+    return next((layout for layout in formats.FORMATS if layout.fits(value)), None)
 
 
 def _objects(path: Path, text: str) -> list[Values]:
@@ -71,7 +62,7 @@ def _objects(path: Path, text: str) -> list[Values]:
         if not objects and path.suffix == ".json":
             raise ResultsError(f"{path}: not valid JSON, or cut short ({error}); get the whole file") from error
     lines = lines_of(text)
-    return objects or _csv_lines(lines) or llama_bench_markdown(lines) or serving_blocks(lines)
+    return objects or _csv_lines(lines) or formats.llama_bench_markdown(lines) or formats.serving_blocks(lines)
 
 
 def _inner(content: Any) -> Iterator[Values]:

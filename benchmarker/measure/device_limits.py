@@ -54,8 +54,7 @@ def measure_limits(device: Device, dtype: str) -> Limits:
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
     least, most = CPU_ARRAY_BYTES
     # Four times the caches, and a quarter of the free memory.
-    wanted = min(most, max(least, 4 * (cache_bytes or 0)))
-    return min(wanted, free // 4) // 8 * 8
+    return min(most, max(least, 4 * (cache_bytes or 0)), free // 4) // 8 * 8
 
 
 def host_cache_bytes() -> int | None:

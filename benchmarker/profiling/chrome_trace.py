@@ -229,11 +229,11 @@ def _self_times(intervals: list[Interval]) -> list[int]:
     return [max(0, length_ns) for length_ns in lengths_ns]
 
 
-def alone_times(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each (start, end) the time without an earlier one. The sum is the time with at least one."""
-    alone, reached = [0] * len(spans), None
-    for index in sorted(range(len(spans)), key=spans.__getitem__):
-        start, end = spans[index]
+def alone_ns(intervals: Sequence[Interval]) -> list[int]:
+    """Return for each interval the time without an earlier one. The sum is the time with at least one."""
+    alone, reached = [0] * len(intervals), None
+    for index in sorted(range(len(intervals)), key=lambda index: (intervals[index].start_ns, intervals[index].end_ns)):
+        start, end = intervals[index].start_ns, intervals[index].end_ns
         alone[index] = max(0, end - (start if reached is None else max(start, reached)))
         reached = end if reached is None else max(reached, end)
     return alone
@@ -247,12 +247,12 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
     for section in filter(None, begun) if len(begun) > 1 else ():
         members = [(interval, length_ns) for interval, length_ns, name in together if name == section]
         inside = [interval for interval, _ in members]
-        alone_ns = _alone_ns(inside)
-        for (interval, length_ns), own_ns in zip(members, alone_ns, strict=True):
+        own_times_ns = alone_ns(inside)
+        for (interval, length_ns), own_ns in zip(members, own_times_ns, strict=True):
             times[section][interval.name].update(calls=1, ns=length_ns, alone_ns=own_ns)
         launches = {interval.launch for interval in inside}
         facts[section] = Section(
-            busy_s=(sum(alone_ns) if may_overlap else sum(length_ns for _, length_ns in members)) / 1e9,
+            busy_s=(sum(own_times_ns) if may_overlap else sum(length_ns for _, length_ns in members)) / 1e9,
             span_s=_span_s(inside),
             launches=None if None in launches else len(launches),
         )
@@ -276,7 +276,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
         )
         for name, total in sorted(totals.items(), key=lambda item: (-item[1]["ns"], item[0]))
     )
-    busy_s = sum(_alone_ns(intervals)) / 1e9
+    busy_s = sum(alone_ns(intervals)) / 1e9
     return Work(kernels, kernel_s=sum(lengths_ns) / 1e9, busy_s=busy_s, span_s=_span_s(intervals), sections=facts)
 
 
@@ -297,10 +297,6 @@ def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cu
         around = (section for _, end_ns, section in before if moment_ns <= end_ns) if spans else begun
         names.append(next(iter(around), ""))
     return names
-
-
-def _alone_ns(intervals: list[Interval]) -> list[int]:
-    return alone_times([(interval.start_ns, interval.end_ns) for interval in intervals])
 
 
 def _span_s(intervals: list[Interval]) -> float:
@@ -326,11 +322,11 @@ def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None)
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]
     if not intervals:
         return None
-    busy_ns = sum(_alone_ns(intervals))
+    busy_ns = sum(alone_ns(intervals))
     kinds: dict[Category, KindTime] = {}
     starts = sorted((interval.start_ns, category(interval.name)) for interval in intervals)
     for kind in dict.fromkeys(kind for _, kind in starts):
         of_kind = [interval for interval in intervals if category(interval.name) == kind]
         others = [interval for interval in intervals if category(interval.name) != kind]
-        kinds[kind] = KindTime(sum(_alone_ns(of_kind)) / 1e9, (busy_ns - sum(_alone_ns(others))) / 1e9)
+        kinds[kind] = KindTime(sum(alone_ns(of_kind)) / 1e9, (busy_ns - sum(alone_ns(others))) / 1e9)
     return Overlap(_span_s(intervals), busy_ns / 1e9, kinds)

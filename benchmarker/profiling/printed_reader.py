@@ -144,8 +144,7 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
     text, end = lines[at].body[begin:].rstrip(), at + 1
     columns, rest = layout.columns_of(text[len("Name") :])
     while end < len(lines) and not _dashes(lines[end].body) and not re.search(r"\d", lines[end].body):
-        longer = [text + glue + lines[end].body.rstrip() for glue in ("", " ")]
-        best = max(longer, key=layout.plausible)
+        best = max((text + glue + lines[end].body.rstrip() for glue in ("", " ")), key=layout.plausible)
         more, rest_of_more = layout.columns_of(best[len("Name") :])
         if len(more) <= len(columns):
             break
@@ -162,8 +161,7 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
     if layout.CALLS not in (column.name for column in columns):
         columns = layout.typed_columns(lines[end : end + layout.PIECES], text) or columns
     is_cut = layout.CALLS not in (column.name for column in columns) or bool(rest)
-    printed = _PrintedTable(lines[position].number, columns, "|" in text, is_cut, text=text_lines)
-    return printed, end
+    return _PrintedTable(lines[position].number, columns, "|" in text, is_cut, text=text_lines), end
 
 
 def _headless(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable, int] | None:
@@ -245,8 +243,7 @@ def _finished(printed: _PrintedTable, prefix: layout.Prefix, title: str | None) 
     own = f"Self {device or 'CPU'}"
     if own not in (column.name for column in printed.columns):
         rows = _innermost(rows, on_device=device is not None)
-    device_s = printed.totals.get(total_device or "") if device else None
-    total_s = device_s if device else printed.totals.get("CPU")
+    total_s = printed.totals.get((total_device or "") if device else "CPU")
     is_printed = total_s is not None
     if total_s is None:
         # Worked out from the row with the largest percentage.

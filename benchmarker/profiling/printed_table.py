@@ -95,14 +95,6 @@ class ProfilerTable:
     def is_total_too_small(self) -> bool:
         return self.known_total_s is not None and self.listed_s > self.known_total_s * (1 + ROUNDING)
 
-    @property
-    def kernels(self) -> tuple[TableRow, ...]:
-        return self.of_kind("kernel")
-
-    @property
-    def operators(self) -> tuple[TableRow, ...]:
-        return self.of_kind("operator")
-
     def of_kind(self, kind: Kind) -> tuple[TableRow, ...]:
         """Rows of a kind with device time of their own."""
         return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
@@ -124,7 +116,7 @@ class ProfilerTable:
                 and (_CPU_OPERATOR.match(row.name) or category(row.name) != "other")
                 and not _ANNOTATION.match(row.name)
             )
-        kernels, operators = self.kernels, tuple(self._by_kernel(row) for row in self.operators)
+        kernels, operators = self.of_kind("kernel"), tuple(map(self._by_kernel, self.of_kind("operator")))
         by_kernel, by_operator = _known_s(kernels), _known_s(operators)
         is_sound = self.device_s is None or _device_s(operators) <= self.device_s * (1 + ROUNDING)
         total_s = self.device_s or max(_device_s(kernels), _device_s(operators))
@@ -145,8 +137,8 @@ class ProfilerTable:
         def is_same(row: TableRow) -> bool:
             return row.calls == operator.calls and _is_same(row.self_device_s, operator.self_device_s)
 
-        own = [row for row in self.kernels if is_same(row)]
-        is_clear = len(own) == 1 and sum(map(is_same, self.operators)) == 1
+        own = [row for row in self.of_kind("kernel") if is_same(row)]
+        is_clear = len(own) == 1 and sum(map(is_same, self.of_kind("operator"))) == 1
         return own[0] if is_clear and category(operator.name) == "other" else operator
 
 
@@ -175,7 +167,7 @@ def _annotations_in_total(table: ProfilerTable) -> float:
     names = {row.name for row in spans}
     hosts = [row for row in table.rows if row.name in names and row.kind != "span"]
     below = [row.device_total_s or 0.0 for row in hosts] or [0.0]
-    listed = [_device_s(table.kernels), _device_s(table.operators)]
+    listed = [_device_s(table.of_kind("kernel")), _device_s(table.of_kind("operator"))]
     if rest_s < max(*listed, *below, 0.0) * (1 - ROUNDING):
         return 0.0
     is_explained = any(abs(rest_s - sum_s) <= 4 * ROUNDING * total_s for sum_s in (*listed, sum(below), max(below)))

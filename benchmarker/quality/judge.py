@@ -102,7 +102,6 @@ def make_plan(
     baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
     # A GGUF file may come without a vocabulary; the original's is used then.
     windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
-    vocabulary = _checked_vocabulary(checkpoint.config, windows, model.id)
     plan = Plan(
         size=spec.size,
         top_k=spec.top_k,
@@ -111,7 +110,7 @@ def make_plan(
         name=name,
         baseline=baseline,
         dtype=model.dtype,
-        vocabulary=vocabulary,
+        vocabulary=_checked_vocabulary(checkpoint.config, windows, model.id),
         is_baseline=is_plain and loader_options(form) == loader_options(BASELINE) and spec.baseline is None,
     )
     if plan.top_k is not None and plan.top_k >= plan.vocabulary:

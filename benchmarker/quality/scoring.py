@@ -181,8 +181,7 @@ def save_prefill_predictions(
     source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str
 ) -> bool:
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its prefill"):
-        scores = source.prefill_scores(windows.ids[window].tolist())
-        if scores is None:
+        if (scores := source.prefill_scores(windows.ids[window].tolist())) is None:
             return False
         rows = slice(SCORED_FROM, SCORED_FROM + windows.scored)
         order = scores.log_probabilities[rows].argsort(axis=1, kind="stable")[:, ::-1]
@@ -191,8 +190,7 @@ def save_prefill_predictions(
         is_target = tokens == windows.targets[window][:, None]
         if not is_target.any(axis=1).all():
             raise QualityError(f"--quality: {name} does not give the probability of the text's own tokens")
-        target_logs = torch.from_numpy(logs[is_target])
-        saved.put_top_k(window, torch.from_numpy(tokens), torch.from_numpy(logs), target_logs)
+        saved.put_top_k(window, *map(torch.from_numpy, (tokens, logs, logs[is_target])))
     return True
 
 

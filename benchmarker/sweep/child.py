@@ -232,8 +232,7 @@ class Child:
         try:
             self.begin(process.pid)
             self.log.follow(stream)
-            late = self._wait(process)
-            if late:
+            if late := self._wait(process):
                 SweepInterruption().end(process, signal.SIGTERM, signal.SIGKILL)
         except INTERRUPTIONS:
             stop.end(process, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

@@ -118,8 +118,7 @@ def _start(job: Job, axis: str) -> int:
 
 def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
     part = Part(record=path.absolute(), sweep=now_id(), cells=(0,), only="timing")
-    saved = write_job(job, path.parent)
-    command = [*run, "--job", str(saved), "--part", part.model_dump_json(), "--quiet"]
+    command = [*run, "--job", str(write_job(job, path.parent)), "--part", part.model_dump_json(), "--quiet"]
     variables = {**os.environ, PARENT: str(os.getpid())}
     ended = subprocess.run(command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if not path.is_file():

@@ -127,8 +127,7 @@ def latest_sweep(results: Path, config: Path) -> Path | None:
     sweeps = []
     for path in results.glob(f"*/*/*/{SWEEP_FILE}"):
         with contextlib.suppress(ResultsError):
-            sweep = read_sweep_file(path.parent)
-            if sweep and Path(sweep.config).resolve() == config.resolve():
+            if (sweep := read_sweep_file(path.parent)) and Path(sweep.config).resolve() == config.resolve():
                 sweeps.append((sweep.started_at, path.parent))
     return max(sweeps)[1] if sweeps else None
 
@@ -163,7 +162,6 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
         path, record, cells = candidate.path, candidate.record, candidate.cells
         name, keys = record.variant.name, _keys(sweep, record)
         is_foreign = (record.round, candidate.card) in foreign
-        is_disturbed = all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells)
         if is_foreign:
             reason = "measured on another card, and its round is incomplete"
         elif cells:
@@ -172,7 +170,7 @@ def find_reusable(sweep: Sweep, *, rounds: int, cards: Collection[str | None], i
             if candidate.is_changed:
                 write_record(record, path)
             continue
-        elif record.cells and is_disturbed:
+        elif record.cells and all(cell.error_kind == "disturbed" and cell.key in keys for cell in record.cells):
             # The cells were measured again since, or will be now. The record keeps the reason.
             continue
         elif any(cell.error_kind == "unwatched" for cell in record.cells):

@@ -235,8 +235,7 @@ def main() -> None:
                 return
     connection.send((len(modules), None))
     gc.freeze()
-    request = serve(connection)
-    if request is not None:
+    if request := serve(connection):
         module, sys.argv[1:], unset = request
         for name in unset:
             del os.environ[name]

@@ -36,8 +36,7 @@ class Judgement:
 def check_inputs(jobs: Iterable[Job]) -> None:
     """Check the inputs of measurements that come after hours of timing; raises BenchmarkerError."""
     for job in jobs:
-        judging = workload_of(job.workload).judging()
-        if judging and judging.form(job):
+        if (judging := workload_of(job.workload).judging()) and judging.form(job):
             judging.check(job)
 
 

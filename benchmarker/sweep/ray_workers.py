@@ -281,9 +281,8 @@ def prepare(setting: Setting, worker: Worker) -> Result:
     try:
         check_inputs(jobs)
         commit = setting.tools.look_for(jobs[0])
-        command = setting.tools.prepare_host
         print_line = partial(setting.lines.put.remote, worker.name)
-        environment = prepare_host(jobs[0].device, jobs, command=command, print_line=print_line)
+        environment = prepare_host(jobs[0].device, jobs, command=setting.tools.prepare_host, print_line=print_line)
     except BenchmarkerError as error:
         return Result(unfit=str(error))
     return Result(card, environment, commit, unfit=_refused_engine(setting))

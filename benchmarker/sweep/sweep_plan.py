@@ -191,8 +191,7 @@ class Schedule:
     def begin(self, task: Task, given_up: Collection[tuple[str, int]]) -> str:
         """Take a task and return `[round 1/3, 2 of 6] int8 (about 5 min left)`."""
         remaining = without_given_up(self._left, given_up)
-        identity = (task.round, task.variant)
-        self._left = [later for later in remaining if (later.round, later.variant) != identity]
+        self._left = [later for later in remaining if (later.round, later.variant) != (task.round, task.variant)]
         self._begun += 1
         tasks = [task, *self._left]
         rounds_at_once = min(self.workers, len(tasks))
@@ -225,8 +224,7 @@ def judged_groups(jobs: Mapping[str, Job]) -> list[tuple[str, ...]]:
     """Return groups of variants whose untimed measurement, such as quality, is made once for the group."""
     groups: dict[str, list[str]] = {}
     for name, job in jobs.items():
-        judging = workload_of(job.workload).judging()
-        if judging and (form := judging.form(job)):
+        if (judging := workload_of(job.workload).judging()) and (form := judging.form(job)):
             groups.setdefault(form, []).append(name)
     return list(map(tuple, groups.values()))
 

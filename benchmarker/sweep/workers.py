@@ -303,9 +303,8 @@ class LocalPool(Pool):
         self._stop.request(self._threads)
 
     def _serve(self, worker: Worker, equipment: Equipment) -> None:
-        inbox = self._inboxes[worker.name]
         with equipment.in_use():
-            while (item := inbox.get()) and not self._stop.requests:
+            while (item := self._inboxes[worker.name].get()) and not self._stop.requests:
                 work, equipment.shares_host = item
                 self._events.put(do(self._sweep, equipment, worker, work))
 

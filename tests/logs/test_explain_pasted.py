@@ -54,7 +54,7 @@ WHOLE = the_table(lines_of_a_table())
 
 
 def test_seconds_and_milliseconds_in_one_column_are_both_read() -> None:
-    assert [row.self_device_s for row in WHOLE.kernels] == [14.0, 11.2, 5.6, 0.8]
+    assert [row.self_device_s for row in WHOLE.of_kind("kernel")] == [14.0, 11.2, 5.6, 0.8]
     assert (WHOLE.device_s, WHOLE.cpu_s, WHOLE.is_whole) == (32.0, 22.0, True)
 
 

@@ -67,7 +67,7 @@ def test_the_reference_tables_say_how_much_of_the_kernel_time_they_leave_out() -
 
 def test_every_listed_row_of_the_reference_tables_has_a_category() -> None:
     text = (DATA / "reference-log.md").read_text(encoding="utf-8") + (DATA / "qlora-table.txt").read_text("utf-8")
-    rows = [row for table in read_tables(text) for row in (*table.kernels, *table.operators)]
+    rows = [row for table in read_tables(text) for row in (*table.of_kind("kernel"), *table.of_kind("operator"))]
     assert [row.name for row in rows if category(row.name) == "other"] == []
 
 
@@ -79,7 +79,7 @@ def test_an_annotation_on_the_device_is_a_span_and_not_kernel_time() -> None:
         ),
     )
     assert first.line == 56
-    assert [row.self_device_s for row in first.kernels] == [0.841346, 0.509421, 0.136484, 0.134572]
+    assert [row.self_device_s for row in first.of_kind("kernel")] == [0.841346, 0.509421, 0.136484, 0.134572]
     assert [(row.name, row.self_device_s, row.calls) for row in first.listed] == [
         ("aten::mm", 1.622, 25300),
         ("aten::mul", 0.236915, 47400),

@@ -9,7 +9,8 @@ from benchmarker.core.errors import BenchmarkerError, ResultsError
 from benchmarker.profiling.chrome_trace import (
     CLOCK_MARK,
     Cut,
-    alone_times,
+    Interval,
+    alone_ns,
     cpu_work,
     device_work,
     on_the_traces_clock,
@@ -222,7 +223,7 @@ def test_a_trace_without_operators_is_an_error():
     ],
 )
 def test_no_moment_counts_twice_and_of_two_that_overlap_the_earlier_has_it(spans, alone):
-    assert alone_times(spans) == alone
+    assert alone_ns([Interval("gemm", start, end, (0, 7)) for start, end in spans]) == alone
 
 
 def test_a_trace_is_read_plain_and_gzipped(tmp_path):

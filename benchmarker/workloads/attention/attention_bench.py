@@ -22,13 +22,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarker.core.errors import WrongResultError
 from benchmarker.hardware.device import Device
+from benchmarker.workloads.attention import attention_variants as implementations
 from benchmarker.workloads.attention.attention_flops import attention_flops_and_bytes
-from benchmarker.workloads.attention.attention_variants import (
-    AttentionImplementation,
-    implementation_of,
-    source_sha256,
-    variants_with_kernel,
-)
 from benchmarker.workloads.attention.record import AttentionCell, AttentionChecked, AttentionFacts, AttentionTensorError
 from benchmarker.workloads.attention.spec import AttentionShape, AttentionSubject, AttentionVariant, shape_of
 from benchmarker.workloads.operation import operation_call as calls
@@ -97,14 +92,13 @@ def check(results: calls.Results, inputs: calls.CallInputs, shape: AttentionShap
     )
 
 
-def wrong(checked: AttentionChecked) -> str | None:
+def refuse_inaccurate(checked: AttentionChecked) -> None:
     for tensor in checked.tensors:
         if tensor.error > checked.tolerance and tensor.error > MATH_RATIO * tensor.math_error:
-            return (
+            raise WrongResultError(
                 f"wrong result: {tensor.tensor} is off by {tensor.error:.2g} of its size from {checked.against}; "
                 f"{checked.tolerance:.0e} is allowed, and torch's math backend is off by {tensor.math_error:.2g}"
             )
-    return None
 
 
 def reference(
@@ -152,7 +146,7 @@ def _by_math(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None) 
         return scaled_dot_product_attention(query, key, value, attn_mask=allowed)
 
 
-class AttentionBench(OperationBench[AttentionImplementation]):
+class AttentionBench(OperationBench[implementations.AttentionImplementation]):
     def __init__(
         self,
         subject: AttentionSubject,
@@ -162,12 +156,12 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         precision: MatmulPrecision | None = None,
         cache_bytes: int | None = None,
     ) -> None:
-        super().__init__(implementation_of(variant.variant), device, cache_bytes)
+        super().__init__(implementations.implementation_of(variant.variant), device, cache_bytes)
         self._subject, self._variant, self._precision = subject, variant, precision
 
     def facts(self) -> Mapping[str, Any]:
         precision = None if self.device.kind == "cpu" else self._precision
-        source = source_sha256(self._variant.variant)
+        source = implementations.source_sha256(self._variant.variant)
         return {"built": AttentionFacts(matmul_precision=precision, source_sha256=source)}
 
     def shape(self, point: LengthPoint) -> AttentionShape:
@@ -190,9 +184,9 @@ class AttentionBench(OperationBench[AttentionImplementation]):
         first = ready.copies[0]
         fresh = partial(make_inputs, ready.shape, self.device.torch_name, seed=self._subject.seed + 1)
         checked = check(calls.fresh_results(ready.operation, first, fresh), first, ready.shape)
-        if problem := wrong(checked):
-            raise WrongResultError(problem)
+        refuse_inaccurate(checked)
         return checked
 
     def name_kernels(self, kernels: tuple[SeenKernel, ...]) -> str:
-        return " and ".join(variants_with_kernel(kernels, self.device.kind)) or super().name_kernels(kernels)
+        variants = implementations.variants_with_kernel(kernels, self.device.kind)
+        return " and ".join(variants) or super().name_kernels(kernels)

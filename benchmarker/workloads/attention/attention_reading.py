@@ -29,8 +29,7 @@ IMPOSSIBLE_SHARE = 1.02  # Share of the matmul rate above which the FLOPs, the t
 
 
 def timed_attention(name: str, records: Sequence[AttentionRecord]) -> Timed | NotExplained:
-    call = operation.largest_call(name, records)
-    if call is None:
+    if (call := operation.largest_call(name, records)) is None:
         return NotExplained(name, "no cell of it was measured")
     record, cell = cast("AttentionRecord", call.record), cast("AttentionCell", call.cell)
     notes = operation.kernels_note(cell.kernels)

@@ -143,6 +143,8 @@ class AttentionImplementation(Implementation):
         return reason
 
 
+_flash_library = partial(AttentionImplementation, dtypes=HALF, max_head_dim=256, takes_window=False)
+
 VARIANTS: dict[str, AttentionImplementation] = {
     "naive": AttentionImplementation(
         open=open_naive, kernels={"cuda": _SOFTMAX, "rocm": _SOFTMAX, "cpu": r"aten::_softmax"}
@@ -174,21 +176,15 @@ VARIANTS: dict[str, AttentionImplementation] = {
     ),
     # torch chooses the backend, which the table names.
     "auto": AttentionImplementation(open=open_sdpa(None), kernels=ANY_KERNEL),
-    "fa3": AttentionImplementation(
+    "fa3": _flash_library(
         open=open_flash_library("FA3"),
         kernels={"cuda": r"(?i)flash_?attn_?fwd_?sm|enable_sm90"},
-        dtypes=HALF,
-        max_head_dim=256,
-        takes_window=False,
         modules=("flash_attn_interface",),
         remedy="build it from the folder hopper/ of the flash-attention repository",
     ),
-    "fa4": AttentionImplementation(
+    "fa4": _flash_library(
         open=open_flash_library("FA4"),
         kernels={"cuda": r"(?i)flash_?(attn|attention)?_?(fwd|forward).*sm\d|flash_attn_?cute"},
-        dtypes=HALF,
-        max_head_dim=256,
-        takes_window=False,
         modules=("flash_attn.cute.interface",),
         remedy="pip install flash-attn-4",
     ),

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarker.core.errors import SpecError
 from benchmarker.schema.options import Option, field_options
-from benchmarker.schema.record import median_latency_s
 from benchmarker.workloads.attention.attention_variants import VARIANTS, implementation_of, source_sha256
-from benchmarker.workloads.attention.record import AttentionCell, AttentionRecord
+from benchmarker.workloads.attention.record import AttentionRecord
 from benchmarker.workloads.attention.spec import AttentionExperiment, AttentionJob, AttentionSubject
 from benchmarker.workloads.operation import operation_workload as operation
 from benchmarker.workloads.session import Bench, Session
@@ -19,23 +18,6 @@ if TYPE_CHECKING:
     from benchmarker.comparison.rows import Row
     from benchmarker.explain.waterfall import NotExplained, Timed
     from benchmarker.hardware.device import Device
-
-
-def matmul_share(record: AttentionRecord, cell: AttentionCell) -> float | None:
-    """Return the FLOPs per second relative to the matmul rate that the same process measured in the same type."""
-    if not record.limits or not cell.demand or not cell.samples:
-        return None
-    return cell.demand.flops / median_latency_s(cell) / record.limits.matmul_flops_per_s
-
-
-MATMUL = operation.operation_metric(
-    "matmul",
-    "of matmul %",
-    "FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of the "
-    "fastest product, in that type or float32)",
-    better="higher",
-    of_cell=matmul_share,
-)
 
 
 class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
@@ -53,7 +35,12 @@ class Attention(operation.OperationWorkload[AttentionJob, AttentionRecord]):
         ),
         operation.FORWARD,
         operation.BACKWARD,
-        MATMUL,
+        operation.share_metric(
+            "matmul",
+            "of matmul %",
+            "FLOPs per second relative to those of a large matrix product in the same process and type (on a CPU: of "
+            "the fastest product, in that type or float32)",
+        ),
         operation.PEAK,
         operation.KEPT,
         operation.ERROR,

@@ -185,8 +185,7 @@ def _rotation(plan: Plan) -> Iterator[None]:
         from torch.distributed.tensor.experimental._context_parallel import _attention as module
     except ImportError:
         from torch.distributed.tensor.experimental import _attention as module
-    original = getattr(module, "_create_rotater", None)
-    if original is None:
+    if (original := getattr(module, "_create_rotater", None)) is None:
         raise UnsupportedError("this torch names its rotation differently: the exchange cannot be left out")
     module._create_rotater = lambda *_, **__: NoRotation()
     try:

@@ -26,7 +26,7 @@ from benchmarker.distributed.rank import Rank, barrier
 from benchmarker.hardware.device import find_device
 from benchmarker.measure.profile_repeat import trace_of, warm_up_profiler
 from benchmarker.profiling.chrome_trace import overlap_of
-from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, wrong
+from benchmarker.workloads.attention.attention_bench import check, input_bytes, make_inputs, refuse_inaccurate
 from benchmarker.workloads.attention.spec import AttentionShape
 from benchmarker.workloads.context_parallel import spec
 from benchmarker.workloads.context_parallel.exchange import COUNT, Plan, open_single, open_torch, open_ulysses, send
@@ -96,8 +96,7 @@ def position_coded(like: operation_call.CallInputs, plan: Plan) -> operation_cal
 
 
 def refuse_wrong(checked: ContextParallelChecked, dtype: str) -> None:
-    if problem := wrong(checked):
-        raise WrongResultError(problem)
+    refuse_inaccurate(checked)
     for tensor in checked.distances:
         if tensor.distance > checked.tolerance:
             raise WrongResultError(

@@ -50,9 +50,8 @@ class CpuFlash:
         return Block(output, lse, ())
 
     def backward(self, gradient: Tensor, inputs: Triple, merged: Block, *, is_causal: bool) -> Triple:
-        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-        gradients: Triple = backward(gradient, *inputs, merged.output, merged.lse, 0.0, is_causal)
-        return gradients
+        backward: Callable[..., Triple] = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(gradient, *inputs, merged.output, merged.lse, 0.0, is_causal)
 
 
 class Flash(CpuFlash):
@@ -66,9 +65,8 @@ class Flash(CpuFlash):
         tensors = gradient, *inputs, merged.output, merged.lse
         # None: cumulative lengths, for packed sequences.
         lengths = None, None, inputs[0].shape[2], inputs[1].shape[2]
-        backward = aten._scaled_dot_product_flash_attention_backward
-        gradients: Triple = backward(*tensors, *lengths, 0.0, is_causal, *merged.rest)
-        return gradients
+        backward: Callable[..., Triple] = aten._scaled_dot_product_flash_attention_backward
+        return backward(*tensors, *lengths, 0.0, is_causal, *merged.rest)
 
 
 class Cudnn(CpuFlash):
@@ -82,9 +80,8 @@ class Cudnn(CpuFlash):
         tensors = gradient, *inputs, merged.output, merged.lse.unsqueeze(-1)
         # None: bias, then cumulative lengths for packed sequences.
         lengths = None, None, None, inputs[0].shape[2], inputs[1].shape[2]
-        backward = aten._scaled_dot_product_cudnn_attention_backward
-        gradients: Triple = backward(*tensors, *merged.rest, *lengths, 0.0, is_causal)
-        return gradients
+        backward: Callable[..., Triple] = aten._scaled_dot_product_cudnn_attention_backward
+        return backward(*tensors, *merged.rest, *lengths, 0.0, is_causal)
 
 
 def rows_of(tensor: Tensor, rows: Rows) -> Tensor:
@@ -147,8 +144,7 @@ class Ring(NamedTuple):
             assert pending is not None
             key, value = pending.wait()
             pending = self._pass_on(number, key, value)
-            block = self._block(gradient, (query, key, value), merged, step)
-            if block is not None:
+            if (block := self._block(gradient, (query, key, value), merged, step)) is not None:
                 query_gradient = add_rows(query_gradient, block[0], step.queries)
             shares = _kv_gradients(block, step, key, value)
             if travelling:

@@ -64,8 +64,7 @@ class ContextParallelGrid(GridBase):
 
     def points(self) -> list[ContextParallelPoint]:
         """Return every cell, smallest first. Cells with equal ranks are adjacent and share the processes."""
-        cells = product(self.ranks, self.seq_len, self.mode)
-        return sorted({ContextParallelPoint(*cell) for cell in cells})
+        return sorted({ContextParallelPoint(*cell) for cell in product(self.ranks, self.seq_len, self.mode)})
 
 
 class ContextParallelExperiment(ExperimentBase):
@@ -224,8 +223,7 @@ def check_devices(first: str, ranks: int) -> None:
         if ranks > world_size():
             raise DeviceError(f"ranks: torchrun started {world_size()} processes, fewer than {ranks} ranks")
         return
-    device = find_device(first)
-    if not isinstance(device, CudaDevice):
+    if not isinstance(device := find_device(first), CudaDevice):
         return
     import torch
 

@@ -36,17 +36,11 @@ from benchmarker.profiling.profile_table import profile_table
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import LOADERS, loader_options
 from benchmarker.schema.record import Missing, Profile
-from benchmarker.workloads.finetune.gradient_check import check_gradients, wrong
+from benchmarker.workloads.finetune import trainee as trainees
+from benchmarker.workloads.finetune.gradient_check import check_gradients, refuse_inaccurate
 from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneFacts, Learned
 from benchmarker.workloads.finetune.spec import QUANTS, FinetuneJob, FinetunePoint
-from benchmarker.workloads.finetune.trainee import (
-    Trainee,
-    attention_pair_flops,
-    built_facts,
-    demand_of,
-    frozen_sha256,
-    make_trainee,
-)
+from benchmarker.workloads.finetune.trainee import Trainee
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 from benchmarker.workloads.training_step import TrainingStep
 
@@ -106,9 +100,9 @@ class FinetuneBench(Bench):
         self._job, self._trainee, self._text, self._session = job, trainee, text, session
         self._has_weights = job.model.load_format != "dummy"
         self._device = trainee.device
-        self._pair_flops = attention_pair_flops(trainee.base)
+        self._pair_flops = trainees.attention_pair_flops(trainee.base)
         self._optimizer = trainee.optimizer()
-        self._frozen = frozen_sha256(trainee)
+        self._frozen = trainees.frozen_sha256(trainee)
         self._built: FinetuneFacts | None = None
         self._ready: tuple[FinetunePoint, TrainingStep] | None = None
         self._first_losses: dict[FinetunePoint, float] = {}
@@ -117,19 +111,19 @@ class FinetuneBench(Bench):
     def facts(self) -> Mapping[str, Any]:
         if self._built is None:
             return self._loss_fields
-        unchanged = None if self._frozen is None else frozen_sha256(self._trainee) == self._frozen
+        unchanged = None if self._frozen is None else trainees.frozen_sha256(self._trainee) == self._frozen
         return {**self._loss_fields, "built": self._built.model_copy(update={"frozen_unchanged": unchanged})}
 
     def cell(self, point: FinetunePoint) -> FinetuneCell:
         self._ready = None
         # Before the first step only counts are available, which suffice for the formulas.
-        facts = self._built or built_facts(self._trainee)
+        facts = self._built or trainees.built_facts(self._trainee)
         return FinetuneCell(
             status="ok",
             **point._asdict(),
             inputs_sha256=inputs_sha256(self._text.batches(point)),
             input_source=self._text.source,
-            demand=demand_of(facts, self._pair_flops, point),
+            demand=trainees.demand_of(facts, self._pair_flops, point),
         )
 
     def correct(self, point: FinetunePoint) -> Mapping[str, Any]:
@@ -137,15 +131,14 @@ class FinetuneBench(Bench):
         step, batch = self._new_step(point)
         checked = check_gradients(self._trainee, batch)
         self._device.release()
-        if problem := wrong(checked):
-            raise WrongResultError(problem)
+        refuse_inaccurate(checked)
         # The first step allocates the optimizer's state; the second is like every later one.
         step.memory()
         memory = step.memory()
         self._first_losses[point] = step.losses[0].item()
         self._ready = point, step
         if self._built is None:
-            self._built = built_facts(self._trainee, self._optimizer, batch, frozen=self._frozen)
+            self._built = trainees.built_facts(self._trainee, self._optimizer, batch, frozen=self._frozen)
         return {"checked": checked, "step_memory": memory}
 
     def step(self, point: FinetunePoint) -> TrainingStep:
@@ -158,7 +151,7 @@ class FinetuneBench(Bench):
         losses = self._first_losses[point], step.losses[0].item()
         if not all(map(math.isfinite, losses)):
             raise WrongResultError(f"wrong result: the loss came to {losses[-1]}")
-        if frozen_sha256(self._trainee) != self._frozen:
+        if trainees.frozen_sha256(self._trainee) != self._frozen:
             raise WrongResultError("wrong result: frozen weights changed while the adapters were trained")
         return {"losses": losses}
 
@@ -234,11 +227,10 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
     packages = ["peft"] if recipe.train == "lora" else []
     model, facts = measure_load(checkpoint, form, device, terminal, packages=packages)
-    sha256 = shapes_sha256(config)
-    fields = {"revision": checkpoint.revision, "config_sha256": sha256, "parameters": facts.parameters}
+    fields = {"revision": checkpoint.revision, "config_sha256": shapes_sha256(config), "parameters": facts.parameters}
     session.keep(model=session.record.model.model_copy(update=fields), load=facts)
     terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
-    trainee = make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
+    trainee = trainees.make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
     terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")
     yield FinetuneBench(job, trainee, text, session)
 

@@ -106,8 +106,7 @@ ADVISED_SHARE = 0.05  # Share of the kernel time from which an advice relies on 
 
 
 def timed_step(name: str, records: Sequence[FinetuneRecord]) -> Timed | NotExplained:
-    timed = timed_profile(name, records)
-    if isinstance(timed, NotExplained):
+    if isinstance(timed := timed_profile(name, records), NotExplained):
         return timed
     record = next(record for record in records if record is timed.record)
     profile, position = cast("Profile", record.profile), cast("int", record.last_good)

@@ -66,11 +66,10 @@ def check_gradients(trainee: Trainee, ids: Tensor) -> FinetuneChecked:
     )
 
 
-def wrong(checked: FinetuneChecked) -> str | None:
-    if checked.error <= checked.tolerance:
-        return None
-    cosine_text, allowed = f"{1 - checked.error:.4f}", f"{1 - checked.tolerance:.4f}"
-    return f"wrong result: the gradients' cosine with those in float32 is {cosine_text}; {allowed} is allowed"
+def refuse_inaccurate(checked: FinetuneChecked) -> None:
+    if checked.error > checked.tolerance:
+        cosines = f"{1 - checked.error:.4f}; {1 - checked.tolerance:.4f} is allowed"
+        raise WrongResultError(f"wrong result: the gradients' cosine with those in float32 is {cosines}")
 
 
 def cosine(gradients: list[Tensor], references: list[Tensor]) -> float:
@@ -161,13 +160,12 @@ def reference_model(trainee: Trainee, layers: int) -> Any:
 
 def _adapt(linear: Any, adapted: Any) -> None:
     """Give a linear layer the weights of an adapter, and add its two products to the layer's output."""
-    scaling = adapted.scaling["default"]
+    scaling: float = adapted.scaling["default"]
     for name in ("lora_A", "lora_B"):
         setattr(linear, name, Parameter(getattr(adapted, name)["default"].weight.detach().float().clone()))
 
     def add_adapter(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-        added: Tensor = output + scaling * multiply(multiply(inputs[0], layer.lora_A), layer.lora_B)
-        return added
+        return output + scaling * multiply(multiply(inputs[0], layer.lora_A), layer.lora_B)
 
     linear.register_forward_hook(add_adapter)
 
@@ -196,6 +194,5 @@ def unpacked_nf4(weight: Any) -> Tensor:
         absmax = dequantize_blockwise(state.absmax, state.state2) + state.offset
     packed = weight.data.view(torch.uint8).flatten()
     codes = torch.stack((packed >> 4, packed & 15), dim=1).flatten().long()
-    values = state.code.float()[codes].view(-1, state.blocksize) * absmax.float()[:, None]
-    unpacked: Tensor = values.view(-1)[: state.shape.numel()].view(state.shape)
-    return unpacked
+    values: Tensor = state.code.float()[codes].view(-1, state.blocksize) * absmax.float()[:, None]
+    return values.view(-1)[: state.shape.numel()].view(state.shape)

@@ -104,9 +104,7 @@ class FinetuneVariant(VariantBase):
 
     @property
     def recipe(self) -> Recipe:
-        """Every switch, resolved."""
-        switches = self.model_dump(exclude={"name", "variant"}, exclude_none=True)
-        return replace(RECIPES[self.variant], **switches)
+        return replace(RECIPES[self.variant], **self.model_dump(exclude={"name", "variant"}, exclude_none=True))
 
 
 class FinetunePoint(NamedTuple):

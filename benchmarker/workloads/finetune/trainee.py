@@ -92,11 +92,9 @@ class Trainee:
 
     def wrap_recomputing(self, step: TrainingStep) -> None:
         for module in self.model.modules():
-            checkpoint = getattr(module, CHECKPOINT_FUNCTION, None)
-            if checkpoint is not None:
+            if (checkpoint := getattr(module, CHECKPOINT_FUNCTION, None)) is not None:
                 # A wrapper of an earlier step is replaced.
-                original = getattr(checkpoint, "original", checkpoint)
-                setattr(module, CHECKPOINT_FUNCTION, _annotated(original, step))
+                setattr(module, CHECKPOINT_FUNCTION, _annotated(getattr(checkpoint, "original", checkpoint), step))
 
 
 def _annotated(original: Callable[..., Any], step: TrainingStep) -> Callable[..., Any]:

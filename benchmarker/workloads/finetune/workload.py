@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import MissingLibraryError, SpecError, install_hint, installed_version
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.options import GROUPS, Option, field_options
-from benchmarker.schema.record import median_latency_s
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
-from benchmarker.workloads.finetune.record import FinetuneCell, FinetuneDemand, FinetuneRecord, FinetuneVariantFacts
+from benchmarker.workloads.finetune.record import FinetuneRecord, FinetuneVariantFacts
 from benchmarker.workloads.finetune.spec import FinetuneExperiment, FinetuneJob
-from benchmarker.workloads.operation.operation_workload import operation_metric
+from benchmarker.workloads.operation.operation_workload import operation_metric, share_metric
 from benchmarker.workloads.session import Bench, Session
 from benchmarker.workloads.training_step import StepPart
 
@@ -35,15 +34,6 @@ def _part_metric(part: StepPart, formula: str) -> Metric:
     )
 
 
-def _share_metric(name: str, formula: str, flops_of: Callable[[FinetuneDemand], int]) -> Metric:
-    def of_cell(record: FinetuneRecord, cell: FinetuneCell) -> float | None:
-        if not record.limits or not cell.demand or not cell.samples:
-            return None
-        return flops_of(cell.demand) / median_latency_s(cell) / record.limits.matmul_flops_per_s
-
-    return operation_metric(name, f"{name.upper()} %", formula, better="higher", of_cell=of_cell)
-
-
 METRICS = (
     operation_metric(
         "tokens",
@@ -52,17 +42,18 @@ METRICS = (
         better="higher",
         of_latency=lambda cell, latency_s: cell.batch_size * cell.seq_len * cell.accumulate / latency_s,
     ),
-    _share_metric(
+    share_metric(
         "mfu",
+        "MFU %",
         "tokens * (4 * frozen + 6 * trained linear weights) + 3.5 * attention's forward pass, divided by the seconds "
         "of a step and by the matmul rate that the same process measured",
-        lambda demand: demand.flops,
     ),
-    _share_metric(
+    share_metric(
         "hfu",
+        "HFU %",
         "MFU with the FLOPs that gradient checkpointing repeats: tokens * 2 * linear weights of the checkpointed "
         "layers, and attention's forward pass once more",
-        lambda demand: demand.flops + demand.recompute_flops,
+        flops_of=lambda demand: demand.flops + demand.recompute_flops,
     ),
     _part_metric("forward", "seconds of the forward passes of a step that waits for the device after each part"),
     _part_metric("backward", "seconds of the backward passes of the same step, recomputation included"),

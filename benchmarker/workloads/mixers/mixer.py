@@ -33,7 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from benchmarker.core.errors import SpecError, UnsupportedError, did_you_mean, install_hint
 from benchmarker.workloads.attention.attention_flops import LSE_BYTES, attention_flops
@@ -222,13 +222,12 @@ def scaled(tensor: Tensor, mixer: Mixer, shape: MixerShape) -> Tensor:
 
 def _fla(mixer: Mixer, module: str, name: str, kernel: str, *, has_backward: bool = True) -> MixerImplementation:
     def open_function(shape: MixerShape, device: str) -> Operation:  # noqa: ARG001
-        mix: Callable[..., Any] = getattr(import_module(f"fla.ops.{module}"), name)
+        mix: Callable[..., tuple[Tensor, ...]] = getattr(import_module(f"fla.ops.{module}"), name)
         # Normalization is an option of linear attention alone, and its default.
         options = {"normalize": shape.normalize} if mixer is LINEAR else {}
 
         def call(query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Tensor:
-            output: Tensor = mix(query, key, value, **dict(zip(("g", "beta"), gates, strict=False)), **options)[0]
-            return output
+            return mix(query, key, value, **dict(zip(("g", "beta"), gates, strict=False)), **options)[0]
 
         return Operation(call)
 

@@ -238,8 +238,7 @@ def checked_errors(
 
 def two_heads(tensor: Tensor, layout: mixers.Layout) -> Tensor:
     """Return the first and the last head of the last sequence, [2, length, ..], or the only head."""
-    heads_first = tensor if layout == "heads first" else tensor.transpose(1, 2)
-    last = heads_first[-1]
+    last = (tensor if layout == "heads first" else tensor.transpose(1, 2))[-1]
     return last[:: max(1, last.shape[0] - 1)][:COMPARED_HEADS]
 
 
@@ -252,8 +251,7 @@ def reference(mixer: mixers.Mixer, inputs: calls.CallInputs, shape: MixerShape, 
     output = _output(mixer, leaves, shape)
     if inputs.gradient is None:
         return {"o": output}
-    gradient = two_heads(inputs.gradient, layout).double()
-    gradients = torch.autograd.grad(output, tuple(leaves.values()), gradient)
+    gradients = torch.autograd.grad(output, tuple(leaves.values()), two_heads(inputs.gradient, layout).double())
     named = {calls.GRADIENT_NAMES[name]: tensor for name, tensor in zip(leaves, gradients, strict=True)}
     return {"o": output.detach(), **named}
 
@@ -264,8 +262,7 @@ def _output(mixer: mixers.Mixer, leaves: Mapping[str, Tensor], shape: MixerShape
     if mixer is mixers.SOFTMAX:
         allowed = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
         return by_formula(query, leaves["k"], leaves["v"], allowed)
-    decay = mixers.head_decay(mixer, shape.heads, query.device)
-    if decay is not None:
+    if (decay := mixers.head_decay(mixer, shape.heads, query.device)) is not None:
         decay = decay[:: max(1, shape.heads - 1)][:COMPARED_HEADS, None].expand(-1, length)
     tensors = query, leaves["k"], leaves["v"], leaves.get("g", decay), leaves.get("beta")
     if length <= RECURRENCE_LENGTH:

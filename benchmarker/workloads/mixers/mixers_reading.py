@@ -72,8 +72,7 @@ def make_mixers_row(
 
 
 def timed_mixer(name: str, records: Sequence[MixersRecord]) -> Timed | NotExplained:
-    call = largest_call(name, records, explains=lambda cell: cell.block is None)
-    if call is None:
+    if (call := largest_call(name, records, explains=lambda cell: cell.block is None)) is None:
         return NotExplained(name, "no cell of the mixer alone was measured")
     if call.on_cpu:
         return NotExplained(name, "on a CPU the operators of a mixer cannot be identified")
@@ -162,8 +161,7 @@ def _mixer_shares(rows: Sequence[MixersRow]) -> Iterator[str]:
         if row.cell and row.mixer_share is not None:
             cells[row.cell].append(row)
     for cell, members in cells.items():
-        best = best_softmax(members)
-        if best and best.mixer_share is not None:
+        if (best := best_softmax(members)) and best.mixer_share is not None:
             yield (
                 f"{cell.words}: {plain_line(best.variant)} has {percent(best.mixer_share)} of the FLOPs of the step, "
                 "the most that another mixer can save."

@@ -30,6 +30,7 @@ from benchmarker.hardware.device import Device
 from benchmarker.schema.record import Missing
 from benchmarker.workloads.mixers import mixer as mixers
 from benchmarker.workloads.mixers import spec
+from benchmarker.workloads.mixers.mixer import MixerImplementation
 from benchmarker.workloads.mixers.record import BlockFacts, MixersDemand, TaskScore
 from benchmarker.workloads.operation.record import OperationSample, PassMemory
 from benchmarker.workloads.operation.spec import LengthPoint
@@ -98,11 +99,7 @@ def training_demand(mixer: mixers.Mixer, subject: spec.MixersSubject, point: Len
 
 class MixerLayer(nn.Module):
     def __init__(
-        self,
-        implementation: mixers.MixerImplementation,
-        subject: spec.MixersSubject,
-        shape: spec.MixerShape,
-        device: str,
+        self, implementation: MixerImplementation, subject: spec.MixersSubject, shape: spec.MixerShape, device: str
     ) -> None:
         super().__init__()
         self._mixer, self._shape = implementation.mixer, shape
@@ -159,7 +156,7 @@ class SmallModel(nn.Module):
 
     def __init__(
         self,
-        implementation: mixers.MixerImplementation,
+        implementation: MixerImplementation,
         subject: spec.MixersSubject,
         shape: spec.MixerShape,
         device: str,
@@ -208,11 +205,7 @@ class ModelStep:
     """Timed repeat: forward, backward and AdamW's step on random tokens, with the next token as the label."""
 
     def __init__(
-        self,
-        implementation: mixers.MixerImplementation,
-        subject: spec.MixersSubject,
-        point: LengthPoint,
-        device: Device,
+        self, implementation: MixerImplementation, subject: spec.MixersSubject, point: LengthPoint, device: Device
     ) -> None:
         name, vocabulary, seed = device.torch_name, subject.block.vocabulary, subject.seed
         model = SmallModel(
@@ -228,8 +221,7 @@ class ModelStep:
     def passes(self) -> PassMemory:
         """Run an untimed step; return its bytes of live tensors without weights and optimizer state."""
         memory = self._step.memory().model_dump()
-        before = memory["before_bytes"]
-        if before is None:
+        if (before := memory["before_bytes"]) is None:
             return PassMemory()
         peaks = {name: memory[name] - before for name in ("forward_peak_bytes", "backward_peak_bytes")}
         return PassMemory(kept_bytes=memory["kept_bytes"], **peaks)
@@ -299,7 +291,7 @@ def _recall_batch(pairs: int, tasks: spec.MixersTasks, generator: torch.Generato
 
 
 def train(
-    implementation: mixers.MixerImplementation, subject: spec.MixersSubject, setting: Setting, seed: int, device: Device
+    implementation: MixerImplementation, subject: spec.MixersSubject, setting: Setting, seed: int, device: Device
 ) -> TaskScore:
     tasks, name, steps = subject.tasks, device.torch_name, setting.steps(subject.tasks)
     shape, vocabulary = spec.shape_of(subject, setting.point(tasks)), setting.vocabulary(tasks)
@@ -331,10 +323,7 @@ def train(
 
 
 def scores(
-    implementation: mixers.MixerImplementation,
-    subject: spec.MixersSubject,
-    device: Device,
-    report: Callable[[str], object],
+    implementation: MixerImplementation, subject: spec.MixersSubject, device: Device, report: Callable[[str], object]
 ) -> dict[str, Any]:
     """Train on every task in every size, once per seed; return fields of the record."""
     results: list[TaskScore] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarker.core.errors import FieldError, SpecError
 from benchmarker.core.formatting import GIB, MIB
 from benchmarker.schema.options import Option, field_options
+from benchmarker.schema.record import RunRecord, median_latency_s
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import JobT, RecordT, RowT, Workload
 from benchmarker.workloads.operation.record import LengthCell, OperationCell
@@ -59,6 +60,19 @@ def tflops_metric(formula: str, *, of_latency: Callable[[Any, float], float | No
 
 def fact_metric(name: str, heading: str, of_cell: Callable[[Any], float | None], formula: str, **values: Any) -> Metric:
     return operation_metric(name, heading, formula, of_cell=lambda record, cell: of_cell(cell), **values)
+
+
+def share_metric(
+    name: str, heading: str, formula: str, *, flops_of: Callable[[Any], int] = lambda demand: demand.flops
+) -> Metric:
+    """Return a metric of FLOPs per second relative to the matmul rate that the same process measured."""
+
+    def of_cell(record: RunRecord, cell: Any) -> float | None:
+        if not record.limits or not cell.demand or not cell.samples:
+            return None
+        return flops_of(cell.demand) / median_latency_s(cell) / record.limits.matmul_flops_per_s
+
+    return operation_metric(name, heading, formula, better="higher", of_cell=of_cell)
 
 
 def _peak_bytes(cell: LengthCell) -> int | None:

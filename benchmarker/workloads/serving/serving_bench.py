@@ -19,6 +19,7 @@ from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.read_model import shapes_sha256
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.formatting import gib, seconds
+from benchmarker.engines.base import Form
 from benchmarker.engines.external.environments import EngineError, ready_environment
 from benchmarker.engines.external.external_engine import ExternalEngine
 from benchmarker.engines.external.server_process import ServerError, ServerProcess, free_port, read
@@ -28,12 +29,12 @@ from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
+from benchmarker.quantization.registry import loader_options
 from benchmarker.schema.record import Memory, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator, make_prompts
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
-from benchmarker.workloads.serving.workload import form_of
 from benchmarker.workloads.session import Bench, Session, refuse_other_commit
 
 SMALLEST_VOCABULARY = 1000
@@ -162,6 +163,13 @@ def refuse_too_long(job: ServingJob, config: dict[str, Any]) -> None:
                 f"a request of {longest.prompt_tokens} + {longest.new_tokens} tokens is past the {positions} positions "
                 f"of {name}; use shorter prompts or fewer new tokens"
             )
+
+
+def form_of(job: ServingJob) -> Form:
+    """Return the form in which the server's engine reads the checkpoint."""
+    variant = job.variant
+    options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
+    return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
 
 
 def _plan(job: ServingJob, server: Server, checkpoint: Checkpoint, device: Device, session: Session) -> Plan:

@@ -13,10 +13,9 @@ from benchmarker.checkpoints.files import model_fingerprint
 from benchmarker.checkpoints.find import look_for
 from benchmarker.core.errors import FieldError, SpecError, UnsupportedError
 from benchmarker.core.formatting import ms, rate
-from benchmarker.engines.base import Form
 from benchmarker.engines.external.servers import SERVERS
 from benchmarker.engines.registry import ENGINES
-from benchmarker.quantization.registry import loader_options, resolved_quant
+from benchmarker.quantization.registry import resolved_quant
 from benchmarker.schema.base import first_problem
 from benchmarker.schema.model import AUTO, ModelFacts
 from benchmarker.schema.options import Option, field_options
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from benchmarker.hardware.device import Device
     from benchmarker.report.charts.style import Chart
     from benchmarker.report.compare import Comparison
-    from benchmarker.workloads.serving.serving_reading import ServingRow
+    from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 
 NOT_MEASURED = ("procedure.profile", "procedure.profile_tokens", "procedure.energy", "procedure.limits")
 """Fields without a meaning for a server, which is another process."""
@@ -97,13 +96,6 @@ METRICS = (
         "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
     ),
 )
-
-
-def form_of(job: ServingJob) -> Form:
-    """Return the form in which the server's engine reads the checkpoint."""
-    variant = job.variant
-    options = SERVERS[variant.engine].options.model_validate(variant.engine_options)
-    return Form(variant.quant, loader_options(variant), job.model.dtype, options, variant.gpus, variant.split)
 
 
 class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
@@ -181,6 +173,8 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             raise SpecError("--chat-template: wraps a text, and prompts are random token ids here; leave it out")
         if job.variant.gpus > 1 and not job.variant.url:
             engine = ENGINES[SERVERS[job.variant.engine].engine]
+            from benchmarker.workloads.serving.serving_bench import form_of
+
             if reason := engine.why_not_split(form_of(job)):
                 raise UnsupportedError(f"--gpus {job.variant.gpus}: {job.variant.engine}: {reason}")
         procedure = job.procedure
@@ -264,47 +258,47 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         }
 
     def row(self, fields: dict[str, Any], records: Sequence[ServingRecord], good: Sequence[Any]) -> ServingRow:  # noqa: ARG002
-        from benchmarker.workloads.serving.serving_reading import make_row
+        from benchmarker.workloads.serving.reading.serving_reading import make_row
 
         return make_row(fields, records)
 
     def checks(self, record: ServingRecord) -> Iterable[Check]:
-        from benchmarker.workloads.serving.serving_reading import checks
+        from benchmarker.workloads.serving.reading.serving_reading import checks
 
         return checks(record)
 
     def timed(self, name: str, records: Sequence[ServingRecord]) -> NotExplained:
-        from benchmarker.workloads.serving.serving_bounds import explained
+        from benchmarker.workloads.serving.reading.serving_bounds import explained
 
         return explained(name, records)
 
     def cell_columns(self, rows: Sequence[Any], *, always: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.serving_tables import cell_columns
+        from benchmarker.workloads.serving.reading.serving_tables import cell_columns
 
         return cell_columns(rows, always=always)
 
     def timing_columns(self, rows: Sequence[ServingRow]) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.serving_tables import timing_columns
+        from benchmarker.workloads.serving.reading.serving_tables import timing_columns
 
         return timing_columns(rows)
 
     def cost_columns(self, rows: Sequence[ServingRow], *, whole: bool = False) -> Sequence[Column[Any]]:
-        from benchmarker.workloads.serving.serving_tables import cost_columns
+        from benchmarker.workloads.serving.reading.serving_tables import cost_columns
 
         return () if whole else cost_columns(rows)
 
     def brief_columns(self, rows: Sequence[ServingRow]) -> tuple[Sequence[Column[Any]], Sequence[Column[Any]]]:
-        from benchmarker.workloads.serving.serving_tables import brief_columns
+        from benchmarker.workloads.serving.reading.serving_tables import brief_columns
 
         return brief_columns(rows)
 
     def header(self, records: Sequence[ServingRecord], *, is_run: bool = False) -> Sequence[str]:
-        from benchmarker.workloads.serving.serving_tables import header
+        from benchmarker.workloads.serving.reading.serving_tables import header
 
         return header(records, is_run=is_run)
 
     def remarks(self, rows: Sequence[ServingRow], baseline: str | None, *, brief: bool = False) -> Sequence[str]:  # noqa: ARG002
-        from benchmarker.workloads.serving.serving_reading import remarks
+        from benchmarker.workloads.serving.reading.serving_reading import remarks
 
         return remarks(rows)
 
@@ -315,12 +309,12 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         *,
         baseline: str | None = None,  # noqa: ARG002
     ) -> Sequence[str]:
-        from benchmarker.workloads.serving.serving_reading import caveats
+        from benchmarker.workloads.serving.reading.serving_reading import caveats
 
         return caveats(records, rows)
 
     def charts(self, comparison: Comparison) -> list[Chart]:
-        from benchmarker.workloads.serving.serving_charts import charts_of
+        from benchmarker.workloads.serving.reading.serving_charts import charts_of
 
         return charts_of(comparison)
 

@@ -15,8 +15,8 @@ from benchmarker.workloads.attention.attention_bench import (
     input_bytes,
     inputs_sha256,
     make_inputs,
+    refuse_inaccurate,
     rows_of,
-    wrong,
 )
 from benchmarker.workloads.attention.attention_variants import VARIANTS, open_flash_library
 from benchmarker.workloads.attention.spec import AttentionSubject, AttentionVariant, shape_of
@@ -108,8 +108,8 @@ def test_a_right_user_function_passes():
 
 @pytest.mark.parametrize("values", [{"causal": False}, {"window": 16}, {"kv_heads": 4}, {"dtype": "bfloat16"}])
 def test_masks_windows_shared_heads_and_types_pass(values):
-    assert wrong(measured("naive", **values).checked) is None
-    assert wrong(measured("math", **values).checked) is None
+    refuse_inaccurate(measured("naive", **values).checked)
+    refuse_inaccurate(measured("math", **values).checked)
 
 
 def test_sampled_rows_of_a_long_sequence_include_the_end_and_every_segment():
@@ -124,9 +124,10 @@ def test_a_long_sequence_is_checked_on_its_own_rows():
     shape = shape_of(subject(heads=1, kv_heads=1), AttentionVariant(variant="flash"), LengthPoint(2304, 1, "forward"))
     inputs = make_inputs(shape, "cpu", seed=0)
     output = results_of(VARIANTS["flash"].open(shape, "cpu"), inputs)
-    assert wrong(check(output, inputs, shape)) is None
+    refuse_inaccurate(check(output, inputs, shape))
     output["o"][:, :, -1] *= 1.5
-    assert "o is off by" in wrong(check(output, inputs, shape))
+    with pytest.raises(WrongResultError, match="o is off by"):
+        refuse_inaccurate(check(output, inputs, shape))
 
 
 def test_an_error_is_relative_to_the_norm_of_the_expected_tensor():
@@ -252,7 +253,7 @@ def test_float32_products_are_ieee_and_the_setting_is_restored():
 @pytest.mark.by_hand
 def test_flex_runs_forward_on_a_processor():
     cell = measured("flex", LengthPoint(256, 1, "forward"), kv_heads=4, head_dim=64)
-    assert wrong(cell.checked) is None
+    refuse_inaccurate(cell.checked)
 
 
 @pytest.mark.slow

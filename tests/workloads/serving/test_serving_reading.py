@@ -17,8 +17,8 @@ from benchmarker.report.verify import verify
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record_io import read_record
 from benchmarker.sweep import find_limit
+from benchmarker.workloads.serving.reading.serving_bounds import bound_of
 from benchmarker.workloads.serving.record import ServerCounters, ServingRecord, ServingVariantFacts
-from benchmarker.workloads.serving.serving_bounds import bound_of
 from benchmarker.workloads.serving.serving_statistics import merged_share
 from tests.jobs import read_job
 from tests.workloads.serving.simulated_server import (
@@ -192,7 +192,7 @@ def test_the_bottleneck_follows_from_the_counters(counters, bound):
 
 def test_the_charts_have_a_line_for_each_form(tmp_path):
     from benchmarker.report.charts.style import to_svg
-    from benchmarker.workloads.serving.serving_charts import charts_of
+    from benchmarker.workloads.serving.reading.serving_charts import charts_of
 
     records = [measured(name, FAST, concurrencies=[1, 16], rates=[1.0, 2.0]) for name in ("fp16", "gptq")]
     charts = charts_of(compare_records(records))

@@ -15,8 +15,8 @@ from benchmarker.core.tables import Column, plain_line
 from benchmarker.report.caveats import each, in_brackets, machine_lines
 from benchmarker.report.columns import axis_column, byte_columns, estimate_columns, number_columns
 from benchmarker.schema.record import status_words
+from benchmarker.workloads.serving.reading.serving_reading import ServingRow
 from benchmarker.workloads.serving.record import ServingRecord
-from benchmarker.workloads.serving.serving_reading import ServingRow
 
 Columns = list[Column[ServingRow]]
 TIMING = ("output_tokens", "user_tokens", "ttft", "ttft_p99", "tpot", "tpot_p99")

@@ -11,8 +11,8 @@ from benchmarker.comparison.rows import headline
 from benchmarker.report.charts.curves import board_chart, curve_chart
 from benchmarker.report.charts.speed import speed_chart
 from benchmarker.report.charts.style import Chart, Ink, Series, figure, label, legend_in, plot, series_of
-from benchmarker.workloads.serving.serving_reading import ServingRow
-from benchmarker.workloads.serving.serving_reading import series_of as rows_by_shape
+from benchmarker.workloads.serving.reading.serving_reading import ServingRow
+from benchmarker.workloads.serving.reading.serving_reading import series_of as rows_by_shape
 
 if TYPE_CHECKING:
     from benchmarker.report.compare import Comparison

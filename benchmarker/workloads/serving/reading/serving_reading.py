@@ -18,8 +18,8 @@ from benchmarker.core.tables import plain_line
 from benchmarker.report.caveats import plain_caveats
 from benchmarker.schema.record import status_words
 from benchmarker.workloads.serving import serving_statistics as statistics
+from benchmarker.workloads.serving.reading.serving_bounds import bound_of
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, ServingRecord, first_token_part
-from benchmarker.workloads.serving.serving_bounds import bound_of
 from benchmarker.workloads.serving.spec import REQUESTS_PER_USER
 
 LARGEST_BACKLOG = 0.2

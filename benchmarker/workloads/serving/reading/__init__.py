@@ -1,0 +1,1 @@
+"""Comparison and presentation of text generation beyond the declared axes and metrics."""
