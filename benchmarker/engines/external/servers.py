@@ -178,7 +178,6 @@ class LlamaServer(Server):
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         slots = self.max_requests(options, launch)
         assert isinstance(options, LlamaServerOptions)
-        assert slots is not None
         settings = {
             "model": arguments["model"],
             "threads": options.threads or max(1, physical_cores() - 1),
@@ -196,11 +195,12 @@ class LlamaServer(Server):
 
     def variables(self, arguments: Mapping[str, Any], marker: Marker) -> dict[str, str]:
         del arguments
-        return self._variables(_program(marker))
+        program = _program(marker)
+        return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
 
     def check(self, marker: Marker) -> None:
         program = _program(marker)
-        variables = {**os.environ, **self._variables(program)}
+        variables = {**os.environ, **self.variables({}, marker)}
         try:
             process = subprocess.run(
                 [program, "--version"], capture_output=True, text=True, timeout=VERSION_S, env=variables, check=False
@@ -211,10 +211,7 @@ class LlamaServer(Server):
         if problem:
             raise EngineError(f"{self.name}: {program} --version failed: {problem}")
 
-    def _variables(self, program: Path) -> dict[str, str]:
-        return {**ENVIRONMENT, "LD_LIBRARY_PATH": f"{program.parent.parent / 'lib'}:{program.parent}"}
-
-    def max_requests(self, options: Options, launch: Launch) -> int | None:
+    def max_requests(self, options: Options, launch: Launch) -> int:
         assert isinstance(options, LlamaServerOptions)
         return options.slots or launch.concurrency or DEFAULT_SLOTS
 
