@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from benchmarker.cli.app import app
 from benchmarker.core.console import Terminal
-from benchmarker.engines.external import external_engine
+from benchmarker.engines.external import environments, external_engine
 from benchmarker.engines.external.driver_process import DriverError
 from benchmarker.engines.external.environments import (
     DRIVERS,
@@ -134,7 +134,7 @@ def test_an_engine_without_load_reports_that_dies_in_the_first_cell_has_loaded(t
     # SGLang's own environment is for GPUs.
     state = EnvironmentState(replace(ENVIRONMENTS["sglang"], device="cpu"), tmp_path, marker)
     monkeypatch.setattr(external_engine, "ready_environment", lambda engine, device: marker)
-    monkeypatch.setattr(external_engine, "environment_states", lambda: [state])
+    monkeypatch.setattr(environments, "environment_states", lambda: [state])
     path = tmp_path / "record.json"
     job = job_of(
         model={"id": "qwen3-tiny", "load_format": "dummy", "dtype": "float32"},

@@ -133,8 +133,7 @@ def test_less_than_half_is_refused_with_the_library_limit():
         ),
         (
             "mxfp4",
-            "ran in bfloat16: transformers unpacked the checkpoint, its kernels for packed weights are for NVIDIA GPUs "
-            "of compute capability 7.5 and above; 76 % of the weights are not quantized (experts 57 %, output layer "
+            "ran mostly in bfloat16: transformers keeps fused experts and other layers unpacked; 76 % of the weights are not quantized (experts 57 %, output layer "
             "19 %)",
         ),
     ],
