@@ -65,19 +65,26 @@ variants:
 
 
 DYING_SGLANG = textwrap.dedent("""
+    import asyncio
+    import collections
     import os
 
-    __version__ = "0.5.23"
+    __version__ = "0.5.14"
 
     class Engine:
         def __init__(self, **arguments):
-            pass
+            self.loop = asyncio.new_event_loop()
 
-        def generate(self, **arguments):
+        async def async_generate(self, **arguments):
             os._exit(3)
 
+        def flush_cache(self):
+            pass
+
         def get_server_info(self):
-            return {}
+            graphs = {phase: {"backend": "full"} for phase in ("decode", "prefill")}
+            memory = {"memory_usage": {"weight": 0.0, "kvcache": 0.01}}
+            return collections.defaultdict(str, cuda_graph_config=graphs, internal_states=[memory])
 """)
 
 

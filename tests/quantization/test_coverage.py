@@ -133,8 +133,8 @@ def test_less_than_half_is_refused_with_the_library_limit():
         ),
         (
             "mxfp4",
-            "ran mostly in bfloat16: transformers keeps fused experts and other layers unpacked; 76 % of the weights are not quantized (experts 57 %, output layer "
-            "19 %)",
+            "ran mostly in bfloat16: transformers keeps fused experts and other layers unpacked; 76 % of the weights "
+            "are not quantized (experts 57 %, output layer 19 %)",
         ),
     ],
 )

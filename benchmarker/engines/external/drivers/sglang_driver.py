@@ -118,8 +118,8 @@ class Driver:
         return {
             **facts,
             "attention": [str(info["attention_backend"])],
-            "weight_bytes": round(memory["weight"] * 2**30),
-            "kv_cache_bytes": round(memory["kvcache"] * 2**30),
+            "weight_bytes": round(memory["weight"] * 2**30) or None,
+            "kv_cache_bytes": round(memory["kvcache"] * 2**30) or None,
             "settings": {**{name: info[name] for name in SETTINGS}, **graphs},
         }
 
