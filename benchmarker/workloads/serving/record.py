@@ -194,8 +194,10 @@ class ServingRecord(RunRecord):
     def why_unfit(self) -> str | None:
         cell = self.cells[-1] if self.cells else None
         share = attained([(load, cell.new_tokens) for load in cell.samples], self.slo) if cell else None
-        if cell is None or share is None or (cell.status == "ok" and share.verdict == "passes"):
+        if cell is None or share is None:
             return None
+        if cell.status != "ok" or share.verdict == "passes":
+            return cell.reason
         undecided = "undecided: " if share.verdict == "undecided" else ""
         return f"{undecided}{share.text} of {share.requests} requests are within {self.slo.words}"
 

@@ -125,6 +125,17 @@ def test_failed_and_truncated_requests_leave_no_speed():
     assert {rows[name, 4, 0.0]["slo_verdict"] for name in ("gptq", "awq")} == {"fails"}
 
 
+def test_a_disturbed_load_has_no_verdict():
+    disturbed = {"status": "invalid", "error_kind": "disturbed", "reason": "other programs took 40 % of our cores"}
+    cell = cell_of_load(FAST.load(concurrency=4), concurrency=4).model_copy(update=disturbed)
+    records = [serving_record("fp16", [cell])]
+    (row,) = rows_of(*records).values()
+    assert (row["slo_verdict"], row["output_tokens_per_s"]) == (None, None)
+    text = to_markdown(compare_records(records))
+    assert "Requests at once within TTFT 500 ms and TPOT 30 ms: fp16 none (at 4: invalid)." in text
+    assert "fails" not in text
+
+
 def test_an_open_loop_whose_queue_grows_is_named():
     full = SimulatedServer(0.1, 0.02, slots=4)
     text = to_markdown(compare_records([measured("fp16", full, rates=[8.0])]))

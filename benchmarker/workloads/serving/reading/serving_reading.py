@@ -49,10 +49,10 @@ class ServingRow(Row):
 
     @property
     def slo_verdict(self) -> statistics.SloVerdict | None:
-        """None if no request was sent. Requests that failed leave a load without a speed, which fails."""
-        if self.attainment is None:
-            return None
-        return self.attainment.verdict if self.status == "ok" else "fails"
+        """None if no request was sent, or if the load has no valid time. A load with failed requests fails."""
+        if self.attainment is None or self.status == "ok":
+            return self.attainment.verdict if self.attainment else None
+        return "fails" if self.failed or self.truncated else None
 
     def values(self) -> dict[str, Any]:
         attained, server = self.attainment, self.server

@@ -81,12 +81,12 @@ def brief_columns(rows: Sequence[ServingRow]) -> tuple[Columns, Columns]:
 
 def _good(rows: Sequence[ServingRow]) -> Columns:
     def text(row: ServingRow) -> str:
-        if row.attainment is None:
+        if row.attainment is None or row.slo_verdict is None:
             return MISSING
         return f"{percent(row.attainment.interval[0], places=0).removesuffix(' %')} {row.slo_verdict}"
 
     def share(row: ServingRow) -> float | None:
-        return row.attainment.interval[0] if row.attainment else None
+        return row.attainment.interval[0] if row.attainment and row.slo_verdict else None
 
     return [Column("good %", text, sort=share, is_more_better=True, help=GOOD)] if any(map(share, rows)) else []
 
