@@ -71,10 +71,17 @@ class GgufFacts:
         return f"{form}: {'; '.join(parts)}, since the K formats need a multiple of {BLOCK_K}"
 
 
+def why_no_gguf() -> str | None:
+    """Return how to install gguf-py; None if it is installed."""
+    if installed_version(FORMAT) is not None:
+        return None
+    return "GGUF files need the library 'gguf', which is not installed; pip install gguf"
+
+
 def require_gguf() -> None:
     """Raise MissingLibraryError if gguf-py is not installed."""
-    if installed_version(FORMAT) is None:
-        raise MissingLibraryError("GGUF files need the library 'gguf', which is not installed; pip install gguf")
+    if reason := why_no_gguf():
+        raise MissingLibraryError(reason)
 
 
 def gguf_facts(path: Path) -> GgufFacts:

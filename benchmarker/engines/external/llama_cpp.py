@@ -10,8 +10,8 @@ from pydantic import Field
 from benchmarker.checkpoints import cache
 from benchmarker.checkpoints.base import Checkpoint, Progress
 from benchmarker.checkpoints.files import content_sha256
-from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, write_gguf
-from benchmarker.core.errors import BenchmarkerError, MissingLibraryError, ModelError
+from benchmarker.checkpoints.gguf_file import check_writable, gguf_facts, require_gguf, why_no_gguf, write_gguf
+from benchmarker.core.errors import BenchmarkerError, ModelError
 from benchmarker.engines.base import Form
 from benchmarker.engines.external.driver_process import Driver
 from benchmarker.engines.external.environments import Marker
@@ -43,11 +43,7 @@ class LlamaCppEngine(ExternalEngine):
     quantizing_option = "gguf"
 
     def why_not_installed(self) -> str | None:
-        try:
-            require_gguf()
-        except MissingLibraryError as error:
-            return str(error)
-        return super().why_not_installed()
+        return why_no_gguf() or super().why_not_installed()
 
     def why_not_taken(self, form: Form, checkpoint: Checkpoint) -> str | None:
         if form.quant != "fp16" and not (form.quant == "gguf" and checkpoint.is_gguf):

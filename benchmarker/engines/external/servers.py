@@ -18,8 +18,7 @@ from typing import Any
 from pydantic import Field
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.gguf_file import require_gguf
-from benchmarker.core.errors import MissingLibraryError
+from benchmarker.checkpoints.gguf_file import why_no_gguf
 from benchmarker.core.formatting import GIB
 from benchmarker.engines.external.environments import EngineError, Marker, why_not_installed
 from benchmarker.engines.external.llama_cpp import LlamaCppOptions, physical_cores
@@ -169,11 +168,7 @@ class LlamaServer(Server):
     )
 
     def why_not_installed(self) -> str | None:
-        try:
-            require_gguf()
-        except MissingLibraryError as error:
-            return str(error)
-        return super().why_not_installed()
+        return why_no_gguf() or super().why_not_installed()
 
     def command(self, arguments: Mapping[str, Any], options: Options, marker: Marker, launch: Launch) -> list[str]:
         slots = self.max_requests(options, launch)
