@@ -165,10 +165,13 @@ class Grid(GridBase):
         return None if point.prompt is None else self.prompts.index(point.prompt)
 
 
-class GenerationSubject(Plain):
+class ModelSubject(Plain):
+    model: ModelSpec = ModelSpec()
+
+
+class GenerationSubject(ModelSubject):
     """The model, and the requested quality."""
 
-    model: ModelSpec = ModelSpec()
     quality: QualitySpec = QualitySpec()
 
 
@@ -192,12 +195,11 @@ def checkpoint_of(model: ModelSpec, checkpoint: str | None) -> ModelSpec:
     return model if checkpoint in (None, model.id) else model.model_copy(update={"id": checkpoint, "revision": None})
 
 
-class GenerationJob(Job):
-    """One run of text generation."""
+class ModelJob(Job):
+    """One run of a variant of a model, with the properties that follow from the two."""
 
-    subject: GenerationSubject
+    subject: ModelSubject
     variant: VariantSpec
-    grid: Grid
 
     @property
     def source(self) -> ModelSpec:
@@ -209,20 +211,27 @@ class GenerationJob(Job):
         return checkpoint_of(self.subject.model, self.variant.checkpoint)
 
     @property
-    def quality(self) -> QualitySpec:
-        return self.subject.quality
-
-    @property
     def gpus(self) -> int:
         return self.variant.gpus
 
     @property
-    def title(self) -> str:
-        return self.subject.model.id
-
-    @property
     def matmul_dtype(self) -> str:
         return self.model.dtype
+
+
+class GenerationJob(ModelJob):
+    """One run of text generation."""
+
+    subject: GenerationSubject
+    grid: Grid
+
+    @property
+    def quality(self) -> QualitySpec:
+        return self.subject.quality
+
+    @property
+    def title(self) -> str:
+        return self.subject.model.id
 
     @property
     def processes(self) -> int:

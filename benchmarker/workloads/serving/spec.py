@@ -8,10 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from benchmarker.schema.base import Plain
-from benchmarker.schema.job import ExperimentBase, GridBase, Job, NotNegative, Positive, Procedure
+from benchmarker.schema.job import ExperimentBase, GridBase, NotNegative, Positive, Procedure
 from benchmarker.schema.model import AUTO, ModelSpec
-from benchmarker.workloads.generation.spec import VariantSpec, checkpoint_of, guess_parameters
+from benchmarker.workloads.generation.spec import ModelJob, VariantSpec, guess_parameters
 from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_slo
 
 REQUESTS_PER_USER = 4
@@ -106,38 +105,16 @@ class ServingProcedure(Procedure):
         return max(self.requests, REQUESTS_PER_USER * point.concurrency)
 
 
-class ServingSubject(Plain):
-    model: ModelSpec = ModelSpec()
-
-
-class ServingJob(Job):
+class ServingJob(ModelJob):
     """One server with the cells of its load."""
 
-    subject: ServingSubject
     variant: ServingVariant
     grid: ServingGrid
     procedure: ServingProcedure
 
     @property
-    def source(self) -> ModelSpec:
-        return self.model
-
-    @property
-    def model(self) -> ModelSpec:
-        """The model's checkpoint of this variant."""
-        return checkpoint_of(self.subject.model, self.variant.checkpoint)
-
-    @property
-    def gpus(self) -> int:
-        return self.variant.gpus
-
-    @property
     def title(self) -> str:
         return f"serving {self.subject.model.id}"
-
-    @property
-    def matmul_dtype(self) -> str:
-        return self.model.dtype
 
     @property
     def processes(self) -> int:

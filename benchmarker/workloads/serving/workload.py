@@ -22,16 +22,12 @@ from benchmarker.schema.options import Option, field_options
 from benchmarker.schema.registry import Axis, Metric
 from benchmarker.workloads.base import Workload
 from benchmarker.workloads.generation.generation_job import renamed, with_checkpoint
+from benchmarker.workloads.generation.spec import ModelSubject
 from benchmarker.workloads.operation.operation_workload import operation_metric
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.load_generator import why_no_generator
 from benchmarker.workloads.serving.record import Load, ServingCell, ServingRecord, ServingVariantFacts
-from benchmarker.workloads.serving.spec import (
-    ServingExperiment,
-    ServingJob,
-    ServingSubject,
-    ServingVariant,
-)
+from benchmarker.workloads.serving.spec import ServingExperiment, ServingJob, ServingVariant
 from benchmarker.workloads.session import Bench, Session
 
 if TYPE_CHECKING:
@@ -157,7 +153,7 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
         words = super().point_arguments(point)
         return [word for pair in zip(words[::2], words[1::2], strict=True) if float(pair[1]) for word in pair]
 
-    def resolve(self, variant: ServingVariant, subject: ServingSubject | None = None) -> ServingVariant:
+    def resolve(self, variant: ServingVariant, subject: ModelSubject | None = None) -> ServingVariant:
         if variant.url:
             return variant
         try:
