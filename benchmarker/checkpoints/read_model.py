@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint, Target
-from benchmarker.checkpoints.files import has_tokenizer
+from benchmarker.checkpoints.files import has_tokenizer, model_fingerprint
 from benchmarker.core.errors import ModelError, UnsupportedError, report_library_conflicts
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+
+    from benchmarker.schema.model import ModelFacts
 
 SHAPE_KEYS = (
     "model_type",
@@ -83,6 +85,18 @@ def shapes_sha256(config: dict[str, Any]) -> str:
     """Return a hash of a model's shapes: equal for a checkpoint, its quantized checkpoints and its dummies."""
     shapes = {key: config[key] for key in SHAPE_KEYS if config.get(key) is not None}
     return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()
+
+
+def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
+    """Return a record's facts of a model with those of the checkpoint that was found for it."""
+    return model.model_copy(
+        update={
+            "revision": checkpoint.revision,
+            "load_format": "dummy" if checkpoint.dummy else "auto",
+            "config_sha256": shapes_sha256(checkpoint.config),
+            "files_sha256": None if checkpoint.revision else model_fingerprint(checkpoint.model_id),
+        }
+    )
 
 
 def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *, trusted: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarker.checkpoints.base import Target
 from benchmarker.checkpoints.files import shipped_text
-from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
+from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import SpecError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
@@ -98,7 +98,7 @@ def inputs_sha256(batches: Sequence[Sequence[Sequence[int]]]) -> str:
 class FinetuneBench(Bench):
     def __init__(self, job: FinetuneJob, trainee: Trainee, text: TokenText, session: Session) -> None:
         self._job, self._trainee, self._text, self._session = job, trainee, text, session
-        self._has_weights = job.model.load_format != "dummy"
+        self._has_weights = session.record.model.load_format != "dummy"
         self._device = trainee.device
         self._pair_flops = trainees.attention_pair_flops(trainee.base)
         self._optimizer = trainee.optimizer()
@@ -227,8 +227,8 @@ def open_bench(job: FinetuneJob, device: Device, session: Session) -> Iterator[F
     form = Form(recipe.quant.quant, loader_options(recipe.quant), job.model.dtype)
     packages = ["peft"] if recipe.train == "lora" else []
     model, facts = measure_load(checkpoint, form, device, terminal, packages=packages)
-    fields = {"revision": checkpoint.revision, "config_sha256": shapes_sha256(config), "parameters": facts.parameters}
-    session.keep(model=session.record.model.model_copy(update=fields), load=facts)
+    found = found_model(session.record.model, checkpoint)
+    session.keep(model=found.model_copy(update={"parameters": facts.parameters}), load=facts)
     terminal.line(f"loaded in {seconds(facts.load_s)}: weights {gib(facts.weight_bytes)}")
     trainee = trainees.make_trainee(model, recipe, device, dtype=job.model.dtype, seed=job.subject.seed)
     terminal.line(f"trained: {sum(parameter.numel() for parameter in trainee.trained):,} parameters")

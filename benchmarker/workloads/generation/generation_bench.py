@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.files import model_fingerprint
-from benchmarker.checkpoints.read_model import load_tokenizer, shapes_sha256
+from benchmarker.checkpoints.read_model import found_model, load_tokenizer
 from benchmarker.core.console import Terminal
 from benchmarker.core.errors import UnsupportedError, WrongResultError
 from benchmarker.core.formatting import gib, seconds
@@ -164,15 +163,8 @@ def open_engine(
 
 
 def _say_loaded(job: GenerationJob, facts: LoadFacts | None, checkpoint: Checkpoint, session: Session) -> None:
-    model = session.record.model.model_copy(
-        update={
-            "revision": checkpoint.revision,
-            "load_format": "dummy" if checkpoint.dummy else "auto",
-            "config_sha256": shapes_sha256(checkpoint.config),
-            "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
-            "parameters": facts.parameters if facts else None,
-        }
-    )
+    model = found_model(session.record.model, checkpoint)
+    model = model.model_copy(update={"parameters": facts.parameters if facts else None})
     variant = session.record.variant
     options = options_of(job.variant.quant, loader_options(job.variant), checkpoint).model_dump()
     session.keep(model=model, load=facts, variant=variant.model_copy(update={"options": options}))

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarker.checkpoints.base import Checkpoint
-from benchmarker.checkpoints.files import model_fingerprint
-from benchmarker.checkpoints.read_model import shapes_sha256
+from benchmarker.checkpoints.read_model import found_model
 from benchmarker.core.errors import SpecError, UnsupportedError
 from benchmarker.core.formatting import gib, seconds
 from benchmarker.engines.base import Form
@@ -139,15 +138,7 @@ def _checkpoint(job: ServingJob, device: Device, session: Session) -> Checkpoint
     )
     refuse_other_commit(job, job.model.id, checkpoint.revision)
     refuse_too_long(job, checkpoint.config)
-    model = session.record.model.model_copy(
-        update={
-            "revision": checkpoint.revision,
-            "load_format": "dummy" if checkpoint.dummy else "auto",
-            "config_sha256": shapes_sha256(checkpoint.config),
-            "files_sha256": None if checkpoint.revision else model_fingerprint(job.model.id),
-        }
-    )
-    session.keep(model=model)
+    session.keep(model=found_model(session.record.model, checkpoint))
     return checkpoint
 
 
