@@ -24,7 +24,7 @@ install() {
     : >"$log"
     while { sleep 10 && kill -0 $$; } >/dev/null 2>&1; do
         echo "  $((SECONDS - started)) s: $(find .venv -name '*.dist-info' | wc -l) packages installed;" \
-            "$(sed -n '$ s/^ *\(.\{,60\}\).*/\1/p' "$log")"
+            "$(sed -n 's/^ *\([A-Z][a-z]*ing .\{,50\}\).*/\1/p' "$log" | tail -n 1)"
     done &
     # Ctrl-C does not reach a background process of a script.
     trap "kill $!" EXIT
