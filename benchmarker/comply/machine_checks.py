@@ -1,4 +1,4 @@
-"""Checks of this machine without a model: a known delay on the real clock, memory, and simulated sweeps."""
+"""Checks of this machine without a model: a planted delay on the real clock, memory, and simulated sweeps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DelayedSource(TokenSource):
 
 
 def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) -> list[Finding]:
-    """Check the measured TPOT of a source with a known delay, and its ratio to a source that is 3 % slower.
+    """Check the measured TPOT of a source with a planted delay, and its ratio to a source that is 3 % slower.
 
     Args:
         scale: Factor of the true delays; a test simulates a wrong clock with it.
