@@ -17,7 +17,7 @@ from benchmarker.core.formatting import plural
 from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.record_io import RUN_ORDER, OrderLine
-from benchmarker.sweep.folder import SweepFile, read_sweep_file
+from benchmarker.sweep.resume import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
 
 FLIPS = 1_000
