@@ -150,7 +150,7 @@ class Engine:
     sizing_options: tuple[str, ...] = ()
     """Engine options that set limits and buffer sizes. They are not part of a variant's name."""
     mixes_prefill = False
-    """True if the engine prefills some sequences of a batch while decoding others: decode rates then include prefill."""
+    """True if the engine prefills some sequences of a batch while decoding others: decode rates include prefill."""
 
     def why_not_installed(self) -> str | None:
         """Return how to install the engine; None if it is installed."""
