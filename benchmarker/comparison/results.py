@@ -18,7 +18,7 @@ from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, listed, with_ends
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
-from benchmarker.core.stats import Estimate, estimate, geometric_mean
+from benchmarker.core.stats import estimate, geometric_mean
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
@@ -133,8 +133,12 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
 def _measured(good: Cells) -> dict[str, Any]:
     workload = workload_of(good[0][0].workload)
     latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
-    latencies_s = [sample.latency_s for _, cell in good for sample in cell.samples]
-    metrics = {metric.name: measured for metric in workload.metrics if (measured := _metric(metric, good))}
+    first_cell, samples = good[0][1], [sample for _, cell in good for sample in cell.samples]
+    metrics = {
+        metric.name: estimate(values, [value for sample in samples if (value := metric.of_repeat(first_cell, sample))])
+        for metric in workload.metrics
+        if (values := [*_values_by_round(metric, good).values()])
+    }
     facts = {
         metric.name: COMBINE[metric.combine](values)
         for metric in workload.metrics
@@ -147,7 +151,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
     return {
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
-        "latency": estimate(list(latency_by_round.values()), latencies_s),
+        "latency": estimate(list(latency_by_round.values()), [sample.latency_s for sample in samples]),
         "latency_by_round": latency_by_round,
         "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
@@ -155,19 +159,12 @@ def _measured(good: Cells) -> dict[str, Any]:
         "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),
         "rounds": len(latency_by_round),
         "processes": len(good),
-        "runs": len(latencies_s),
+        "runs": len(samples),
         "clock_mhz": statistics.median(clocks) if clocks else None,
         "floor_s": geometric_mean(floors) if floors else None,
         "demand": pairs[0][1] if pairs else None,
         "limits": pairs[0][0] if pairs else None,
     }
-
-
-def _metric(metric: Metric, good: Cells) -> Estimate | None:
-    values = list(_values_by_round(metric, good).values())
-    samples = [sample for _, cell in good for sample in cell.samples]
-    repeats = [value for sample in samples if (value := metric.of_repeat(good[0][1], sample))]
-    return estimate(values, repeats) if values else None
 
 
 def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:

@@ -1,4 +1,4 @@
-"""`benchmarker comply`: check the measurements of a sweep on this machine, and keep the result beside its records."""
+"""`benchmarker comply`: check the measurements of a sweep on this machine, and write comply.json to its folder."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     """Run all checks of a sweep's folder, and write comply.json.
 
     Args:
-        variants: Names of the variants to open; all by default.
-        report: Gets a line before each step.
+        variants: Names of the variants whose models are loaded and checked; all if empty.
+        report: Prints a progress line; called before each step.
     """
     names = [job.variant.name for job in saved_jobs(folder)]
     for name in variants:
@@ -53,7 +53,7 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
 
 
 def _in_process(job: Path, records: Iterable[Path], variant: str) -> list[Finding]:
-    """Return the findings of a process of its own, as every measurement has one."""
+    """Return a variant's findings, from `check_variant` in a new process."""
     command = [sys.executable, "-m", "benchmarker.comply.run_checks", str(job), *map(str, records)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)

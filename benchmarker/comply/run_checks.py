@@ -1,4 +1,4 @@
-"""Checks of one variant in a process of its own: its tokens, its caching, its clock and its memory."""
+"""Checks of one variant, run in a new process: tokens, caching, clock and memory of the weights."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from benchmarker.workloads.generation.record import GenerationRecord
 
 WITHIN = 0.02
-TIE = 0.01  # Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie.
+TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
 EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
 REPEATS = 5
 CHECKS = ("timed output", "no caching", "length and end", "first token", "clock", "weights")
 
 
 def check_variant(job_path: Path, records: Sequence[RunRecord]) -> list[Finding]:
-    """Open a saved job and check its generations. An error of the job becomes one failed finding."""
+    """Load the model of a saved job and check its generations; return an error of the job as a failed finding."""
     job = read_job_file(job_path)
     name = job.variant.name
     if not isinstance(job, GenerationJob):
@@ -55,7 +55,7 @@ def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Findi
     point = job.points()[0]
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
         tokens = cast("GenerationBench", bench)
-        # The batches of all repeats; the point's own is the first.
+        # Prompts of REPEATS + 1 batches. The first batch is that of `point`.
         wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
         subject = Subject(tokens.source, run.device, point, tokens.prompts(point), tokens.prompts(wider))
         for _ in range(3):
@@ -71,7 +71,7 @@ def _checked(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Findi
 
 @dataclass(frozen=True)
 class Subject:
-    """Open engine at one point, with its batch of prompts and those of further batches."""
+    """Loaded engine and one point of its job: `own` is one batch of prompts, `prompts` are REPEATS + 1 batches."""
 
     source: TokenSource
     device: Device
@@ -91,8 +91,7 @@ def seconds_of(generation: Generation) -> float:
 
 
 def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
-    """Compare the tokens of a timed generation with the likeliest ones of the scored step, and its time with the
-    record's runs."""
+    """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
     generation = subject.generate(subject.own)
     tokens, ids = generation.tokens[0], (*subject.own[0].context, *subject.own[0].ids)
     scores = subject.source.step_scores((*ids, *tokens[:-1]), prompt_tokens=len(ids))
@@ -115,7 +114,7 @@ def check_timed_output(subject: Subject, records: Sequence[RunRecord], variant: 
 
 
 def is_cell_of(subject: Subject, cell: Any) -> bool:
-    """Return whether a record's cell was measured at the subject's point, and is valid."""
+    """Return whether a record's cell has the status "ok" and the subject's point and prompts."""
     point = subject.point
     shape = cell.new_tokens, cell.batch_size, cell.depth, cell.inputs_sha256
     expected = point.new_tokens, point.batch_size, point.depth, inputs_sha256(subject.own)
@@ -123,13 +122,13 @@ def is_cell_of(subject: Subject, cell: Any) -> bool:
 
 
 def check_no_caching(subject: Subject, variant: str) -> Finding:
-    """Compare new prompts with a repeated one, and a batch of distinct prompts with copies of one."""
+    """Check that repeated prompts are not faster than new ones; a batch of copies is timed but not judged."""
     if distinct_count(subject.prompts) == 1:
         return not_applicable("no caching", "the prompt is a given text, and there is no other", variant)
     size = subject.point.batch_size
     first, *distinct = (subject.prompts[start : start + size] for start in range(0, len(subject.prompts), size))
     distinct_s, repeated_s = [], []
-    # In turns, so that a drift of the machine is in both; the first prompt twice, so that a cache may hold it.
+    # New and repeated batches alternate, so that drift affects both. A cache can hold the batch that runs twice.
     for batch in distinct:
         distinct_s.append(seconds_of(subject.generate(batch)))
         subject.generate(first)
@@ -151,7 +150,7 @@ def check_length(subject: Subject, variant: str) -> Finding:
 
 
 def check_first_token(subject: Subject, variant: str) -> Finding:
-    """Compare the first token and its time with a generation of one token."""
+    """Check that the first token and TTFT agree with generations of a single token."""
     many = [subject.generate(subject.own) for _ in range(REPEATS)]
     one = [subject.generate(subject.own, 1) for _ in range(REPEATS)]
     ttft_s = min((generation.first_ns - generation.start_ns) / 1e9 for generation in many)
@@ -165,7 +164,7 @@ def check_first_token(subject: Subject, variant: str) -> Finding:
 
 
 def check_clock(subject: Subject, variant: str) -> Finding:
-    """Compare the engine's times with a loop by hand and, on a GPU, with device events."""
+    """Compare the engine's latency with a host timer around the call and, on a GPU, with CUDA events."""
     ratios: dict[str, list[float]] = {"the loop by hand": []}
     for _ in range(REPEATS):
         generation, by_hand_s = timed_by_hand(subject.device, lambda: subject.generate(subject.own))
@@ -199,7 +198,7 @@ def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, flo
 
 
 def check_weights(subject: Subject, records: Sequence[RunRecord], variant: str) -> Finding:
-    """Compare the bytes of the weights after the generations with the record's: some libraries unpack them on use."""
+    """Compare the weight bytes after generations with the record: some libraries unpack weights on first use."""
     model: Any = getattr(subject.source, "model", None)
     loads = [record.load for record in cast("Sequence[GenerationRecord]", records) if record.load]
     if model is None or not loads:
@@ -211,7 +210,7 @@ def check_weights(subject: Subject, records: Sequence[RunRecord], variant: str) 
 
 
 def main() -> None:
-    """Print the findings of the job in the first argument as JSON; the others are its records."""
+    """Print the findings of a saved job (first argument) and its records (other arguments) as JSON."""
     from benchmarker.schema.record_io import read_record
 
     with quiet_libraries(verbose=False):

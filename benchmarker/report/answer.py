@@ -115,10 +115,10 @@ def _to_decide(results: Results, ranking: Ranking) -> str:
         return "More rounds would hardly decide."
     is_minimum = not more or any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided)
     counted = f"{'at least ' if is_minimum else ''}{plural(rounds, 'more round', 'more rounds')}"
-    effect = "are needed" if is_minimum else "would decide"
+    effect = ("is needed" if rounds == 1 else "are needed") if is_minimum else "would decide"
     round_time_s = round_s(results.records)
     how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
-    total = rounds + 1 + max(record.round for record in results.records)
+    total = rounds + finished_rounds(results.records)
     command = f"{results.resume or 'benchmarker sweep CONFIG'} --rounds {total}"
     return f"{counted[0].upper()}{counted[1:]} {effect}{how_long}: {code(command)}"
 
@@ -134,6 +134,15 @@ def _costs(row: Row, named: Row | None) -> str:
         instead = f", like {plain_line(named.label)}" if size == named_size else f" instead of {named_size}"
     costs = [f"{size}{instead}" if row.peak_memory_bytes is not None else "", row.quality_text]
     return f"Costs {'; '.join(filter(None, costs))}." if any(costs) else ""
+
+
+def finished_rounds(records: Sequence[RunRecord]) -> int:
+    """Return the number of rounds, without the last if a variant has no record of it."""
+    last = max(record.round for record in records)
+    is_finished = {record.variant.name for record in records if record.round == last} == {
+        record.variant.name for record in records
+    }
+    return last + is_finished
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:
