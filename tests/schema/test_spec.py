@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.jobs import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
-from benchmarker.workloads.generation.generation_job import resolve
-from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec
+from benchmarker.workloads.generation.spec import Grid, Point
 from tests.jobs import job_with
 from tests.records import environment
 
