@@ -250,8 +250,8 @@ def comply(
     folder = path
     if path.is_file():
         from benchmarker.cli.sweep_command import sweep_config
-        from benchmarker.sweep.folder import latest_sweep
         from benchmarker.sweep.request import RESULTS, Settings
+        from benchmarker.sweep.resume import latest_sweep
 
         sweep_config(path, variant or [], terminal, Settings(rounds=1))
         folder = latest_sweep(RESULTS, path) or path

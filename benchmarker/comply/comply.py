@@ -1,4 +1,4 @@
-"""`benchmarker comply`: check the measurements of a sweep on this machine, and keep the result beside its records."""
+"""`benchmarker comply`: check the measurements of a sweep on this machine, and write comply.json to its folder."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def comply(folder: Path, variants: Sequence[str], report: Callable[[str], None])
     """Run all checks of a sweep's folder, and write comply.json after each variant.
 
     Args:
-        variants: Names of the variants to open; all by default. Findings of the others are kept.
-        report: Gets a line before and after each step.
+        variants: Names of the variants whose models are loaded and checked; all if empty. Earlier findings of the other
+            variants are kept.
+        report: Prints a progress line; called before each step and after each check.
     """
     jobs = saved_jobs(folder)
     names = [job.variant.name for job in jobs]
@@ -97,7 +98,7 @@ def _kept(folder: Path, file: ComplyFile, names: Sequence[str]) -> list[Finding]
 
 
 def _in_process(job: Path, records: Iterable[Path], variant: str) -> Iterator[Finding]:
-    """Yield the findings of a process of its own, as every measurement has one."""
+    """Yield a variant's findings, from `check_variant` in a new process."""
     command = [sys.executable, "-m", "benchmarker.comply.run_checks", str(job), *map(str, records)]
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -1,4 +1,4 @@
-"""Checks of a folder's records: the order in which its processes ran, and the verdicts under random signs."""
+"""Checks of a sweep's records: execution order, and false verdicts when the signs of the differences are random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarker.core.stats import paired_ratio, verdicts
 from benchmarker.schema.comply_file import Finding, judged, not_applicable
 from benchmarker.schema.record import RunRecord
 from benchmarker.schema.record_io import RUN_ORDER, OrderLine
-from benchmarker.sweep.folder import SweepFile, read_sweep_file
+from benchmarker.sweep.resume import SweepFile, read_sweep_file
 from benchmarker.sweep.sweep_plan import order
 
 FLIPS = 1_000
@@ -35,8 +35,8 @@ def order_lines(folder: Path) -> list[OrderLine]:
 
 
 def check_order(folder: Path, records: Sequence[RunRecord]) -> Finding:
-    """Check that each card ran one process at a time, finished a round before the next one began, and that each record
-    was made in its round."""
+    """Check that each device ran one process at a time, rounds in sequence, and each round in the planned order, and
+    that a process of its round made each record."""
     try:
         lines = sorted(order_lines(folder), key=lambda line: line.start)
     except (ValidationError, UnicodeDecodeError) as error:
@@ -69,7 +69,7 @@ def _order_faults(lines: Sequence[OrderLine]) -> list[str]:
 
 
 def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[str]:
-    """Return the rounds whose variants began in another order than the sweep had planned."""
+    """Return a message for each round whose variants did not start in the sweep's planned order."""
     if sweep is None or not sweep.variants:
         return []
     faults = []
@@ -82,7 +82,7 @@ def _plan_faults(sweep: SweepFile | None, lines: Sequence[OrderLine]) -> list[st
 
 
 def _record_faults(lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> list[str]:
-    """Return the records that no process of their round made: their pairs with the baseline's are wrong."""
+    """Return a message for each record that no process of its round made, and that is in a wrong pair therefore."""
     return [
         f"no process of round {record.round + 1} made the record {record.run_id} of {record.variant.name} in that round"
         for record in records
@@ -96,7 +96,11 @@ def _record_faults(lines: Sequence[OrderLine], records: Sequence[RunRecord]) -> 
 
 
 def check_false_verdicts(results: Results, *, seed: int = 1) -> list[Finding]:
-    """Flip the signs of centred differences at random: true ratios are 1, so that any verdict is false."""
+    """Check that at most 5 % of random sign patterns of a variant's log ratios give a verdict.
+
+    The log ratios of the rounds are centred, so that the true ratio is 1 and the verdicts "faster" and "slower" are
+    false.
+    """
     times = {(row.variant, row.cell): row.time_by_round for row in results.rows}
     findings, untested = [], []
     for row in results.rows:

@@ -1,4 +1,4 @@
-"""Checks of one variant in a process of its own: its tokens, its caching, its clock and its memory."""
+"""Checks of one variant, run in a new process: tokens, caching, clock and memory of the weights."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from benchmarker.workloads.generation.record import GenerationRecord
 
 WITHIN = 0.02
-TIE = 0.01  # Largest difference of log-probabilities, nats, at which another token than the likeliest is a tie.
+TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
 PREFILL_TIE = 0.25
-"""The same if another kernel scores the token: between 16 and 32, neighbouring logits of bfloat16 are 0.125 apart."""
+"""The same limit if the prefill's kernels score the token. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
 EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
 REPEATS, LEAST_REPEATS = 5, 2
 OPENED = "opened"  # Title of the finding that a variant could not be checked.
@@ -42,7 +42,7 @@ GENERATIONS_S = 150.0  # Time for all generations of the repeats, about six for 
 
 
 def check_variant(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Finding]:
-    """Open a saved job and check its generations. An error of the job becomes one finding."""
+    """Load the model of a saved job and check its generations; yield an error of the job as a finding."""
     name = job.variant.name
     try:
         with opened(job, records) as subject:
@@ -61,7 +61,7 @@ def opened(job: GenerationJob, records: Sequence[RunRecord]) -> Iterator[Subject
     point = measured_point(job, records)
     with workload_of(job.workload).open(run.job, run.device, run) as bench:
         tokens = cast("GenerationBench", bench)
-        # The batches of all repeats; the point's own is the first.
+        # Prompts of REPEATS + 1 batches. The first batch is that of `point`.
         wider = point._replace(batch_size=point.batch_size * (REPEATS + 1), has_distinct_prompts=True)
         prompts = tokens.prompts(point), tokens.prompts(wider)
         opened_bytes = weight_bytes_of(tokens.source)
@@ -94,7 +94,7 @@ def shape_of(cell: Any) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Subject:
-    """Open engine at one point, with its batch of prompts and those of further batches."""
+    """Loaded engine and one point of its job: `own` is one batch of prompts, `prompts` are REPEATS + 1 batches."""
 
     source: TokenSource
     device: Device
@@ -125,8 +125,7 @@ def seconds_of(generation: Generation) -> float:
 
 
 def check_timed_output(subject: Subject) -> Finding:
-    """Compare the tokens of a timed generation with the likeliest ones of the scored step, and its time with the
-    record's runs."""
+    """Check that a timed generation has the likeliest tokens, and takes as long as the runs in the records."""
     generation = subject.generate(subject.own)
     tokens, ids = generation.tokens[0], (*subject.own[0].context, *subject.own[0].ids)
     scored = gaps_of(subject.source, ids, tokens)
@@ -164,13 +163,13 @@ def gaps_of(source: TokenSource, ids: TokenIds, tokens: TokenIds) -> tuple[list[
 
 
 def is_cell_of(subject: Subject, cell: Any) -> bool:
-    """Return whether a record's cell was measured at the subject's point, and is valid."""
+    """Return whether a record's cell has the status "ok" and the subject's point and prompts."""
     is_same = shape_of(cell) == shape_of(subject.point) and cell.inputs_sha256 == inputs_sha256(subject.own)
     return cell.status == "ok" and is_same
 
 
 def check_no_caching(subject: Subject) -> Finding:
-    """Compare new prompts with a repeated one, and a batch of distinct prompts with copies of one."""
+    """Check that repeated prompts are not faster than new ones; a batch of copies is timed but not judged."""
     if distinct_count(subject.prompts) == 1:
         return subject.not_applicable("no caching", "the prompt is a given text, and there is no other")
     size = subject.point.batch_size
@@ -180,7 +179,7 @@ def check_no_caching(subject: Subject) -> Finding:
         reason = "with speculative decoding, the time depends on the text"
         return subject.not_applicable("no caching", reason)
     distinct_s, repeated_s = [], []
-    # In turns, so that a drift of the machine is in both; the first prompt twice, so that a cache may hold it.
+    # New and repeated batches alternate, so that drift affects both. A cache can hold the batch that runs twice.
     for batch in distinct:
         distinct_s.append(seconds_of(subject.generate(batch)))
         subject.generate(first)
@@ -202,7 +201,7 @@ def check_length(subject: Subject) -> Finding:
 
 
 def check_first_token(subject: Subject) -> Finding:
-    """Compare the first token and its time with a generation of one token."""
+    """Check that the first token and TTFT agree with generations of a single token."""
     many = [subject.generate(subject.own) for _ in range(subject.repeats)]
     one = [subject.generate(subject.own, 1) for _ in range(subject.repeats)]
     ttft_s = min((generation.first_ns - generation.start_ns) / 1e9 for generation in many)
@@ -216,7 +215,7 @@ def check_first_token(subject: Subject) -> Finding:
 
 
 def check_clock(subject: Subject) -> Finding:
-    """Compare the engine's times with a loop by hand and, on a GPU, with device events."""
+    """Compare the engine's latency with a host timer around the call and, on a GPU, with CUDA events."""
     if subject.source.is_elsewhere:
         return _check_distant_clock(subject)
     ratios: dict[str, list[float]] = {"the loop by hand": []}
@@ -278,7 +277,7 @@ def timed_by_events(generate: Callable[[], Generation]) -> tuple[Generation, flo
 
 
 def check_weights(subject: Subject) -> Finding:
-    """Compare the bytes of the weights after the generations with the record's: some libraries unpack them on use."""
+    """Compare the weight bytes after generations with the record: some libraries unpack weights on first use."""
     now_bytes = weight_bytes_of(subject.source)
     if now_bytes is None:
         reason = "the engine has the weights in a process of its own, which does not count them after loading"
@@ -310,7 +309,7 @@ CHECKS: dict[str, Callable[[Subject], Finding]] = {
 
 
 def main() -> None:
-    """Print each finding of the job in the first argument as a line of JSON; the other arguments are its records."""
+    """Print the findings of a saved job (first argument) and its records (other arguments), each as a line of JSON."""
     from benchmarker.schema.record_io import read_record
 
     with quiet_libraries(verbose=False) as streams:

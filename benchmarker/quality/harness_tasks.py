@@ -49,7 +49,7 @@ def run_tasks(
     harness: Any = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH_SIZE)
     tasks: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
     try:
-        # Without its bootstrap: the standard errors reported are those of paired answers.
+        # No bootstrap of the harness, because the reported standard errors are computed from paired answers.
         evaluation: Any = simple_evaluate(harness, tasks=tasks, limit=limit, bootstrap_iters=0, log_samples=True)
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]

@@ -362,6 +362,10 @@ class RunRecord(Plain):
         """Reason, beside memory, why the last cell is above a limit for which `--find-limit` searches."""
         return None
 
+    def limit_unit(self, axis: str) -> str | None:  # noqa: ARG002
+        """Return the unit of an axis with that limit; None for memory."""
+        return None
+
     @property
     def moment(self) -> Moment:
         return self.sweep or "", self.round

@@ -15,7 +15,7 @@ from benchmarker.core.errors import ResultsError, SpecError, comma_hint, did_you
 from benchmarker.execution.jobs import is_job_file, make_job, saved_jobs
 from benchmarker.schema.config_io import parse_experiment, read_config_bytes
 from benchmarker.schema.job import PROGRAM, ExperimentBase, Job
-from benchmarker.sweep.folder import SweepFile, latest_sweep, read_sweep_file
+from benchmarker.sweep.resume import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from benchmarker.core.console import Terminal
     from benchmarker.schema.job import Job
     from benchmarker.schema.record import RunRecord
-    from benchmarker.sweep.folder import CellId
     from benchmarker.sweep.request import SweepRequest
+    from benchmarker.sweep.resume import CellId
     from benchmarker.sweep.sweep_state import Sweep
 
 START_S = 20.0

@@ -17,7 +17,7 @@ from benchmarker.hardware.device import CpuDevice, find_device
 from benchmarker.measure.clock import Generation
 from benchmarker.schema.comply_file import ComplyFile, comply_lines, judged, write_findings
 from benchmarker.schema.record_io import RUN_ORDER
-from benchmarker.sweep.folder import SweepFile, write_sweep_file
+from benchmarker.sweep.resume import SweepFile, write_sweep_file
 from benchmarker.sweep.sweep_plan import order
 from benchmarker.workloads.generation.prompts import Prompt, inputs_sha256
 from benchmarker.workloads.generation.spec import Point
