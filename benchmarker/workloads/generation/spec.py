@@ -29,8 +29,7 @@ class VariantSpec(QuantSpec, VariantBase):
     """Folder, GGUF file or hub id of one checkpoint of the model. Without `quant`, its own quantization is measured."""
     engine: str = "eager"
     """`eager` is `model.generate`; `cuda_graph` a static KV cache and a decode step captured as a CUDA or HIP graph;
-    `compile` the same with the step compiled by torch; `native` adds benchmarker's own kernels, on a GPU. `runtime` is
-    an older name of this key, and `graph` of `cuda_graph`."""
+    `compile` the same with the step compiled by torch; `native` adds benchmarker's own kernels, on a GPU."""
     engine_options: dict[str, Scalar] = Field(default_factory=dict)
     """Options of the engine."""
     gpus: Positive = 1
@@ -53,21 +52,6 @@ class VariantSpec(QuantSpec, VariantBase):
         if isinstance(data.get("checkpoint"), str):
             data = {"quant": AUTO, **data}
         return {**data, "name": name_of(data)} if "name" not in data and isinstance(data.get("quant"), str) else data
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older_word(cls, data: Any) -> Any:
-        # pydantic calls the last of these first, so that the name is made of today's words.
-        if not isinstance(data, dict) or "runtime" not in data:
-            return data
-        if "engine" in data:
-            raise ValueError("engine and runtime are one key; give one of them")
-        return {("engine" if key == "runtime" else key): value for key, value in data.items()}
-
-    @property
-    def runtime(self) -> str:
-        """Older name of `engine`."""
-        return self.engine
 
 
 def name_of(data: Mapping[str, Any]) -> str:

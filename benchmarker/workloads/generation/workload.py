@@ -183,7 +183,6 @@ class TextGeneration(Workload[GenerationJob, GenerationRecord, "GenerationRow"])
             },
             repeated=("grid.prompts",),
             shorthands=(
-                Option("--runtime", "variant.engine", "text", "Another name of --engine.", ""),
                 Option("--compile", "variant.engine", "flag", "Short for --engine compile.", "", value="compile"),
                 Option(
                     "--calibration",
