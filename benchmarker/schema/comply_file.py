@@ -1,4 +1,4 @@
-"""Result of one compliance check, and the file that keeps the results of a folder beside its records."""
+"""Findings of compliance checks, and comply.json, which holds those of a sweep's folder."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_findings(folder: Path) -> ComplyFile:
 
 
 def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return lines on the checks of each folder that has a comply.json, or on the problem of reading it."""
+    """Return a line per failed check and the count of passed checks, for each folder with a comply.json."""
     lines = []
     for folder in folders:
         path = folder / COMPLY_FILE
