@@ -233,12 +233,12 @@ def history(
 
 def comply(
     folder: Annotated[Path, typer.Argument(help="Folder of a sweep.")],
-    variant: Annotated[list[str] | None, typer.Option(help="Variant to open again; all by default.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Variant whose model is checked; all by default.")] = None,
 ) -> None:
     """Check the measurements of a sweep on this machine, and write comply.json beside its records.
 
-    A planted delay and simulated sweeps check clock and statistics; each variant is opened again, and its tokens,
-    prompts and times are checked. `compare` then prints the result. The exit code is 1 if a check failed.
+    A planted delay and simulated sweeps check clock and statistics; each variant's model is loaded again to check its
+    tokens, prompts and times. `compare` then prints the result. The exit code is 1 if a check failed.
 
     Example: benchmarker comply results/nvidia-h100-80gb-hbm3/qwen3-4b
     """

@@ -1,4 +1,4 @@
-"""Result of one compliance check, and the file that keeps the results of a folder beside its records."""
+"""Findings of compliance checks, and comply.json, which holds those of a sweep's folder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_findings(folder: Path, file: ComplyFile) -> None:
 
 
 def comply_lines(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return lines on the checks of each folder that has a comply.json, or on the problem of reading it."""
+    """Return a line per failed check and the count of passed checks, for each folder with a comply.json."""
     lines = []
     for path in (folder / COMPLY_FILE for folder in folders):
         try:
