@@ -248,6 +248,8 @@ def comply(
 
     terminal = Terminal()
     folder = path
+    if path.suffix == ".json":
+        raise SpecError(f"{path}: a file of a sweep; give its folder, {path.parent}")
     if path.is_file():
         from benchmarker.cli.sweep_command import sweep_config
         from benchmarker.sweep.request import RESULTS, Settings

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WITHIN = 0.02
 TIE = 0.01  # Largest gap (nats) of a generated token's log-probability to the highest that counts as a tie.
 PREFILL_TIE = 0.25
-"""The same limit if the prefill's kernels score the token. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
+"""Largest gap if the prefill's kernels score the token. Logits of bfloat16 between 16 and 32 are 0.125 apart."""
 EARLIEST = 0.8  # Least ratio of TTFT to the time of a generation of one token.
 REPEATS, LEAST_REPEATS = 5, 2
 OPENED = "opened"  # Title of the finding that a variant could not be checked.
@@ -294,7 +294,7 @@ def weight_bytes_of(source: TokenSource) -> int | None:
     if source.model is not None:
         return weight_bytes(source.model)
     external = source.facts().external
-    # Only vLLM's driver reads layers, and with them the weights, at each call.
+    # The driver of vLLM alone reads layers, and with them the weights, at each call.
     return external.weight_bytes if external and external.linear_methods else None
 
 
