@@ -2,7 +2,7 @@
 
 A record is one process. Several records of a variant are repeated processes, and those of one round are paired with
 the baseline's process of that round. Records of different devices, models or library versions are refused, because
-their difference would look like one between variants.
+their difference would look like a difference between variants.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def results_of_records(
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """Compare records as `report.compare` does. Raises ResultsError.
+    """Return the rows of all variants and cells, with their speed-ups. Raises ResultsError.
 
     Args:
-        sweep_baseline: Baseline in the sweep's file, which names one even if its user did not.
-        problems: Files that were left out.
+        sweep_baseline: Baseline in the sweep's file, used if `baseline` is None.
+        problems: Messages on files that were left out.
     """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
@@ -69,7 +69,7 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Return the rows as plain values in base units; of sweeps that are kept apart, each with its sweep."""
+    """Return a dict of values in base units for each row, with sweep and change if `results` keeps sweeps apart."""
     if not results.sides:
         return [row.values() for row in results.rows]
     return [
@@ -84,7 +84,7 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
-    """Return the lines of each sweep, with the names of the sweeps that have a line unless all have it."""
+    """Return the distinct lines of all sweeps. A line that only some sweeps have begins with their names."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
         for line in lines_of(cast("ResultsT", side)):
@@ -96,10 +96,10 @@ def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[st
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
     def rank(name: str) -> tuple[bool, ...]:
         could = any(cell.status == "ok" for record in members[name] for cell in record.cells)
-        # If the plainest variant failed, no row has a speed-up, and the table gives the reason.
+        # A failed variant of the highest rank stays the baseline: the table gives the reason instead of speed-ups.
         return *members[name][0].baseline_rank, could
 
-    # The first of equals, in the order of the variants.
+    # `max` returns the first of several variants with equal ranks.
     return max(members, key=rank)
 
 
@@ -171,13 +171,13 @@ def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
-    # The median time gives the rate: a mean of rates would overstate work that is half fast and half slow.
+    # The rate is computed from the median time: a mean of rates would overstate work that is half fast, half slow.
     times = by_round(good, metric.time).items()
     return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
 
 
 def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Return one number per round: the median of a process, or the geometric mean over several processes."""
+    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
@@ -190,5 +190,5 @@ def _peak(cell: CellBase) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
     if allocated is None:
         return cell.memory.resident_growth_bytes
-    # The allocator counts a graph's pool as free between replays.
+    # The allocator counts the memory pool of a CUDA graph as free between replays.
     return allocated + (cell.memory.graph_pool_bytes or 0)

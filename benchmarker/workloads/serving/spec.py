@@ -40,7 +40,7 @@ class ServingVariant(VariantSpec):
             return data
         if not isinstance(data.get("url"), str):
             # The default engine is part of the variant's name too.
-            return data if "runtime" in data else {"engine": DEFAULT_SERVER, **data}
+            return {"engine": DEFAULT_SERVER, **data}
         return {"quant": AUTO, "name": f"server at {urlsplit(data['url']).netloc or data['url']}"[:80], **data}
 
     @field_validator("url")
