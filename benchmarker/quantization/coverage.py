@@ -51,7 +51,7 @@ def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
     bytes_by_type: dict[ModuleKind, Counter[str]] = defaultdict(Counter)
     seen: set[tuple[str, int]] = set()
     for path in sorted(modules, key=lambda path: modules[path] is not head):
-        kind, rows = _kind(modules, path, head)
+        kind, rows = module_kind(modules, path, head)
         for tensors, count, is_quantized in _weights(modules[path]):
             parts = [part for tensor in tensors for part in flat(tensor)]
             storages = {(str(part.device), part.untyped_storage().data_ptr()) for part in parts}
@@ -84,7 +84,7 @@ def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]
         yield [parameter], parameter.numel(), has_low_bits(parameter)
 
 
-def _kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
+def module_kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
     """Return the kind of a module, by the innermost name that has one, and the number of rows of which a step reads
     one."""
     from torch import nn
