@@ -46,7 +46,7 @@ class VerbGroup(TyperGroup):
 
 
 def import_help_printer() -> None:
-    """Import typer's help printer with empty classes in place of the unused ones."""
+    """Import typer's help printer with empty classes instead of those in UNUSED."""
     absent = {module: name for module, name in UNUSED.items() if module not in sys.modules}
     for module, name in absent.items():
         sys.modules[module] = ModuleType(module)
@@ -54,7 +54,7 @@ def import_help_printer() -> None:
     try:
         import_module("typer.rich_utils")
     except (ImportError, AttributeError, TypeError):
-        # Another version of typer needs more of them. It then imports its printer itself, and the help takes longer.
+        # Another version of typer may use more of these classes. It imports its printer later, which takes longer.
         pass
     finally:
         for module in absent:

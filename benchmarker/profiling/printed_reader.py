@@ -6,7 +6,7 @@ spaces, markdown, missing rules or headings. So cells are recognized by their ty
     aten::mm    6.58%  134.363ms  9.33%  190.676ms  20.547us  424.475ms  84.88%  424.531ms  45.747us  9280
     name        percent  time     percent  time      time       time     percent   time      time     count
 
-Lines of several processes may be shuffled. A process is the text before the headings, in which times of day vary.
+Lines of several processes may be interleaved. The text before the headings, in which times vary, identifies a process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _PrintedTable:
 
 
 def read_tables(text: str) -> tuple[ProfilerTable, ...]:
-    """Read all tables of a text; a profile printed in several sort orders is one. Raises ResultsError."""
+    """Read all tables of a text. Tables of one profile in several sort orders are merged. Raises ResultsError."""
     tables = [
         table for prefix, lines in _by_process(lines_of(text.translate(_BOX))) for table in _tables(prefix, lines)
     ]
@@ -246,7 +246,7 @@ def _finished(printed: _PrintedTable, prefix: layout.Prefix, title: str | None) 
     total_s = printed.totals.get((total_device or "") if device else "CPU")
     is_printed = total_s is not None
     if total_s is None:
-        # Worked out from the row with the largest percentage.
+        # The total follows from the row with the largest percentage.
         shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in printed.rows)
         percent, own_s = max(((percent, own_s) for percent, own_s in shares if percent and own_s), default=(0.0, 0.0))
         total_s = 100 * own_s / percent if percent > 0 else None
@@ -285,7 +285,7 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
-    """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
+    """Return rows with own times, for a table without them: the last of nested rows with equal calls has the time."""
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):

@@ -50,7 +50,7 @@ def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield the row scales, float32: next to the weight, and from the first product on in the module's state."""
+    """Yield a module's float32 row scales: those of its weight, and after the first forward pass of its state."""
     for holder in (getattr(module, "weight", None), getattr(module, "state", None)):
         scales = getattr(holder, "SCB", None)
         if scales is not None:

@@ -1,9 +1,9 @@
-"""Verification: every stated number follows from the raw samples.
+"""Verification that every reported number follows from the raw samples.
 
-Three kinds of statements are checked. A record's own statements beside its samples: memory maxima, sums of the profile,
-parts of a whole. Every row of the comparison that `benchmarker compare` makes: each metric with its interval, memory,
-the reference, the ratios and their verdicts. The text of the answer and of the first table, as it is printed. The
-expected values come from the files' raw JSON and from `comparison.recompute`, which shares no code with the tables.
+Three kinds of values are checked: fields of a record that follow from its samples (memory maxima, sums of the profile,
+parts of a total); every row of `benchmarker compare` (each metric with its interval, memory, the reference, the ratios
+and their verdicts); and the printed text of the answer and of the first table. The expected values are computed from
+the files' raw JSON by `comparison.recompute`, which shares only the metrics' formulas with the tables.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NUMBER_OF_TIMES = re.compile(rf"{NUMBER}x")
 
 @dataclass(frozen=True)
 class Verified:
-    """Number of statements that were checked, and those that do not hold."""
+    """Number of checked values, and the values that are wrong."""
 
     records: int
     numbers: int
@@ -70,7 +70,7 @@ class _Expected:
     circumstances: Mapping[str, object]
 
     def rate(self, place: Place) -> float:
-        """Return the inverse of the geometric mean over rounds: more is faster."""
+        """Return the inverse of the geometric mean of `seconds` over rounds."""
         return 1 / (centre(self.seconds[place]) or 0.0)
 
     def shown(self, row: Row) -> float:
@@ -161,9 +161,9 @@ def _cells(members: Sequence[tuple[RunRecord, Raw]], key: CellKey) -> Cells:
 
 
 def _expected_references(results: Results, expected: _Expected) -> tuple[dict[str, str | None], str | None]:
-    """Return each variant's reference, and the variant that a table with several engines names.
+    """Return each variant's reference by the variant's name, and the expected value of `Results.named`.
 
-    The baseline of the sweep's file is the reference of all variants if the workload would have chosen another one.
+    The baseline of the sweep's file is the reference of all variants unless it is the workload's default baseline.
     """
     names = list(dict.fromkeys(row.variant for row in results.rows))
     if results.has_named_baseline:
@@ -182,7 +182,7 @@ def _expected_references(results: Results, expected: _Expected) -> tuple[dict[st
 def _expected_ratios(
     results: Results, expected: _Expected, references: Mapping[str, str | None], named: str | None
 ) -> dict[str, dict[Place, Ratios]]:
-    """Return the three kinds of ratios of all rows: speed-up, relative to the named row, and of whole calls."""
+    """Return all ratios: key "" for speed-ups, "named " for ratios to `named`, "call " for ratios of whole calls."""
     seconds, calls = expected.seconds, expected.calls
 
     def pairs(references: Mapping[str, str | None], times: Mapping[Place, Rounds]) -> dict[Place, tuple[Place, Place]]:
@@ -232,7 +232,7 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
     yield equal(where, "fastest", rates[ranking.fastest.variant], rates[fastest])
     order = list(rates.values())
     yield Check(where, "order of the rows", order, "the fastest first", holds=order == sorted(order, reverse=True))
-    # A rival's ratio is the fastest row's rate divided by its own.
+    # A rival's ratio is the fastest row's rate divided by the rival's rate.
     pairs = {_place(rival.row): (_place(rival.row), (fastest, ranking.cell)) for rival in ranking.rivals}
     ratios = expected.ratios(pairs, expected.seconds)
     for rival in ranking.rivals:
@@ -240,7 +240,7 @@ def _ranking_checks(ranking: Ranking, expected: _Expected) -> Iterator[Check]:
         for name, part in RATIO_PARTS.items():
             yield equal(where, f"{name} to {rival.row.variant}", getattr(rival.ratio, part), numbers[name])
         if rival.verdict not in ("inconclusive", "not tested"):
-            # An open verdict of the table holds in the answer too.
+            # The answer takes over an undecided verdict from the table, which corrects for more rows.
             yield equal(where, f"verdict on {rival.row.variant}", rival.verdict, numbers["verdict"])
 
 

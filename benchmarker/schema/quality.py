@@ -53,7 +53,7 @@ class StepDivergence(Plain):
     kl_max: Number
     same_top: Number
     plain_kl_mean: Number | None = None
-    """Mean divergence of the library's own uncaptured, uncompiled step from the same forward: ordinary rounding."""
+    """`kl_mean` of the library's own eager step, which comes from rounding alone."""
     of_engine: bool = False
     """True for an external engine, whose prompts may use other kernels than its steps."""
     of_cache: bool = False
@@ -61,12 +61,12 @@ class StepDivergence(Plain):
 
     @property
     def expected(self) -> float:
-        """Largest divergence that is rounding, nats."""
+        """Largest divergence, in nats, that counts as rounding."""
         return max(STEP_ROUNDING, STEP_FACTOR * (self.plain_kl_mean or 0.0))
 
     @property
     def verdict(self) -> Literal["equal", "differs", "wrong", "cache"]:
-        """`wrong`: the step computes something else. `cache`: cost of a quantized cache."""
+        """`equal`: rounding alone. `wrong`: more than any rounding. `cache`: the cost of a quantized cache."""
         if self.of_cache:
             return "cache"
         if self.kl_mean > (ENGINE_STEP_WRONG if self.of_engine else STEP_WRONG):
@@ -76,7 +76,7 @@ class StepDivergence(Plain):
 
 STEP_ROUNDING = 0.001  # Nats. Rounding gave 0.0002 for four quantizations on a CPU.
 STEP_FACTOR = 5  # Largest ratio of a step's divergence to that of the library's own step.
-STEP_WRONG = 0.01  # Nats, about the whole cost of 4 bits.
+STEP_WRONG = 0.01  # Nats, about the whole loss of a 4-bit quantization.
 ENGINE_STEP_WRONG = 0.1
 """Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
 
@@ -102,7 +102,7 @@ class WindowMeans(Plain):
     """Means of one window of the text, from which all means and standard errors follow."""
 
     nats: Number
-    """Mean surprise at the text's own tokens, nats."""
+    """Mean negative log-probability of the text's own tokens, nats."""
     baseline_nats: Number
     kl: Number
     same_top: Number
@@ -170,7 +170,7 @@ class Quality(Plain):
 
 
 SILENT_KL = 0.01
-"""Nats per token. Nearer to the baseline, divergence does not rank variants (arXiv 2606.19558). Our choice."""
+"""Divergence, in nats per token, below which it does not rank variants (arXiv 2606.19558). The value is our choice."""
 
 
 def baseline_name(model_id: str, dtype: str) -> str:

@@ -1,7 +1,7 @@
 """The compiled decode step with this program's own kernels for every layer that they support, captured as a graph.
 
-For one sequence, and a model whose layers `kernels/fused_decode_layer.py` supports, nothing of the step is left to the
-compiler: it is five kernels per layer. A linear that none of our kernels supports keeps its library's kernel.
+At batch 1, if `kernels/fused_decode_layer.py` supports the model's layers, the whole step consists of our kernels, five
+per layer, and torch.compile is not used. A linear that none of our kernels supports keeps its library's kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PURPOSES: dict[str, Purpose] = {
     "gemv_swiglu": "swiglu",
     "packed_matmul": "packed_rows",
 }
-"""Purposes of our kernels other than a GEMV with one linear's weights."""
+"""Purpose of each of our kernels that does more than multiply by the weights of one linear."""
 
 
 def native_decoder(
@@ -64,7 +64,7 @@ def native_decoder(
 
 
 class NativeStep(CompiledStep):
-    """The compiled step of a model whose linears are replaced before the first shape is set up."""
+    """The compiled decode step of a model after `prepare` has replaced its linears with our kernels."""
 
     name = "native"
     native_attention = True
@@ -77,9 +77,9 @@ class NativeStep(CompiledStep):
         """Our kernel of each linear, by the module's id."""
         self._modules: tuple[ModuleKernel, ...] = ()
         self._one_row: FusedDecodeStep | None = None
-        """Step of one sequence without the compiler; None if it does not support the model."""
+        """Fused decode step for batch 1, which needs no compiler; None if it does not support the model."""
         self._rotation: Rotation | None = None
-        """Rotary embedding at the positions of the shape; None for a shape that runs the compiled layer."""
+        """Rotary embedding for all positions of the cache; None if the current shape runs the compiled layer."""
 
     def prepare(self, batch: int, length: int) -> None:
         if self._replaced is None:
@@ -94,7 +94,7 @@ class NativeStep(CompiledStep):
             }
             self._one_row = fused_decode_step(self.model, key_heads(self.model.config.get_text_config(decoder=True)))
         self._modules = module_kernels(self.model, self._kernels, captured_experts(self.model, batch))
-        # In a longer cache than the window the layers keep rings.
+        # In a cache longer than the sliding window, layers store rings, which the fused step does not support.
         window = getattr(self.model.config.get_text_config(decoder=True), "sliding_window", None)
         step = self._one_row if batch == 1 and (window is None or length <= window) else None
         self._rotation = step.rotation(length) if step else None
@@ -144,7 +144,7 @@ class NativeStep(CompiledStep):
 def keep_kernels_beside_inductors(device: Device) -> None:
     """Make Triton cache our kernels in inductor's folder.
 
-    Inductor sets the folder when it compiles its first kernel; kernels that ran before would be compiled again.
+    Inductor changes the folder when it compiles its first kernel, and our earlier kernels would be compiled again.
     """
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
 
@@ -204,7 +204,7 @@ def module_kernels(model: PreTrainedModel, kernels: Mapping[int, str], experts: 
 
 
 def product_choices(rows: Collection[int]) -> tuple[ProductChoice, ...]:
-    """Return the GEMM kernels that this process chose by measuring, for these numbers of rows."""
+    """Return the GEMM kernels that autotuning chose in this process for inputs with these numbers of rows."""
     from benchmarker.kernels.gemm_autotune import choices
 
     return tuple(

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from benchmarker.core.errors import ErrorKind, status_of
+from benchmarker.core.formatting import percent
 from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.serving.serving_statistics import (
+    LARGEST_BACKLOG,
     Slo,
     attained,
+    backlog,
     failed,
     parse_slo,
     problem_of,
@@ -27,6 +30,8 @@ from benchmarker.workloads.serving.serving_statistics import (
 
 UNQUANTIZED = (None, "F16", "BF16", "F32")
 """Forms of a GGUF file without quantized weights; None for the default."""
+
+LOAD_UNITS = {"concurrency": "requests at once", "rate": "requests per second"}
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -196,10 +201,16 @@ class ServingRecord(RunRecord):
         share = attained([(load, cell.new_tokens) for load in cell.samples], self.slo) if cell else None
         if cell is None or share is None:
             return None
+        unfinished = max(map(backlog, cell.samples)) if cell.rate else 0.0
+        if cell.status == "ok" and share.verdict == "passes" and unfinished > LARGEST_BACKLOG:
+            return f"undecided: {percent(unfinished)} of the requests were unfinished when the last one arrived"
         if cell.status != "ok" or share.verdict == "passes":
             return cell.reason
         undecided = "undecided: " if share.verdict == "undecided" else ""
-        return f"{undecided}{share.text} of {share.requests} requests are within {self.slo.words}"
+        return f"{undecided}{share.text} of {share.requests} requests are good"
+
+    def limit_unit(self, axis: str) -> str:
+        return f"{LOAD_UNITS.get(axis, axis.replace('_', ' '))} within {self.slo.words}"
 
 
 def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:

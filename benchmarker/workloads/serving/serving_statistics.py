@@ -31,6 +31,8 @@ BEYOND = 2
 """Requests that lie beyond a percentile, at least: a p99 needs 200 requests, a p90 20."""
 ITL_STEP_S = 1e-4
 """Width of the classes in which inter-token latencies are counted, s."""
+LARGEST_BACKLOG = 0.2
+"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
 
 UNITS = {"ms": 1e-3, "s": 1.0}
 LIMIT = re.compile(r"(\w+)\s*<=?\s*([0-9.]+)\s*(\w*)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_
 
 REQUESTS_PER_USER = 4
 """Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
+OPEN_LOOP_S = 20.0
+"""Time in which the requests of an open-loop cell arrive, at least: a burst of requests is no rate."""
 CONCURRENCIES = (1, 4, 16, 64)
 ServerName = Literal["vllm", "sglang", "llama-server"]
 DEFAULT_SERVER: ServerName = "vllm"
@@ -36,7 +39,7 @@ class ServingVariant(VariantSpec):
             return data
         if not isinstance(data.get("url"), str):
             # The default engine is part of the variant's name too.
-            return data if "runtime" in data else {"engine": DEFAULT_SERVER, **data}
+            return {"engine": DEFAULT_SERVER, **data}
         return {"quant": AUTO, "name": f"server at {urlsplit(data['url']).netloc or data['url']}"[:80], **data}
 
     @field_validator("url")
@@ -90,7 +93,7 @@ class ServingProcedure(Procedure):
     limits: bool = False
     """Measure the device's bandwidth and matmul rate before the server starts."""
     requests: Positive = 200
-    """Requests of a cell, and four for each concurrent request if these are more. A p99 needs 200."""
+    """Requests of a cell; more for a concurrency (four for each concurrent one) or rate (20 s). A p99 needs 200."""
     seed: NotNegative = 0
     """Seed of the prompts and arrivals, equal for every variant."""
     slo: str = DEFAULT_SLO
@@ -102,7 +105,12 @@ class ServingProcedure(Procedure):
         return str(parse_slo(text))
 
     def requests_at(self, point: ServingPoint) -> int:
-        return max(self.requests, REQUESTS_PER_USER * point.concurrency)
+        return requests_of(point, self.requests)
+
+
+def requests_of(point: Any, least: int) -> int:
+    """Return the requests of a point or cell: `least`, and more for a high concurrency or rate."""
+    return max(least, REQUESTS_PER_USER * point.concurrency, math.ceil(OPEN_LOOP_S * point.rate))
 
 
 class ServingJob(ModelJob):

@@ -32,6 +32,11 @@ def test_a_closed_loop_has_at_least_four_requests_for_each_in_flight():
     assert [procedure.requests_at(point) for point in points] == [200, 1024]
 
 
+def test_an_open_loop_lasts_at_least_20_s():
+    procedure = ServingProcedure(requests=200)
+    assert [procedure.requests_at(point) for point in ServingGrid(rate=(4.0, 12.34)).points()] == [200, 247]
+
+
 def test_a_running_server_is_named_after_its_address():
     assert ServingVariant.model_validate({"url": "http://127.0.0.1:8000/v1"}).name == "server at 127.0.0.1:8000"
     assert ServingVariant.model_validate({"quant": "gptq"}).name == "vllm gptq"
