@@ -29,7 +29,7 @@ INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
-"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with all."""
+"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with any value."""
 
 
 class DifferingRecordsError(ResultsError):
@@ -209,7 +209,7 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
-    """Return the properties that must agree between records: a name such as `driver`, and a function of a record."""
+    """Return a function of a record for each property that must agree, by the property's name, such as `driver`."""
     return {
         "device": lambda record: record.environment.device.name,
         "device kind": lambda record: record.environment.device.kind,

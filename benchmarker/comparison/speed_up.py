@@ -24,7 +24,7 @@ from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 
 Circumstances = Mapping[str, object] | None
-"""Device and settings by variant; None for sweeps that share no rounds. Equal values allow a paired test."""
+"""Device and settings by variant; rounds are paired if they are equal. None for sweeps that share no rounds."""
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,7 @@ def _float32_products(table: ProfilerTable) -> Iterator[str]:
 
 
 def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
-    """Yield the device's time relative to the host's rows, which may be of several threads and exclude Python."""
+    """Yield facts on the device's time relative to the host's rows (of one or several threads, without Python)."""
     if table.cpu_s:
         busy = device_s / table.cpu_s
         share = "" if busy > 1 else f", {percent(busy)}"

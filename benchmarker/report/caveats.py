@@ -1,4 +1,4 @@
-"""Sentences around a table: header, caption and caveats. A caveat reports a drift of the speed over time."""
+"""Sentences around a table: the header above it, and the caption and the caveats below it."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """Return a line per reason with its failed rows, without rows of status `invalid`; then lines on failed rounds."""
+    """Return a line for each reason that rows failed for, then lines on failed rounds. Invalid rows are left out."""
     return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
 
 

@@ -305,8 +305,8 @@ class EngineFacts(Plain):
     """Number of kernels, copies and fills in the last graph. The cell is invalid if a step runs more than these."""
     attention: str | None = None
     experts: str | None = None
-    """transformers' product of the experts in a decode step: `batched_mm` copies the experts of each token,
-    `grouped_mm` reads each once. None for a model without fused experts, and in older records."""
+    """transformers' matmul of the experts in a decode step: `batched_mm` copies the experts of each token,
+    `grouped_mm` reads each expert once. None for a model without fused experts, and in older records."""
     prefill: Literal["captured", "plain"] | None = None
     prefill_reason: str | None = None
     kernels_used: tuple[KernelUse, ...] = ()

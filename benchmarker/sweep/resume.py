@@ -43,7 +43,7 @@ CellId = tuple[int, str, int]
 
 
 class SweepFile(Plain):
-    """Request of a sweep, for `--resume` and for readers."""
+    """Content of sweep.json: the request of a sweep, for `--resume` and for readers."""
 
     sweep_version: Literal[1] = 1
     config: str
