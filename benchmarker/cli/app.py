@@ -33,7 +33,7 @@ class VerbGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the flags with False as default: typer imports pydantic to check a missing value."""
+        """Return the flags with False as default, because typer imports pydantic to check a missing default."""
         flags = super().get_params(ctx)
         for flag in flags:
             flag.default = flag.default or False

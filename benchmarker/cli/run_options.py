@@ -1,4 +1,4 @@
-"""Options of `benchmarker run`: fields of a workload's job become options of typer, and typed values fill the fields.
+"""Options of `benchmarker run`: each field of a workload's job is an option of typer, whose value sets the field.
 
 Making the options from the fields takes longer than the rest of `run --help`. They are therefore saved as one file per
 workload in `run_help`, written by `script/make_docs.py`; `tests/cli/test_docs.py` compares the files with the fields. A
@@ -59,9 +59,9 @@ COMMON_LAST = {
 DEFAULTS = {"device": "auto", "quiet": False, "verbose": False}
 LISTS = ("wholes", "numbers", "words", "texts", "pairs")  # Kinds of repeatable options; values are joined.
 METAVARS = {"wholes": "<n,n>", "numbers": "<n,n>", "words": "<a,b>"}
-"""Placeholder for the value in --help, by the kind; other kinds have typer's own."""
+"""Placeholder of the value in --help, by kind of option; typer chooses that of the other kinds."""
 COMPLETED = {"variant.quant": common_options.quantizations, "variant.engine": common_options.engines}
-"""Functions that complete the values of fields in a shell."""
+"""Functions that return a shell's completions of an option, by its field."""
 
 
 @dataclass(frozen=True)

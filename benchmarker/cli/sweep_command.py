@@ -165,7 +165,7 @@ def sweep_config(
 
 
 def split_arguments(arguments: Sequence[str], workload_name: str) -> tuple[list[str], Options]:
-    """Return the words without an option (variants, a folder), and the parsed options for every run."""
+    """Return the words that are no options (variants, a folder), and the parsed options for every run."""
     from benchmarker.schema.options import option_names
     from benchmarker.schema.registry import workload_of
     from benchmarker.sweep.request import Options

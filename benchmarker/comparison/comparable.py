@@ -29,7 +29,7 @@ INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
-"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with all."""
+"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with any value."""
 
 
 class DifferingRecordsError(ResultsError):
@@ -182,10 +182,10 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the differences between records of one variant in `form` and in `choices`, such as an engine's kernel.
+    """Return the differences in `form` and in `choices`, such as a kernel, between records of the same variant.
 
     Only records with the same device and cells must have the same choices, because an engine's choice may depend on
-    both. A record without the choice agrees with all.
+    both. A record that lacks a choice agrees with all records.
     """
     by_name: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
@@ -209,7 +209,7 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
-    """Return the properties that must agree between records: a name such as `driver`, and a function of a record."""
+    """Return a function of a record for each property that must agree, by the property's name, such as `driver`."""
     return {
         "device": lambda record: record.environment.device.name,
         "device kind": lambda record: record.environment.device.kind,

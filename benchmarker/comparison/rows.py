@@ -27,7 +27,7 @@ Context = tuple[Any, ...]
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """Values of the axes that identify a cell, ordered as in the tables. Each is an attribute too: `key.seq_len`."""
+    """Values of the axes that identify a cell, ordered as in the tables. Every axis is an attribute: `key.seq_len`."""
 
     pairs: tuple[tuple[str, Any], ...]
     workload: str = field(compare=False)

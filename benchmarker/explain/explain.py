@@ -236,7 +236,7 @@ class Contrast:
 
     @property
     def ratio(self) -> float:
-        """Time per unit of work of the variant, divided by that of the baseline."""
+        """Variant's time per unit of work, divided by the baseline's: above 1 is slower."""
         return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
 
     @property

@@ -78,7 +78,7 @@ ADVICE: dict[Bound, str] = {
 
 
 def verdict_of(timed: Timed, unit: str) -> Verdict:
-    """Return the bottlenecks with reason and advice; two alternatives if the profiler may have changed the largest."""
+    """Return the bottlenecks. There are two alternatives if the profiler may have changed the order of the shares."""
     phase, floor, fall = timed.phase, timed.floor, timed.waterfall
     bounds = bounds_of_shares(timed.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (

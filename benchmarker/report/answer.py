@@ -146,7 +146,7 @@ def finished_rounds(records: Sequence[RunRecord]) -> int:
 
 
 def round_s(records: Sequence[RunRecord]) -> float | None:
-    """Return the seconds of a round: the median time between the starts of two processes, times the number of variants.
+    """Return the duration of a round in s: the median time between two processes' starts, times the number of variants.
 
     The median ignores pauses, such as the one before a resumed sweep. None if no sweep has two processes.
     """

@@ -1,4 +1,4 @@
-"""Sentences around a table: header, caption and caveats. A caveat reports a drift of the speed over time."""
+"""Sentences around a table: the header above it, and the caption and the caveats below it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """Return the distinct results of `value_of` for the records, separated by commas."""
+    """Return the distinct values of `value_of(record)`, separated by commas."""
     return names(value for value in dict.fromkeys(map(value_of, records)) if value)
 
 
@@ -230,7 +230,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """Return the names of variants by the result of `value_of` for their records. Records with None are skipped."""
+    """Return the names of the variants by `value_of(record)`. Records for which this is None are skipped."""
     variants: dict[str, dict[str, None]] = {}
     for record in records:
         if value := value_of(record):
@@ -239,7 +239,7 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """Return a line per reason with its failed rows, without rows of status `invalid`; then lines on failed rounds."""
+    """Return a line for each reason that rows failed for, then lines on failed rounds. Invalid rows are left out."""
     return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
 
 

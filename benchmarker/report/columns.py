@@ -67,7 +67,7 @@ def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCe
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
-    """Return a column for every metric of a timed repeat. Rows without numbers show their status in the first."""
+    """Return a column per metric of a timed repeat. Rows without numbers show their status in the first column."""
     if not rows:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
@@ -304,14 +304,14 @@ def first_table(ranking: Ranking) -> Sheet:
 
 
 def pace_text(row: Row) -> str:
-    """Return the ranking metric without its interval, a failed row's status, `outlier round 3` or `wide`."""
+    """Return the ranking metric: `36.15`; `outlier round 3` or `wide` for a wide interval; a failed row's status."""
     if row.pace is None:
         return status_words(row.status)
     return measured_text(row, row.pace, scale=row.ranking.scale)
 
 
 def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
-    """Return a value without its interval; `outlier round 3` or `wide` if the interval is wide."""
+    """Return a value without its interval: `36.15`; if the interval is wide, `outlier round 3` or `wide`."""
     if not is_wide(measured):
         return decimal(measured.value * scale)
     return row.spread_text(measured, scale=scale) if row.outlier else "wide"
@@ -331,7 +331,7 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
-    """Return a table of the fastest variant in each cell except `shown`; None if that is no cell or more than 12."""
+    """Return a table of the fastest variant in each cell except `shown`; None for zero or more than 12 such cells."""
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
     if results.sides or not 0 < len(cells) <= MOST_CELLS:

@@ -30,7 +30,7 @@ NO_FLAGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Yaml(yaml.SafeLoader):
-    """Safe YAML with errors for duplicate keys, `1e6` as a number, and dates as text."""
+    """Safe YAML loader that rejects duplicate keys, and reads `1e6` as a number and dates as text."""
 
 
 _Yaml.yaml_implicit_resolvers = {

@@ -86,7 +86,7 @@ class ExperimentBase(Plain):
 
     @property
     def first_baseline(self) -> str:
-        """Name of the baseline if the config names none."""
+        """Name of the first variant, which is the baseline if the config names none."""
         return self.variants[0].name
 
     def subject_values(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Job(Plain):
 
     @property
     def title(self) -> str:
-        """Subject of the job, for the first line and the folder of its records."""
+        """Subject of the job, for the first line of output and the name of the records' folder."""
         return self.workload
 
     @property

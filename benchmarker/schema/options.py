@@ -39,7 +39,7 @@ class Option:
 
 
 GROUPS = {"subject": "Subject", "variant": "Variant", "grid": "Grid", "procedure": "Procedure"}
-"""Default headings of the groups."""
+"""Default headings in --help of the groups of fields."""
 HIDDEN = ("procedure.rounds", "variant.variant")
 """Fields without an option in `field_options`: `rounds` belongs to sweeps, and every run has `--variant`."""
 COMMON = {

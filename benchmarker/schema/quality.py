@@ -35,12 +35,12 @@ class Divergence(Plain):
     """99.9th percentile; null if fewer than 5 tokens lie beyond it."""
     kl_max: Number
     change_low: Number | None = None
-    """0.1st percentile of the change of the probability of the text's own token."""
+    """0.1st percentile of the change in the probability of the token that follows in the text."""
     change_high: Number | None = None
     same_top: Number
     same_top_error: Number | None
     probability_rms: Number
-    """Root mean square of the change of the probability of the text's own token."""
+    """Root mean square of the change in the probability of the token that follows in the text."""
 
 
 class StepDivergence(Plain):
@@ -48,7 +48,7 @@ class StepDivergence(Plain):
 
     steps: Positive
     text_tokens: Positive
-    """Length of each text with a prompt of one token; no longer than the timed shape."""
+    """Tokens of each scored text, whose first token is the prompt; at most as many as in the timed shape."""
     kl_mean: Number
     kl_max: Number
     same_top: Number
@@ -74,11 +74,11 @@ class StepDivergence(Plain):
         return "differs" if self.kl_mean > self.expected else "equal"
 
 
-STEP_ROUNDING = 0.001  # Nats. Rounding gave 0.0002 for four quantizations on a CPU.
-STEP_FACTOR = 5  # Largest ratio of a step's divergence to that of the library's own step.
-STEP_WRONG = 0.01  # Nats, about the whole loss of a 4-bit quantization.
+STEP_ROUNDING = 0.001  # Divergence, in nats, that counts as rounding. It was 0.0002 for four quantizations on a CPU.
+STEP_FACTOR = 5  # Ratio of a step's divergence to that of the library's own step, up to which it counts as rounding.
+STEP_WRONG = 0.01  # Divergence, in nats, above which a step is wrong: about the whole loss of a 4-bit quantization.
 ENGINE_STEP_WRONG = 0.1
-"""Nats. llama.cpp's step, which rounds activations to 8 bits, gave 0.0116 in Q4_0 (random Qwen3-4B, H200)."""
+"""Limit for an external engine. llama.cpp's step rounds activations to 8 bits: 0.0116 in Q4_0 (random Qwen3-4B)."""
 
 
 class TaskResult(Plain):

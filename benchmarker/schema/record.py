@@ -307,7 +307,7 @@ class RunRecord(Plain):
 
     @property
     def subject_name(self) -> str:
-        """Measured subject in the title of a page."""
+        """Name of the measured subject for the title of a page."""
         return self.workload
 
     @property
@@ -363,7 +363,7 @@ class RunRecord(Plain):
         return None
 
     def limit_unit(self, axis: str) -> str | None:  # noqa: ARG002
-        """Return the unit of an axis with that limit; None for memory."""
+        """Return unit and limit of an axis: `requests per second within TTFT 500 ms`; None if memory is the limit."""
         return None
 
     @property

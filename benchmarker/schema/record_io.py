@@ -1,4 +1,4 @@
-"""Records on disk: written in one step, so that a file is complete or absent, and read with one line for any defect."""
+"""Records on disk: written in one step, so that a file is complete or absent; a defect in one is a one-line error."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WORKLOADS: dict[str, str] = {
     "context_parallel": "benchmarker.workloads.context_parallel.workload",
     "serving": "benchmarker.workloads.serving.workload",
 }
-"""Modules with a `WORKLOAD`, by the workload's name."""
+"""Module that defines `WORKLOAD`, by the workload's name."""
 LOG_RECORD = "benchmarker.workloads.generation.log_record"
 """Module whose `to_record` converts a run in a log of the reference script to a record."""
 DEFAULT_WORKLOAD = "generation"  # Workload of a config file or command line that names none.

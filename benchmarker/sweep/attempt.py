@@ -1,4 +1,4 @@
-"""One round on one worker: each variant in as many children as needed. Failures are recorded, the rest is measured."""
+"""One round on one worker: each variant in one or more child processes, until every cell is measured or has failed."""
 
 from __future__ import annotations
 

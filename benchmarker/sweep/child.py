@@ -35,11 +35,11 @@ from benchmarker.sweep.sweep_state import Equipment, Sweep
 TICK_S = 0.5
 STOP_TICK_S = 0.05
 GRACE_S = 5.0
-"""Time between one signal and the next, stronger one."""
+"""Time that a child has to end after a signal, before it receives a stronger one."""
 HEAD_BYTES = 256 * 1024
 TAIL_BYTES = 64 * 1024
 SHOWN_LINES = 60
-"""Lines of one child that reach the terminal; the log has more."""
+"""Maximum number of lines of one child that are printed; the log has more."""
 LINE_BYTES = 4096
 KILL_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
@@ -216,7 +216,7 @@ class Child:
         raise NotImplementedError
 
     def run(self, part: Part, *, round_number: int | None) -> ChildEnd:
-        """Run the child to its end; `round_number` is None for a judgement. Raises one of INTERRUPTIONS."""
+        """Run the child to its end; `round_number` is None for a quality measurement. Raises one of INTERRUPTIONS."""
         kills, stop = out_of_memory_kills(), self.equipment.stop
         reading, writing = os.pipe()
         stream = os.fdopen(reading, "rb", buffering=0)

@@ -34,7 +34,7 @@ class Judgement:
 
 
 def check_inputs(jobs: Iterable[Job]) -> None:
-    """Check the inputs of all judgements before the rounds, which may take hours; raises BenchmarkerError."""
+    """Check the inputs of quality measurements before the rounds, which may take hours; raises BenchmarkerError."""
     for job in jobs:
         if (judging := workload_of(job.workload).judging()) and judging.form(job):
             judging.check(job)

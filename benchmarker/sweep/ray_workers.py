@@ -62,7 +62,7 @@ class Setting:
     """Fingerprints of the environments of external engines that may be used, by name."""
     lines: Any
     environments: dict[str, Environment] = field(default_factory=dict)
-    """Environments that earlier tasks determined, by card."""
+    """Environments that earlier tasks determined, by GPU (`a1b2c3/0`)."""
 
 
 @dataclass(frozen=True)

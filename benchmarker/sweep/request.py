@@ -19,7 +19,7 @@ from benchmarker.sweep.resume import SweepFile, latest_sweep, read_sweep_file
 
 RESULTS = Path("results")
 MAX_ROUNDS = 10
-"""Limit on added rounds if neither the config nor an option gives a number of rounds."""
+"""Maximum number of rounds, added ones included, if neither the config nor an option gives a number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Settings:
     resume: bool = False
     timeout_s: float | None = None
     load_timeout_s: float = 3600.0
-    """Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes most of an hour."""
+    """Time limit of loading. Downloading 8 GB on a slow line, or quantizing 4 billion weights, takes almost an hour."""
     cell_timeout_s: float | None = None
     seed: int | None = None
     dry_run: bool = False
@@ -65,7 +65,7 @@ class SweepRequest:
     display: tuple[str, ...]
     file: SweepFile
     folder: Path | None
-    """None for a new folder, which is named after the device."""
+    """Folder that the user gave or that is resumed; None for a new one, which is named after the device."""
     before: SweepFile | None
     """Content of sweep.json when a sweep is resumed; None for a new sweep."""
     saved: tuple[Job, ...]

@@ -1,4 +1,4 @@
-"""Failures of a child, and the cells that the next process measures: rules that need no process.
+"""Rules for a child that failed: which cells get the failure, and which cells the next process measures.
 
 A cell that crashed or timed out is tried once more; a cell that ran out of memory is not. A fresh process measures the
 remaining cells, except those that are at least as large as a cell that ran out of memory.
@@ -31,7 +31,7 @@ OUT_OF_MEMORY = ("oom_gpu", "oom_host")
 
 @dataclass(frozen=True)
 class Fault:
-    """Reason for a missing number."""
+    """Kind and reason of a failure."""
 
     kind: ErrorKind
     reason: str

@@ -30,7 +30,7 @@ from benchmarker.sweep.sweep_state import Failure, LiveTable, Progress, Sweep, n
 from benchmarker.sweep.workers import Ended, Line, LocalPool, Pool, Round, Tools, Work, Worker, check_devices
 
 TRIES = 3
-"""Maximum number of attempts at a round or judgement whose worker died."""
+"""Maximum number of attempts at a round or quality measurement whose worker died."""
 LOSSES = 2
 """Consecutive deaths after which a worker gets no more work."""
 TICK_S = 1.0
@@ -109,7 +109,7 @@ def _sweep(
 
 
 class Loop:
-    """Loop of a sweep, which gives rounds and judgements to workers until all are done."""
+    """Loop of a sweep, which gives rounds and then quality measurements to workers until all are done."""
 
     def __init__(self, sweep: Sweep, pool: Pool, terminal: Terminal, *, started: float) -> None:
         """Create a loop without work; `started` is a reading of `time.monotonic`."""
@@ -197,7 +197,7 @@ class Loop:
             self._sweep.progress.live_table.add(variant, position, cell)
 
     def run(self, works: Sequence[Work]) -> None:
-        """Give rounds and judgements to workers until all are done; raises the error that ends the sweep."""
+        """Give `works` to workers until all are done; raises the error that ends the sweep."""
         self._queue, given_up = list(works), self._sweep.progress.given_up
         timeout_s = self._sweep.settings.timeout_s
         while self._queue or self._busy:

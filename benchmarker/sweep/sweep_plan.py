@@ -96,7 +96,7 @@ def without_given_up(tasks: Sequence[Task], given_up: Collection[tuple[str, int]
 
 
 class Schedule:
-    """Tasks and judgements that have not begun, and a forecast of their time, corrected by finished tasks.
+    """Timed tasks and quality measurements that have not begun, and a forecast of their time.
 
     On a busy host the forecast is a range. Its lower end follows from undisturbed tasks, or else from the first guess;
     its upper end from all finished tasks and their repetitions, or else from the first guess and the present load.
@@ -114,7 +114,7 @@ class Schedule:
         }
         self.load_per_core = load_per_core
         self._ratios: dict[str, list[float]] = {}
-        """Mean time of a process divided by the guess, for each finished task, by variant."""
+        """Mean time of a process divided by the first guess, for each finished task, by variant."""
         self._quiet_ratios: dict[str, list[float]] = {}
         self._processes: deque[int] = deque(maxlen=LAST_TASKS)
         """Number of processes of each of the latest tasks: more than one if a cell was measured again."""
@@ -129,7 +129,7 @@ class Schedule:
         self._left, self.rounds = [*self._left, *tasks], rounds
 
     def learn(self, task: Task, processes: Sequence[tuple[float, float, RunRecord]]) -> None:
-        """Correct the forecast by a finished task: Unix times of start and end, and record, of each process."""
+        """Correct the forecast by a finished task. `processes`: Unix times of start and end, and record, of each."""
         seconds, variant = processes[-1][1] - processes[0][0], task.variant
         started, ended, record = next((process for process in processes if process[2].cells), processes[0])
         if variant not in self._ratios:
@@ -182,7 +182,7 @@ class Schedule:
         rounds_at_once: float = 1.0,
         judges: int = 1,
     ) -> str:
-        """Return `about 5 min`, or a range, for tasks on `rounds_at_once` and judgements on `judges` workers."""
+        """Return the forecast of the time, as `about 5 min` or a range, for so many parallel workers."""
         judging_s = self.judging_s(judgements) / judges
         low_s = self.seconds(tasks, is_quiet=True) / rounds_at_once + judging_s
         slowdown = 1.0 if self._judging_ratios else 1 + self.load_per_core
@@ -303,7 +303,7 @@ def widths_of(sweep: Sweep, baseline: str | None) -> tuple[dict[str, float], dic
 def enough_rounds(
     sweep: Sweep, baseline: str | None, rounds: int, limit: int | None, terminal: Terminal, *, count: int, is_late: bool
 ) -> int:
-    """Return `rounds`, or `count` more, at most `limit`, if an interval is wide. None as limit adds no rounds."""
+    """Return `rounds`, or `count` more, at most `limit`, if an interval is wide. Without a limit, none are added."""
     if limit is None or rounds < MIN_ROUNDS:
         return rounds
     widths, host_widths = widths_of(sweep, baseline)

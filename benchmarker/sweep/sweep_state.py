@@ -76,7 +76,7 @@ class Failure:
     log: Path
     tail: tuple[str, ...]
     alone: str
-    """Command that repeats the measurement by itself."""
+    """Command that repeats the measurement outside the sweep."""
 
 
 class LiveTable:

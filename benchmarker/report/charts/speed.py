@@ -49,7 +49,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
-    """Return a chart with a line per cell and a mark per variant on it; None for one cell. `shape` labels the axis."""
+    """Return a chart with a line per cell and a mark per variant; None for one cell. `shape` labels the cells' axis."""
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if rate_of(row)) if cell]
     if len(cells) < 2:
         return None
