@@ -1,4 +1,4 @@
-"""Checkpoint on disk, target of its model, and the requirements of the quantization that loads it."""
+"""Checkpoint on disk, device and dtype of its model, and the requirements of the quantization that loads it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Checkpoint:
 
     folder: Path  # Folder, or the GGUF file itself.
     model_id: str  # Name as given by the user: a hub id, a folder, or a shipped shape.
-    revision: str | None  # Hub commit of the files.
+    revision: str | None  # Hub commit; None for local files.
     dummy: bool  # True if the weights are random.
     config: dict[str, Any]  # Parsed config.json, or the shapes of a GGUF file under the same keys.
     is_text_part: bool = False  # True if `config` is the text part of a multimodal model's config.json.
     trust_remote_code: bool = False
-    has_gguf_tokenizer: bool = True  # False if a GGUF file was written without one.
+    has_gguf_tokenizer: bool = True  # False for a GGUF file without a tokenizer.
     fused_experts: tuple[str, ...] = ()  # Names of the fused experts' weights that the quantization covers.
 
     @property
@@ -36,7 +36,7 @@ class Checkpoint:
 
     @property
     def location(self) -> tuple[Path, dict[str, str]]:
-        """Folder and file name as arguments of transformers' `from_pretrained`."""
+        """Arguments of transformers' `from_pretrained`: the folder, and `gguf_file` for a GGUF file."""
         return (self.folder.parent, {"gguf_file": self.folder.name}) if self.is_gguf else (self.folder, {})
 
     @property

@@ -1,8 +1,7 @@
 """Cache of dummy and quantized checkpoints, which take minutes to make.
 
-Each is a folder under `$BENCHMARKER_CACHE` (else `$XDG_CACHE_HOME/benchmarker`, else `~/.cache/benchmarker`), named
-after a hash of everything that determines its content. It is written under another name and renamed when it is
-complete.
+Each checkpoint is a folder under `$BENCHMARKER_CACHE` (else `$XDG_CACHE_HOME/benchmarker` or `~/.cache/benchmarker`),
+named after a hash of all inputs that determine its content. A folder has a temporary name until it is complete.
 """
 
 from __future__ import annotations
@@ -83,13 +82,13 @@ def whole(key: str) -> Path:
 
 
 def quantize_s(folder: Path) -> float | None:
-    """Return the time that quantizing the checkpoint took, or None if it was not measured here."""
+    """Return the seconds that quantizing a cached checkpoint took; None for dummies and other folders."""
     entry = _entry(folder)
     return entry.description.made_s if entry and entry.description.kind != "dummy" else None
 
 
 def has_random_weights(model: ModelSpec) -> bool:
-    """Return whether a model has random weights: a dummy, or a folder that `checkpoint make` wrote of one."""
+    """Return whether a model is a dummy, or a folder with random weights that `checkpoint make` wrote."""
     entry = _entry(Path(model.id).expanduser())
     return model.load_format == "dummy" or (entry is not None and entry.description.kind == "dummy")
 
@@ -111,7 +110,7 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def remove(key: str) -> Entry:
-    """Delete the cached checkpoint whose key starts with these digits; ModelError unless exactly one key matches."""
+    """Delete the cached checkpoint whose key starts with `key`; ModelError unless exactly one matches."""
     matching = [entry for entry in entries() if key and entry.key.startswith(key)]
     if len(matching) != 1:
         number = "no" if not matching else "more than one"
@@ -155,7 +154,7 @@ def new_entry(
 
 @contextlib.contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    # Two containers can share a host name and process ids. tempfile's folders are unreadable for other users.
+    # Random digits, since containers can share host name and process id; no tempfile, whose mode excludes other users.
     name = f".{final.name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     draft = final.with_name(name)
     draft.mkdir()
@@ -179,7 +178,7 @@ def _publish(draft: Path, final: Path) -> None:
 def _remove_dead_drafts(folder: Path) -> None:
     import psutil
 
-    # The state of other hosts' processes is unknown.
+    # Drafts of other hosts stay, since their processes cannot be checked.
     for draft in folder.glob(".*.tmp"):
         made_by = DRAFT.fullmatch(draft.name)
         if made_by and made_by["host"] == socket.gethostname() and not psutil.pid_exists(int(made_by["process"])):

@@ -2,13 +2,13 @@
 
 Time, memory and energy equal those of trained weights to the extent that docs/values.md measured, so a model can be
 measured without a download. Names and shapes are those of transformers' model on torch's meta device. The checkpoint is
-loaded like a real one; every table states that its text is meaningless.
+loaded like a trained one; every table states that the generated text is meaningless.
 
-A mixture of experts uses all its experts evenly. Its embedding has a standard deviation of 1, so that the state of a
-token stays its own through all layers, and the rows of a router have equal norms, so that no expert is preferred.
-Otherwise the greedy text soon repeats one token, and its experts.
+All experts of a mixture of experts are used evenly: the embedding has a standard deviation of 1, so that hidden states
+of different tokens stay different through all layers, and the rows of a router have equal norms, so that no expert is
+preferred. Otherwise the greedy text soon repeats one token, which always selects the same experts.
 
-A shape without a tokenizer gets one with a word per id, for programs that take text: `w5 w17` are the ids 5 and 17.
+A model without tokenizer files gets a tokenizer with one word per id, for servers that take text: `w5` is the id 5.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Fill = Callable[["torch.Tensor", "torch.Generator"], "torch.Tensor"]
 def plan_tensors(
     source: Path, config: dict[str, Any], needs: QuantizationNeeds, *, trusted: bool
 ) -> tuple[PlannedTensor, ...]:
-    """Return all tensors to write, shared ones once; `source` is the folder of the config and the code."""
+    """Return the tensors of the checkpoint, shared ones once; `source` is the folder of config.json and remote code."""
     model = empty_model(source, trusted=trusted)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     embedding = model.get_input_embeddings() if has_experts(model) else None
@@ -74,14 +74,14 @@ def plan_tensors(
 
 
 def empty_model(source: Path, *, trusted: bool = False) -> PreTrainedModel:
-    """Return the model without memory for its weights, or raise ModelError."""
+    """Return transformers' model of a folder's config.json on the meta device; ModelError if it cannot be built."""
     config = transformers_config(source, str(source), trusted=trusted).get_text_config(decoder=True)
     with model_errors(f"{source}: transformers cannot build this model"):
         return model_of(config, trust_remote_code=trusted)
 
 
 def model_of(config: Any, **arguments: Any) -> PreTrainedModel:
-    """Return transformers' model of its config, on the meta device."""
+    """Return transformers' causal language model of a config, on the meta device."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -91,14 +91,14 @@ def model_of(config: Any, **arguments: Any) -> PreTrainedModel:
 
 
 def packable_linears(model: PreTrainedModel) -> dict[str, torch.nn.Linear]:
-    """Return the linear layers of the model's blocks by name, without the output layer."""
+    """Return the model's `nn.Linear` layers by name, except the output layer."""
     import torch
 
     head = model.get_output_embeddings()
     return {
         name: module
         for name, module in model.named_modules()
-        # optimum requires the exact class too: subclasses are routers, for example.
+        # The exact class, as in optimum: routers, for example, are subclasses.
         if type(module) is torch.nn.Linear and module is not head
     }
 
@@ -124,7 +124,7 @@ def has_experts(model: PreTrainedModel) -> bool:
 
 
 def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> PlannedTensor:
-    """Return a tensor that `fill` fills after its allocation."""
+    """Return a planned tensor whose values `fill` writes."""
     import torch
 
     def make(generator: torch.Generator) -> torch.Tensor:
@@ -133,7 +133,7 @@ def plain_tensor(name: str, dtype: str, shape: tuple[int, ...], fill: Fill) -> P
     return PlannedTensor(name, dtype, shape, make)
 
 
-LAYOUT = 4  # Part of the key; increased if the same inputs give another checkpoint.
+LAYOUT = 4  # Version in the cache key; to be increased if the same inputs give another checkpoint.
 SEED = 0
 SHARD_BYTES = 4 * GIB
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
@@ -149,10 +149,10 @@ def make_dummy(
     progress: Progress,
     device: str,
 ) -> Checkpoint:
-    """Return the dummy checkpoint, cached or new; `source` has config.json and maybe a tokenizer."""
+    """Return a model's dummy checkpoint from the cache, or make it; `source` is the folder with config.json."""
     config = {key: value for key, value in config.items() if key != "quantization_config"}
     if needs.packing:
-        # Packed formats keep their scales and all other tensors in this type.
+        # Packed formats store scales and unquantized tensors in float16.
         config = {key: value for key, value in config.items() if key != "torch_dtype"}
         config |= {"dtype": "float16", "quantization_config": needs.packing.config(needs.options)}
     extras = [source / name for name in COPIED if (source / name).is_file()]

@@ -1,7 +1,7 @@
 """Files of models: checks of a model's folder before loading, safetensors, fingerprints, and shipped models.
 
 A safetensors file is eight bytes with the header's length, the header (JSON: type, shape and offsets of each tensor),
-then the tensors. safetensors' own writer takes all tensors at once; dummies are written tensor by tensor.
+then the tensors. safetensors' own writer takes all tensors at once; `write_tensors` makes and writes them one by one.
 """
 
 from __future__ import annotations
@@ -109,11 +109,11 @@ def content_sha256(folder: Path) -> str:
 
 
 WORD_TOKENIZER = "word_per_id"
-"""Key of tokenizer_config.json that marks a tokenizer without a language."""
+"""Key of tokenizer_config.json that marks a tokenizer of `write_word_tokenizer`."""
 
 
 def write_word_tokenizer(folder: Path, vocabulary: int) -> None:
-    """Write a tokenizer whose token `n` is the word `wn`, so that text has the length of its ids."""
+    """Write a tokenizer with one word per id (`w5` for 5), so that a text has as many words as tokens."""
     model = {"type": "WordLevel", "vocab": {f"w{token}": token for token in range(vocabulary)}, "unk_token": "<unk>"}
     tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "model": model}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", WORD_TOKENIZER: True}
@@ -122,7 +122,7 @@ def write_word_tokenizer(folder: Path, vocabulary: int) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether a folder has a tokenizer of a language."""
+    """Return whether a folder has a tokenizer other than that of `write_word_tokenizer`."""
     if (_read_json(folder, "tokenizer_config.json") or {}).get(WORD_TOKENIZER):
         return False
     return any(
@@ -142,14 +142,14 @@ def tensor_bytes(tensor: PlannedTensor) -> int:
 
 
 def _stored_type(dtype: str) -> str:
-    """Return the name in the format of a type in torch: BF16 for bfloat16, F8_E4M3 for float8_e4m3fn."""
+    """Return the safetensors name of a torch dtype: BF16 for bfloat16, F8_E4M3 for float8_e4m3fn."""
     return dtype.replace("float", "F").replace("uint", "U").replace("int", "I").upper().removesuffix("FN")
 
 
 def write_tensors(
     path: Path, tensors: tuple[PlannedTensor, ...], generator: torch.Generator
 ) -> Iterator[PlannedTensor]:
-    """Write one file, and yield each tensor after it is written."""
+    """Write a safetensors file, and yield each tensor after it is written."""
     import torch
 
     with path.open("wb") as file:
@@ -178,7 +178,7 @@ def _header(tensors: tuple[PlannedTensor, ...]) -> bytes:
 
 
 def check_tensors(path: Path) -> None:
-    """Raise ModelError if a file is not a complete safetensors file, without reading a weight."""
+    """Raise ModelError if a file is not a complete safetensors file. No weight is read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -206,7 +206,7 @@ HUB_IDS = {
     "Qwen/Qwen3-30B-A3B": "qwen3-30b-a3b",
     "openai/gpt-oss-20b": "gpt-oss-20b",
 }
-"""Shipped shape of a hub id."""
+"""Name of the shipped shape by hub id."""
 SHIPPED = {
     **{name: name for name in ("qwen3-tiny", "qwen3-small", *HUB_IDS.values())},
     **HUB_IDS,
@@ -247,17 +247,17 @@ NOT_THERE = "not there"
 
 
 def changed_inputs(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the names whose fingerprint changed, those that appeared included."""
+    """Return the names whose fingerprint changed or is new."""
     return [name for name, fingerprint in now.items() if before.get(name, NOT_THERE) != fingerprint]
 
 
 MODEL_FILES = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py")
-"""Endings of the files of a model's folder that are read."""
+"""Suffixes of the files that enter the fingerprint of a model's folder."""
 
 
 def model_fingerprint(model_id: str, endings: Sequence[str] = MODEL_FILES) -> str | None:
     """Return the fingerprint of a model's folder or shipped shape; None for a model from the hub."""
-    # Looking up a name that is too long for a path is an error; it is no folder.
+    # A hub id that is too long for a path raises OSError.
     with contextlib.suppress(OSError, ValueError):
         folder = Path(model_id).expanduser()
         if folder.is_file():

@@ -1,4 +1,4 @@
-"""From a model's name to a checked checkpoint: a folder, a GGUF file, a hub id, or random weights.
+"""Find and check the checkpoint of a model: a folder, a GGUF file, a hub id, or random weights.
 
 All errors that can be detected are raised before any weight is loaded. The hub library reads HF_TOKEN, HF_HOME,
 HF_ENDPOINT and HF_HUB_OFFLINE itself; this module never handles a token.
@@ -31,11 +31,11 @@ from benchmarker.core.errors import ModelError, near_miss
 from benchmarker.schema.model import ModelSpec
 
 SHAPE_FILES = ("*.json", "*.model", "*.txt", "*.jinja")
-ANSWER_S = 10.0  # Timeout of the hub, for each of its addresses; the library would wait forever.
+ANSWER_S = 10.0  # Timeout of a request, per IP address of the hub. The library has none.
 
 
 class _NoAnswerError(Exception):
-    """Neither the hub nor its cache has the model."""
+    """The hub cannot be reached, and its cache lacks the model."""
 
 
 def find_for_quantization(
@@ -48,7 +48,7 @@ def find_for_quantization(
 ) -> Checkpoint:
     """Return a model's checkpoint for a quantization, downloaded or made if necessary.
 
-    A dummy's random numbers are made on `device`. `check_config` raises an error if the config is not suitable.
+    Random weights are generated on `device`. `check_config` raises an error if the config is not suitable.
     """
     progress = progress or Silent()
     is_dummy = model.load_format == "dummy"
@@ -91,7 +91,7 @@ def find_for_quantization(
 
 
 def look_for(model: ModelSpec) -> str | None:
-    """Check that a model exists, without a download, and return the hub commit if there is one. Raises ModelError."""
+    """Return a model's hub commit, None for a local model; ModelError if it does not exist. Nothing is downloaded."""
     if gguf := gguf_file(model):
         _gguf_checkpoint(model, gguf)
         return None
@@ -109,9 +109,9 @@ def look_for(model: ModelSpec) -> str | None:
 
 
 def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
-    """Return `quantization_config` of a model's files; of a hub id, only config.json is downloaded.
+    """Return `quantization_config` of a model's config.json, the only file that is downloaded for a hub id.
 
-    None for an unquantized model, for random weights, and if the config cannot be read: errors are raised later.
+    None for an unquantized model, for random weights, and if config.json cannot be read (loading raises that error).
     """
     if model.load_format == "dummy" or only_shipped(model.id):
         return None
@@ -126,7 +126,7 @@ def stored_quantization(model: ModelSpec) -> dict[str, Any] | None:
 
 @cache
 def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
-    """Return the config.json of a hub id, from the hub's cache if it is there; empty if it cannot be read."""
+    """Return the config.json of a hub id, from the hub's cache if possible; {} if it cannot be read."""
     model = ModelSpec(id=model_id, revision=revision)
     for offline in (True, False):
         with contextlib.suppress(ModelError, _NoAnswerError):
@@ -135,7 +135,7 @@ def _hub_config(model_id: str, revision: str | None) -> dict[str, Any]:
 
 
 def gguf_file(model: ModelSpec) -> Path | None:
-    """Return the file if the model is given as a GGUF file, or None."""
+    """Return the path of a model that is given as a GGUF file, else None."""
     path = Path(model.id).expanduser()
     return path if path.suffix == GGUF_SUFFIX and path.is_file() else None
 
@@ -150,7 +150,7 @@ def _gguf_checkpoint(model: ModelSpec, path: Path) -> Checkpoint:
 
 
 def _local_folder(model: ModelSpec) -> Path | None:
-    """Return a folder that needs no hub, or None for a hub id."""
+    """Return the folder of a local or shipped model, or None for a hub id."""
     local = Path(model.id).expanduser()
     if local.is_dir():
         _refuse_revision(model, "a folder")
@@ -188,7 +188,7 @@ def _refuse_revision(model: ModelSpec, what: str) -> None:
 
 
 def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: Progress) -> Path:
-    """Download files that are not in the hub's cache; check the folder with config.json before the weights."""
+    """Return the folder of a hub model. Missing files are downloaded, weights only after `check_folder` succeeded."""
     shape = (*SHAPE_FILES, *(("*.py",) if model.trust_remote_code else ()))
     everything = (*shape, *(() if model.load_format == "dummy" else ("model*.safetensors",)))
     _, is_reachable = _look_up(model)
@@ -197,7 +197,7 @@ def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: 
             folder = _snapshot(model, everything, progress, offline=True)
             check_folder(folder)
             return folder
-        # Requested by the user's name, so that the cache finds it by that name offline.
+        # Requested by the user's revision (`main`) and not by its commit, so that the cache finds `main` offline.
         check_folder(_snapshot(model, shape, progress))
         return _snapshot(model, everything, progress)
     except _NoAnswerError as error:
@@ -205,7 +205,7 @@ def _download(model: ModelSpec, check_folder: Callable[[Path], None], progress: 
 
 
 def _look_up(model: ModelSpec) -> tuple[str | None, bool]:
-    """Return the commit of the revision if the hub reports it, and whether the hub answers."""
+    """Return the commit of the model's revision (None if the hub reports none), and whether the hub answers."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -251,7 +251,7 @@ def _snapshot(model: ModelSpec, patterns: tuple[str, ...], progress: Progress, *
 
 
 def transport_error() -> type[Exception]:
-    """Return the hub's connection error: httpx or httpx2, depending on its version."""
+    """Return the base class of huggingface_hub's connection errors, from httpx or httpx2."""
     from huggingface_hub import errors
 
     kind: type[Exception] = vars(errors)["HTTPError"]
@@ -289,7 +289,7 @@ def _refuse(model: ModelSpec, error: Exception) -> NoReturn:
 
 
 def _bar(progress: Progress) -> type[Any]:
-    """Return a tqdm class that draws nothing and reports MiB."""
+    """Return a tqdm class that reports downloaded MiB to `progress` and draws no bar."""
     import importlib
 
     base: Any = importlib.import_module("tqdm.auto").tqdm

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT = "gguf"  # Name of the format and of its library.
-BLOCK_K = 256  # Weights of one row that the K formats (Q4_K, Q6_K, ...) pack together.
-WRITTEN = ("qwen3",)  # `model_type`s that are written here; llama.cpp's convert_hf_to_gguf.py writes others.
-PLAIN = ("F32", "F16", "BF16")  # Unpacked types.
-PLACEHOLDER = "benchmarker.placeholder_tokens"  # Key of the files that are written here.
-BYTE_TOKENS = 256  # llama.cpp splits unknown text into tokens of these names.
+BLOCK_K = 256  # Weights per block of the K formats (Q4_K, Q6_K, ...).
+WRITTEN = ("qwen3",)  # `model_type`s that `write_gguf` supports.
+PLAIN = ("F32", "F16", "BF16")  # Unquantized tensor types.
+PLACEHOLDER = "benchmarker.placeholder_tokens"  # Metadata key of files that `write_gguf` wrote.
+BYTE_TOKENS = 256  # Tokens <0x00> to <0xFF>, into which llama.cpp splits unknown text.
 OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 SHAPE_FIELDS = {
     "num_hidden_layers": "block_count",
@@ -39,7 +39,7 @@ SHAPE_FIELDS = {
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",
 }
-"""Keys of a GGUF file by the key of a config.json."""
+"""Metadata key of a GGUF file by key of config.json."""
 BROKEN = (ValueError, IndexError, KeyError, OSError, OverflowError, struct.error)  # Errors raised by a damaged file.
 
 
@@ -50,7 +50,7 @@ class GgufFacts:
     bytes_by_type: dict[str, int]  # Bytes of the tensors by type: `{"Q8_0": 1_000, "F32": 20}`.
     tensors_by_type: dict[str, int]
     narrow_rows: dict[str, tuple[int, ...]]
-    """Row lengths that K formats cannot hold, by the type that the tensors have instead."""
+    """Row lengths that no K format can hold (no multiple of 256), by type of the tensor: `{"Q8_0": (896,)}`."""
     shapes: dict[str, int]  # Values under the keys of a config.json: `vocab_size`, `max_position_embeddings`, ...
     packed_parameters: int  # Parameters in fewer than 16 bits.
     output: str  # Type of the output layer, which may be the embedding's tensor.
@@ -62,7 +62,7 @@ class GgufFacts:
         return sum(self.bytes_by_type.values())
 
     def fallback(self, form: str) -> str | None:
-        """Return which tensors of a K format have another type, or None."""
+        """Return `Q4_K_M: rows of 896 are Q8_0, since ...`; None if a file of this format has no such rows."""
         if "_K" not in form or not self.narrow_rows:
             return None
         parts = [
@@ -85,7 +85,7 @@ def require_gguf() -> None:
 
 
 def gguf_facts(path: Path) -> GgufFacts:
-    """Inspect a GGUF file without reading its weights; ModelError for damaged files and unknown architectures."""
+    """Return the facts in a GGUF file's header; ModelError for damaged files and unsupported architectures."""
     require_gguf()
     import gguf
 
@@ -207,7 +207,7 @@ def _write_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_file_type(1)  # LLAMA_FTYPE_MOSTLY_F16
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("llama")
-    # Plain text, even of the byte tokens: the server would hold incomplete characters back.
+    # No token types, so that byte tokens are normal text: the server would hold incomplete characters back.
     writer.add_token_list([f"<0x{i:02X}>" if i < BYTE_TOKENS else f"t{i}" for i in range(config["vocab_size"])])
     writer.add_bool(PLACEHOLDER, True)
 

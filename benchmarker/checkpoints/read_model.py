@@ -73,7 +73,7 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def run_token(model: PreTrainedModel, cache: Cache | None = None) -> None:
-    """Run one forward pass of one token. It is not compiled: gptqmodel would compile its dequantization for it."""
+    """Run an eager forward pass of one token; torch.compile is off, so that gptqmodel compiles nothing."""
     import torch
 
     token = torch.zeros((1, 1), dtype=torch.int64, device=model.device)
@@ -88,7 +88,7 @@ def shapes_sha256(config: dict[str, Any]) -> str:
 
 
 def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
-    """Return a record's facts of a model with those of the checkpoint that was found for it."""
+    """Return the model's facts for a record, with revision, load format and hashes of its checkpoint."""
     return model.model_copy(
         update={
             "revision": checkpoint.revision,
@@ -100,7 +100,7 @@ def found_model(model: ModelFacts, checkpoint: Checkpoint) -> ModelFacts:
 
 
 def language_model_config(folder: Path, config: dict[str, Any], model_id: str, *, trusted: bool) -> dict[str, Any]:
-    """Return the config of the language model: of a multimodal model, its text part with all defaults filled in.
+    """Return the config of a language model; for a multimodal model the text part of its config, with all defaults.
 
     Raises:
         ModelError: transformers cannot read the config, or it describes no causal language model with attention.
@@ -178,7 +178,7 @@ TEXT_TENSORS = {
     r"^language_model\.model\.": "model.",
     r"^model\.language_model\.": "model.",
 }
-"""Patterns of the language model's tensor names in multimodal checkpoints, and their names in a text model."""
+"""Prefix of tensor names in a text model, by the pattern of that prefix in multimodal checkpoints."""
 
 
 ERRORS_OF_FILES = (
@@ -189,7 +189,7 @@ ERRORS_OF_FILES = (
     "requires you to execute the",
     "is not supported yet",
 )
-"""Texts of errors that concern the files, and not loading itself (memory, for example)."""
+"""Texts in transformers' error messages that identify a faulty or unsupported checkpoint."""
 
 
 NOISE = {"torchao": "Failed to load ", "torch.utils._pytree": "is an Enum subclass"}
@@ -202,7 +202,7 @@ def _concerns_user(record: logging.LogRecord) -> bool:
 
 
 def import_libraries(*packages: str) -> None:
-    """Import libraries, so that load time does not include it."""
+    """Import transformers and `packages`, so that the load time does not include their import."""
     for name in NOISE:
         logging.getLogger(name).addFilter(_concerns_user)
     with undisturbed(), report_library_conflicts():
@@ -211,7 +211,7 @@ def import_libraries(*packages: str) -> None:
 
 
 def import_architecture(config: Mapping[str, Any]) -> None:
-    """Import the code of the model's class, if transformers has one, which would otherwise happen during loading."""
+    """Import the model's class, if transformers has one, so that the load time does not include its import."""
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -227,13 +227,13 @@ def read_model(
 
     Args:
         quantization: transformers quantization config, or None to load the checkpoint as it is.
-        not_stored: Last names of tensors that the quantization's modules create themselves.
+        not_stored: Tensors that no checkpoint has, since modules create them, by attribute name: `input_perm`.
     """
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    # None would override the checkpoint's own config.
+    # quantization_config=None would override the checkpoint's own.
     extra: dict[str, Any] = {} if quantization is None else {"quantization_config": quantization}
     folder, file = checkpoint.location
     try:
@@ -288,7 +288,7 @@ def _gguf_config(checkpoint: Checkpoint) -> Any:
 
     folder, file = checkpoint.location
     config: Any = AutoConfig.from_pretrained(folder, **file)
-    # transformers 5.23 uses the architecture's default even if the file states another size.
+    # transformers 5.23 uses the architecture's default head_dim even if the file states another.
     if "head_dim" in checkpoint.config and hasattr(config, "head_dim"):
         config.head_dim = checkpoint.config["head_dim"]
     return config
@@ -301,18 +301,18 @@ def _placement(target: Target) -> dict[str, Any]:
     if target.split == "tensors":
         from transformers.distributed.configuration_utils import DistributedConfig
 
-        # "auto" is the architecture's own plan. Every rank calls this and reads its part of each weight.
+        # "auto" is the architecture's own plan. Every rank loads the model and reads its shard of each weight.
         return {"distributed_config": DistributedConfig(tp_size=target.gpus, tp_plan="auto")}
     import torch
 
     first = torch.device(target.device).index or 0
-    # No other memory: layers that do not fit on these GPUs would silently run from host memory.
+    # Without limits, layers that do not fit on these GPUs would silently run from host memory.
     free_bytes = {index: torch.cuda.mem_get_info(index)[0] for index in range(first, first + target.gpus)}
     return {"device_map": "balanced", "max_memory": free_bytes}
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase | None:
-    """Return the checkpoint's tokenizer, or None; ModelError if it cannot be read."""
+    """Return the checkpoint's tokenizer, None if it has none; ModelError if it cannot be read."""
     folder, file = checkpoint.location
     if not (checkpoint.has_gguf_tokenizer if file else has_tokenizer(folder)):
         return None

@@ -1,8 +1,8 @@
 """Rules for records that may share a table.
 
 All records must agree in the workload, the device and its drivers, the versions of libraries with kernels, the inputs,
-and the fields that the workload adds, such as the model. The records of one variant must also agree in its form:
-quantization, options, engine and type.
+and the fields that the workload adds, such as the model. The records of one variant must also agree in
+`RunRecord.form`: quantization, options, engine and dtype.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SHOWN_VALUES = 3
 SHOWN_DIFFERENCES = 4
 
 EITHER_CARD = ("device.index:", "device.uuid:")
-"""Fields that differ between two GPUs of one kind. They are in no cell's key."""
+"""Fields that differ between two GPUs of the same model. `CellBase.key` does not depend on them."""
 KEYED_PROCEDURE = ("warmup", "warmup_limit", "runs")
 INSTRUCTIONS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA")
 COMPILER = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 OF_VARIANTS = ("torchao", "bitsandbytes", "optimum", "gptqmodel")
 OPTIONAL = ("power limit", "governor", *(package for package in COMPUTING if package not in ("torch", "transformers")))
-"""Circumstances that some records lack: older ones, or variants without a library. Such a record agrees with all."""
+"""Names in `circumstances` whose value may be None, such as an unused library's version. None agrees with any value."""
 
 
 class DifferingRecordsError(ResultsError):
@@ -44,7 +44,7 @@ class Difference:
     counts: dict[str, int]
 
     def sentence(self) -> str:
-        """Return `device is A in 3 records and B in 2`."""
+        """Return `device is A in 3 records and B in 2 records`."""
         values = list(self.counts.items())[:SHOWN_VALUES]
         phrases = [f"{plain_line(value)} in {plural(count, 'record', 'records')}" for value, count in values]
         if len(self.counts) > SHOWN_VALUES:
@@ -53,7 +53,7 @@ class Difference:
 
 
 def check_comparable(records: Sequence[RunRecord], *, force: bool) -> tuple[Difference, ...]:
-    """Return the differences between records that should agree. Raises ResultsError for any without `force`."""
+    """Return the differences that make records incomparable. Raises ResultsError if there are any, unless `force`."""
     check_workload(records)
     differences = (*between_records(records), *between_inputs(records), *_within_variants(records))
     if differences and not force:
@@ -71,12 +71,12 @@ def check_workload(records: Sequence[RunRecord]) -> None:
 
 
 def check_keys(variants: Mapping[str, Sequence[RunRecord]]) -> None:
-    """Refuse cells of one variant and sweep with two keys, even with `--force`. Raises ResultsError."""
+    """Raise ResultsError, even with `--force`, if a variant's cell has two values of `CellBase.key` in one sweep."""
     for name, members in variants.items():
         firsts: dict[tuple[str, CellKey], tuple[str, RunRecord]] = {}
         for record in members:
             for cell_key, cell in zip(keys_of(record), record.cells, strict=True):
-                # Cells that failed have no key, and neither have those of old or imported records.
+                # Failed cells have no key, and neither have cells of imported records or of older versions.
                 if record.sweep is None or cell.status != "ok" or cell.key is None:
                     continue
                 key, first = firsts.setdefault((record.sweep, cell_key), (cell.key, record))
@@ -113,18 +113,18 @@ def refusal(differences: Sequence[Difference]) -> str:
     return f"these records do not compare: {sentences}{more}. Give fewer paths, or --force to compare them all the same"
 
 
-Circumstances = tuple[str | None, ...]  # Values of the circumstances that differ between the compared records.
+Circumstances = tuple[str | None, ...]  # Values of those `circumstances()` that differ between the compared records.
 Identity = tuple[str, Circumstances, tuple[str, ...]]
-"""Name, circumstances and form, which all records of one variant share."""
+"""Name, circumstances, and values of `RunRecord.form`: equal in all records of one variant."""
 
 
 def named_variants(
     records: Sequence[RunRecord], differences: Sequence[Difference]
 ) -> dict[str, tuple[Circumstances, list[RunRecord]]]:
-    """Return circumstances and records by the name of their variant in tables.
+    """Return (circumstances, records) of each variant by its name in tables.
 
-    Variants keep the order in which they were first run. Single runs have no such order and are sorted by family, such
-    as the quantization, with the plainest variant first.
+    Variants are in the order of their first run. If no record belongs to a sweep, variants of one family, such as a
+    quantization, are next to each other, in the order of the engine registry.
     """
     by_name = circumstances(records[0].workload)
     fields = [difference.field for difference in differences if difference.field in by_name]
@@ -141,7 +141,7 @@ def named_variants(
 
 
 def _label(identity: Identity, others: Sequence[Identity]) -> str:
-    """Return the name with the circumstances and the parts of the form that distinguish it from its namesakes."""
+    """Return the variant's name and the values in which variants of this name differ, such as `int8 (vllm)`."""
 
     def parts_of(each: Identity) -> list[str]:
         return [*(value or "unknown" for value in each[1]), *each[2]]
@@ -162,7 +162,7 @@ def between_records(records: Sequence[RunRecord]) -> list[Difference]:
     """Return the differences in device, versions and the fields of the workload, such as the model."""
     differences = []
     for field, value_of in circumstances(records[0].workload, records).items():
-        # A run that failed before loading has no revision and shapes of its model.
+        # The record of a run that failed before loading lacks facts of the model, such as its revision.
         values = Counter(value_of(record) for record in records if record.knows_subject or value_of(record) is not None)
         if field in OPTIONAL:
             del values[None]
@@ -182,10 +182,10 @@ def between_inputs(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
-    """Return the differences in form, and in how one form ran, such as another kernel chosen by `auto`.
+    """Return the differences in `form` and in `choices`, such as a kernel, between records of the same variant.
 
-    Only records of one device and set of cells must have run alike, because an engine's choice may depend on both. A
-    record without this information agrees with all.
+    Only records with the same device and cells must have the same choices, because an engine's choice may depend on
+    both. A record that lacks a choice agrees with all records.
     """
     by_name: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
@@ -209,7 +209,7 @@ def _within_variants(records: Sequence[RunRecord]) -> list[Difference]:
 
 
 def circumstances(workload: str, records: Sequence[RunRecord] = ()) -> dict[str, Circumstance]:
-    """Return the functions of a record whose values must agree, by their names in a message."""
+    """Return a function of a record for each property that must agree, by the property's name, such as `driver`."""
     return {
         "device": lambda record: record.environment.device.name,
         "device kind": lambda record: record.environment.device.kind,

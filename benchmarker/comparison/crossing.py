@@ -1,14 +1,14 @@
-"""Sizes between which one variant becomes faster or slower than another.
+"""Sizes, such as batch sizes, between which one variant becomes faster or slower than another.
 
-A size counts as faster or slower if the interval of the ratio excludes 1. Other sizes, and those with fewer than three
-rounds, are undecided: they widen the span of a crossing.
+A variant counts as faster or slower at a size if the interval of the ratio excludes 1. Other sizes, and sizes with
+fewer than three rounds, are undecided: they widen the span of a `Crossing`.
 
-A crossover is one size. Between two measured sizes the logarithm of the ratio is interpolated over the logarithm of the
-size, and the crossover is at 0:
+A `Crossover` is the single size N at which the ratio r is 1. Between measured sizes a and b, ln r is interpolated
+linearly in ln N:
 
     ln N = ln a + (ln b - ln a) * ln r(a) / (ln r(a) - ln r(b))
 
-Its interval extends from the crossing of the lower bounds to that of the upper bounds.
+The interval of N extends from the crossover of the ratios' lower bounds to the crossover of their upper bounds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Ratios = Sequence[tuple[int, Ratio]]
 
 @dataclass(frozen=True)
 class Crossing:
-    """Span of sizes in which the verdict changes."""
+    """Two sizes between which the verdict changes. Measured sizes between them are undecided."""
 
     after: int
-    before: int  # First size with the later verdict. Measured sizes between the two are undecided.
-    is_faster: bool  # True if the variant is faster from `before` on.
+    before: int
+    is_faster: bool  # True if the variant is slower at `after` and faster at `before`; False for the reverse.
 
     @property
     def verdict(self) -> str:
@@ -67,7 +67,7 @@ def verdict_text(*, is_faster: bool) -> str:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Size at which a ratio falls below 1, with its interval; None for an end beyond the measured sizes."""
+    """Size at which a ratio falls below 1, with its interval. An end beyond the measured sizes is None."""
 
     size: float
     low: float | None
@@ -76,7 +76,7 @@ class Crossover:
 
 
 def crossover(ratios: Mapping[int, Ratio]) -> Crossover | None:
-    """Return the size at which a ratio falls below 1, if it does so once. The sizes are sorted."""
+    """Return the size at which the ratio falls below 1; None if it does not cross 1 exactly once. Keys are sorted."""
     signs = [ratio.value > 1 for ratio in ratios.values()]
     if len(signs) < 2 or not signs[0] or signs[-1] or signs != sorted(signs, reverse=True):
         return None
@@ -90,7 +90,7 @@ def crossover(ratios: Mapping[int, Ratio]) -> Crossover | None:
 
 
 def inverse(ratios: Mapping[int, Ratio]) -> dict[int, Ratio]:
-    """Return the ratios of the baseline to the variant."""
+    """Return the reciprocal of each ratio and of its interval."""
     return {
         size: Ratio(1 / ratio.value, ratio.rounds, ratio.high and 1 / ratio.high, ratio.low and 1 / ratio.low)
         for size, ratio in ratios.items()
@@ -111,8 +111,8 @@ class SizeWords:
 
     start: str  # Beginning of the sentence: `int8 wins against fp16 in decode`.
     axis: str
-    before: str
-    after: str  # Text before and after the sizes.
+    before: str  # Text before each size, such as `batch `.
+    after: str  # Text after a list of sizes, such as ` tokens`.
     ratios: Mapping[int, Ratio]
 
     def sentence(
@@ -121,9 +121,9 @@ class SizeWords:
         """Return the sentence; None for fewer than two sizes.
 
         Args:
-            holding: Sizes at which it holds by the value alone.
-            crossing: Start or end, for ratios that cross 1 once.
-            end: `best` or `worst` if it holds at no size; `furthest` returns the size.
+            holding: Sizes at which `start` is true if intervals are ignored.
+            crossing: End of the sentence if the ratios cross 1 once: `until batch 6 [4, 9]`.
+            end: `best` or `worst`, printed if `start` is true at no size, before the size selected by `furthest`.
         """
         if len(self.ratios) < 2:
             return None
@@ -144,12 +144,17 @@ class SizeWords:
         return f"{self.start} {every}{self._span(held)}{doubt}"
 
     def size(self, fall: Crossover, whole: Callable[[float], int], unit: str = "") -> str:
-        """Return `6 [4, 9]`, a crossover in whole numbers with its interval, and the unit between them if any."""
-        number, sizes = f"{whole(fall.size):,}{unit}", list(self.ratios)
+        """Return a crossover and its interval, rounded by `whole`: `6 [4, 9]`, or with a unit `6 tokens [4, 9]`."""
+
+        def text(size: float) -> str:
+            # An exact crossing at 8 is 7.999... after exp and log.
+            return f"{whole(round(size, 6)):,}"
+
+        number, sizes = f"{text(fall.size)}{unit}", list(self.ratios)
         if not fall.has_interval:
             return f"{number} (no interval: fewer than three rounds)"
-        low = f"under {sizes[0]:,}" if fall.low is None else f"{whole(fall.low):,}"
-        high = f"over {sizes[-1]:,}" if fall.high is None else f"{whole(fall.high):,}"
+        low = f"under {sizes[0]:,}" if fall.low is None else text(fall.low)
+        high = f"over {sizes[-1]:,}" if fall.high is None else text(fall.high)
         return f"{number} [{low}, {high}]"
 
     def _span(self, sizes: Sequence[int]) -> str:

@@ -1,10 +1,10 @@
-"""The gate: did a change make anything slower? It compares two saved sweeps cell by cell.
+"""Regression gate: compare two saved sweeps cell by cell, and fail if a cell became slower.
 
     check(compare(["results/before"]), compare(["results/after"]), limit="slower:5%").is_failed
 
-The sweeps share no rounds, so processes are compared unpaired. A cell fails if the change is significant (the 95 %
-interval excludes 1, after Holm's correction over all cells) and larger than the limit. It also fails if it was
-measured before and now cannot be measured, or in too few rounds for a test.
+The sweeps share no rounds, so their processes are compared by an unpaired test. A cell fails if the change is
+significant (the 95 % interval excludes 1, after Holm's correction over all cells) and larger than the limit. A cell
+that was measured before also fails if it now fails in all rounds, or in so many that it cannot be tested.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from benchmarker.schema.record import RunRecord, status_words
 from benchmarker.schema.registry import workload_of
 
 MUST_BE_EQUAL = ("device", "device kind")
-"""Fields in which both sweeps must agree, besides those of the workload, such as the model. Other differences may be
-the tested change and are listed with the table."""
+"""Fields in which both sweeps must agree, in addition to `Workload.must_be_equal`, such as the model. Differences in
+other fields may be the tested change and are listed below the table."""
 UNTESTED = (None, "not tested")
 
 
@@ -37,7 +37,7 @@ class Change:
     before: Row
     after: Row | None
     ratio: Ratio | None  # Rate after divided by rate before: below 1 is slower.
-    verdict: str | None  # Verdict of the test with a band of 2 %; None without two numbers.
+    verdict: str | None  # Verdict of the test with a band of 2 %; None if a rate is missing.
     is_failed: bool
 
 
@@ -45,9 +45,9 @@ class Change:
 class Gate:
     limit: str  # Slow-down above which the gate fails, such as `slower:5%`.
     fraction: float
-    """The limit as a part of the time before: 0.05 fails a cell that takes more than 1.05 times as long."""
+    """The limit as a fraction: 0.05 fails a cell that takes more than 1.05 times as long as before."""
     changes: tuple[Change, ...]
-    changed: tuple[str, ...]
+    changed: tuple[str, ...]  # Differences between the sweeps, such as `driver: 550 before, 570 after`.
 
     @property
     def is_failed(self) -> bool:
@@ -55,7 +55,7 @@ class Gate:
 
 
 def check(before: Results, after: Results, *, limit: str, force: bool = False) -> Gate:
-    """Compare two sweeps; with `force`, also those of different devices or models. Raises ResultsError."""
+    """Compare two sweeps. Raises ResultsError if their devices or models differ, unless `force`."""
     match = re.fullmatch(r"slower:\s*([0-9]+(?:\.[0-9]+)?)\s*%", limit)
     if not match or not 0 < float(match[1]) <= 1000:
         raise ResultsError(f"--fail-if {limit}: write it as slower:5%, with a percentage above 0")
@@ -78,7 +78,7 @@ def what_changed(
     names: tuple[str, str] = ("before", "after"),
     force: bool,
 ) -> tuple[str, ...]:
-    """Return the differences between two sweeps. Raises ResultsError for a forbidden one without `force`."""
+    """Return the differences between two sweeps. Raises ResultsError for other devices or models, unless `force`."""
     records = [*before, *after]
     check_workload(records)
     workload = before[0].workload

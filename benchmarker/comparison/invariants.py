@@ -1,4 +1,4 @@
-"""Invariants of one record of any workload: sums, maxima, counts, and parts that do not exceed the total."""
+"""Checks of one record of any workload: sums, maxima and counts are right, and no part exceeds its total."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from benchmarker.schema.record import CellBase, Profile, RunRecord
 from benchmarker.schema.registry import workload_of
 
 TOLERANCE = 1e-7
-"""Relative tolerance, above float rounding and the accuracy of scipy's inverses, and far below a printed digit."""
-FLOOR_LIMIT = 1.02  # Largest ratio of floor and latency that passes. Above it the floor is counted or measured wrong.
+"""Relative tolerance: above the errors of float rounding and of scipy's quantiles, far below the last printed digit."""
+FLOOR_LIMIT = 1.02  # Largest quotient (least possible time) / latency that passes. A larger one is an error.
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One statement of a record or a table, with the value that follows from the samples."""
+    """Stated value of a field in a record or a table, and the value that is recomputed from the samples."""
 
     place: str
     field: str
     stated: Any
     recomputed: Any
     holds: bool
-    file: str = ""  # The record, or the variant of a table's row.
+    file: str = ""  # Path of the record, or the name of the variant in a table.
 
     def __str__(self) -> str:
         return f"{self.file}: {self.place}: {self.field} is {self.stated}, but the samples give {self.recomputed}"
 
 
 def equal(place: str, field: str, stated: Any, recomputed: Any) -> Check:
-    # Integers are compared exactly: one of an edited record may be too large for a float.
+    # Integers are compared exactly: an integer in an edited record may be too large for a float.
     if isinstance(stated, int) and isinstance(recomputed, int):
         holds = stated == recomputed
     elif isinstance(stated, int | float) and isinstance(recomputed, int | float):
@@ -54,7 +54,7 @@ def record_checks(record: RunRecord) -> Iterator[Check]:
         if cell.status == "ok":
             yield from _cell_checks(place, cell, record)
             if record.imported is None and "runs" in record.procedure:
-                # None is ever dropped.
+                # A measurement drops no sample, not even an outlier.
                 yield equal(place, "number of samples", len(cell.samples), record.procedure["runs"])
     if record.profile:
         yield from _profile_checks(record.profile)
@@ -70,7 +70,7 @@ def _cell_checks(place: str, cell: CellBase, record: RunRecord) -> Iterator[Chec
             yield Check(f"{place}, run {number}", "parts_s", parts_s, expected, holds=parts_s <= most_s)
     peaks = [sample.peak_allocated_bytes for sample in cell.samples if sample.peak_allocated_bytes is not None]
     stated = cell.memory.peak_allocated_bytes
-    # For an engine in its own process the driver reports one growth for all repeats, and no reserved memory.
+    # Of an engine in its own process, the driver reports one memory growth for all repeats, and no reserved memory.
     if peaks or cell.memory.peak_reserved_bytes is not None:
         yield equal(place, "memory.peak_allocated_bytes", stated, max(peaks, default=None))
     if stated is not None and (reserved := cell.memory.peak_reserved_bytes) is not None:

@@ -1,4 +1,4 @@
-"""The order of the variants in one cell, and whether the statistics separate the fastest from the others."""
+"""Ranking of the variants in one cell, with tests whether the fastest is significantly faster than the others."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Ranking:
     rows: tuple[Row, ...]
     named: Row | None  # The row of `Results.named`, with which the answer compares the leader.
     leader: Row | None = None
-    """The fastest row; of several that are the same within the band, the one with the smallest peak memory. None if a
-    rival may be faster, or if the fastest row's interval is too wide for a number."""
-    fastest: Row | None = None  # The row with the highest rate, whether or not that is decided.
+    """The fastest row; among rows that are the same within 2 %, the row with the smallest peak memory. None if a rival
+    may be faster, or if the fastest row's interval is too wide for a number."""
+    fastest: Row | None = None  # The row with the highest rate, even if the difference is not significant.
     rivals: tuple[Rival, ...] = ()
 
     @property
@@ -38,7 +38,7 @@ class Ranking:
 
     @property
     def undecided(self) -> tuple[Rival, ...]:
-        """Rivals whose difference from the fastest row is not significant. If there are any, nothing is recommended."""
+        """Rivals whose difference from the fastest row is not significant. If there is any, `leader` is None."""
         return tuple(rival for rival in self.rivals if rival.verdict in UNDECIDED)
 
     @property
@@ -47,9 +47,9 @@ class Ranking:
 
 
 def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: True) -> Ranking:
-    """Rank the rows of the first table's cell; `among` returns True for rows that may lead.
+    """Rank the rows of the cell `headline(results.rows)`; `among` returns True for rows that may be the leader.
 
-    Rows of sweeps that are kept apart are grouped by variant and have no common leader.
+    If `results` keeps sweeps apart, the rows are grouped by variant, and there is no leader.
     """
     rows = headline_rows(results.rows)
     if results.sides:
@@ -65,7 +65,7 @@ def ranking_of(results: Results, *, among: Callable[[Row], bool] = lambda row: T
     if not candidates:
         return Ranking(cell, ordered, named)
     fastest, *slower = candidates
-    # Rates of two metrics have an order but no ratio that could be tested.
+    # `rate_ratio` is None for rows ranked by two metrics: they have an order but no testable ratio.
     ratios = [
         rate_ratio(row, fastest, results.circumstances) or Ratio(fastest.speed / row.speed, rounds=0) for row in slower
     ]
@@ -96,9 +96,9 @@ def _open_verdict(fastest: Row, rival: Row) -> Verdict | None:
 def front(rows: Sequence[RowT]) -> list[RowT]:
     """Return the rows of one cell on the Pareto front of speed, peak memory and loss, such as KL divergence.
 
-    Speed and peak memory must be measured. Both count in levels of 2 %, starting at the best value, so that a tiny
-    saving of memory does not justify a slow variant. The loss counts if every row has it; the baseline's is zero.
-    Intervals are not considered.
+    Rows without a measured speed and peak memory are left out. Values within 2 % of each other are equal, so that a
+    tiny saving of memory does not justify a slow variant. The loss, which is zero for the baseline, counts if every row
+    has it. Intervals are not considered.
     """
     able = [row for row in rows if row.pace and row.peak_memory_bytes is not None]
     losses = [0.0 if row.is_baseline else row.loss for row in able]

@@ -1,4 +1,4 @@
-"""Budgets such as `memory<6GiB, kld<0.05`, and the fastest variant within one.
+"""Budgets such as `memory<6GiB, kld<0.05`, and the fastest variant within a budget.
 
 A variant is recommended only if it is significantly faster than every other variant within the budget, by the t test
 and Holm's correction of the tables. Among variants that are the same within the band, the one with the least memory is
@@ -31,7 +31,7 @@ SYNONYMS = {
     **{"peak": "memory", "vram": "memory", "kl": "kld", "kl divergence": "kld", "ppl": "perplexity"},
     "speed": "decode",
 }
-"""Quantities by other names, such as the headings of the tables."""
+"""Names of quantities by the synonyms that a budget may use."""
 CONDITION = re.compile(r"\s*(\w+)\s*(!=|==?)\s*([\w.-]+)\s*")
 TIMING = f"{code('benchmarker run')} measures it"
 UNITS: dict[str, dict[str, float]] = {"s": SECONDS, "B": SIZES, "": UNITLESS}
@@ -50,7 +50,7 @@ class Limit:
         return self.is_inclusive if value == self.value else (value < self.value) == self.is_upper
 
     def excess(self, value: float) -> float:
-        """Return by how much a value breaks the limit, as a share of it; negative within the limit."""
+        """Return the excess over the limit, divided by the limit; negative if the value is within the limit."""
         over = (value - self.value) / self.value if self.value else value
         return over if self.is_upper else -over
 
@@ -72,11 +72,11 @@ class LimitCheck:
     limit: Limit
     fit: Fit
     value: float | None
-    is_wide: bool = False  # True if the tables give no number, because the interval is too wide.
+    is_wide: bool = False  # True if the tables print no number, because the interval is too wide.
 
 
 class Condition(NamedTuple):
-    """A required or excluded value of a variant's form."""
+    """Required or excluded setting of a variant: `engine=vllm` or `engine!=vllm`."""
 
     name: str
     word: str
@@ -98,7 +98,7 @@ class Candidate:
 
     @property
     def excess(self) -> float | None:
-        """Largest share by which a limit is broken; None if a value is missing."""
+        """Largest of `Limit.excess` over all limits; None if a value is missing."""
         shares = [check.limit.excess(check.value) for check in self.checks if check.value is not None]
         return max(shares, default=None) if len(shares) == len(self.checks) else None
 
@@ -107,8 +107,8 @@ class Candidate:
 class Recommendation:
     budget: str
     candidates: tuple[Candidate, ...]
-    unmeasured: tuple[Limit, ...]  # Limits that were measured for no variant. With any, the budget has no answer.
-    ranking: Ranking  # Ranking of all rows, led by a candidate within the budget if there is one.
+    unmeasured: tuple[Limit, ...]  # Limits on a quantity that no variant has. If there is any, nothing is chosen.
+    ranking: Ranking  # Ranking of all rows. Only a candidate within the budget can be its leader.
 
     @property
     def chosen(self) -> Candidate | None:
@@ -117,13 +117,13 @@ class Recommendation:
 
     @property
     def nearest(self) -> Candidate | None:
-        """Candidate that breaks its limits by the smallest share."""
+        """Candidate with the smallest excess over its limits; None if a value of every candidate is missing."""
         excesses = [(candidate.excess, candidate) for candidate in self.candidates if candidate.excess is not None]
         return min(excesses, key=lambda pair: pair[0])[1] if excesses else None
 
 
 def recommend(results: Results, budget: str) -> Recommendation:
-    """Return the fastest variant of the first table's cell within a budget, or the reason why there is none.
+    """Find the fastest variant within a budget, in the cell `headline(results.rows)`.
 
     Raises:
         SpecError: The budget cannot be read.
@@ -178,7 +178,7 @@ def parse_budget(
     """Parse conditions separated by commas, semicolons or "and": `memory<6GiB, engine!=vllm`. Raises SpecError.
 
     Args:
-        forms: Words of the compared variants by the name of a part of their form.
+        forms: Settings of the compared variants: `{"engine": ["native", "vllm"]}`.
     """
     quantities = limitable(workload)
     parts = [part.strip() for part in re.split(r"[,;]|\band\b", text) if part.strip()]
@@ -216,5 +216,5 @@ def _limit(part: str, quantities: Mapping[str, Limitable]) -> Limit:
         spellings = ", ".join(filter(None, units))
         takes = f"is in {spellings}, not" if spellings else "has no unit, such as"
         raise SpecError(f"--budget '{part}': {name} {takes} '{match[4]}'")
-    # 95 * 0.01 is not 0.95.
+    # Rounded, because 95 * 0.01 is 0.9500000000000001 in floating point.
     return Limit(name, sign[0] == "<", round(number * units[unit], 12), len(sign) == 2, quantities[name])

@@ -1,6 +1,6 @@
-"""Independent arithmetic of `verify`: numbers of a table from the files' raw JSON, with numpy and scipy.stats.
+"""Recomputation of a table's numbers for `verify`, from the records' raw JSON, with numpy and scipy.stats.
 
-It shares only the workload's declared formulas with the tables, so that an error there cannot confirm itself here.
+Only the metric formulas of the workload are shared with the code of the tables, so that an error in that code is found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Round = tuple[str, int]  # Sweep, and number of the round in it.
 
 
 class Raw(dict[str, Any]):
-    """Part of a record's JSON for the formulas of metrics. Keys are attributes; a missing key is None."""
+    """Object in a record's JSON. Its keys are attributes, as the metric formulas need; a missing key is None."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         super().__init__({name: _raw(value) for name, value in content.items()})
@@ -54,7 +54,7 @@ def numbers_of(cells: Cells, metrics: Sequence[Metric]) -> Numbers:
             facts = [value for record, cell in cells if (value := metric.of_cell(record, cell)) is not None]
             numbers[metric.name] = float(COMBINE[metric.combine](facts)) if facts else None
         else:
-            # A rate is that of the first process's cell; a sample's value may depend on its own.
+            # As in the tables, every rate is computed with the first process's cell, other metrics with their own cell.
             repeats = [
                 metric.of_repeat(cells[0][1] if metric.of_latency else cell, sample)
                 for _, cell in cells
@@ -85,7 +85,7 @@ def seconds_by_round(metric: Metric, cells: Cells) -> dict[Round, float]:
 
 
 def by_round(cells: Cells, value_of: Callable[[Any, Any], float | None]) -> dict[Round, float]:
-    """Return one number per round: the median of each process, and the geometric mean of several processes."""
+    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
     medians: dict[Round, list[float]] = defaultdict(list)
     for record, cell in cells:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
@@ -131,7 +131,7 @@ def verdict(row: Numbers, p: float | None, all_p: Sequence[float]) -> str:
         return "not tested"
     if low >= 1 / 1.02 and high <= 1.02:
         return "same"
-    # Holm rejects the k-th smallest of m only if every smaller one is rejected too, each at 5 % / (m - k + 1).
+    # Holm rejects the k-th smallest of m p values, at 5 % / (m - k + 1), only if all smaller p values are rejected.
     ordered = sorted(all_p)
     is_rejected = all(
         smaller * (len(all_p) - bisect_left(ordered, smaller)) < 0.05 for smaller in ordered if smaller <= p

@@ -2,7 +2,7 @@
 
 A record is one process. Several records of a variant are repeated processes, and those of one round are paired with
 the baseline's process of that round. Records of different devices, models or library versions are refused, because
-their difference would look like one between variants.
+their difference would look like a difference between variants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarker.comparison.roofline import floor_of
 from benchmarker.comparison.rows import CellKey, Failure, Results, Row, cell_of, keys_of, listed, with_ends
 from benchmarker.comparison.speed_up import unquantized, with_speed_ups
 from benchmarker.core.errors import ResultsError, did_you_mean
-from benchmarker.core.stats import Estimate, estimate, geometric_mean
+from benchmarker.core.stats import estimate, geometric_mean
 from benchmarker.schema.record import CellBase, Moment, RunRecord, SampleBase
 from benchmarker.schema.registry import Metric, workload_of
 
@@ -35,11 +35,11 @@ def results_of_records(
     force: bool = False,
     problems: tuple[str, ...] = (),
 ) -> Results:
-    """Compare records as `report.compare` does. Raises ResultsError.
+    """Return the rows of all variants and cells, with their speed-ups. Raises ResultsError.
 
     Args:
-        sweep_baseline: Baseline in the sweep's file, which names one even if its user did not.
-        problems: Files that were left out.
+        sweep_baseline: Baseline in the sweep's file, used if `baseline` is None.
+        problems: Messages on files that were left out.
     """
     differences = check_comparable(records, force=force)
     variants = named_variants(records, differences)
@@ -69,7 +69,7 @@ def results_of_records(
 
 
 def to_rows(results: Results) -> list[dict[str, Any]]:
-    """Return the rows as plain values in base units; of sweeps that are kept apart, each with its sweep."""
+    """Return a dict of values in base units for each row, with sweep and change if `results` keeps sweeps apart."""
     if not results.sides:
         return [row.values() for row in results.rows]
     return [
@@ -84,7 +84,7 @@ def to_rows(results: Results) -> list[dict[str, Any]]:
 
 
 def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[str]]) -> list[str]:
-    """Return the lines of each sweep, with the names of the sweeps that have a line unless all have it."""
+    """Return the distinct lines of all sweeps. If only some sweeps have a line, their names precede it."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, side in (results.sides or {"": results}).items():
         for line in lines_of(cast("ResultsT", side)):
@@ -96,10 +96,10 @@ def lines_by_sweep(results: ResultsT, lines_of: Callable[[ResultsT], Sequence[st
 def _default_baseline(members: Mapping[str, Sequence[RunRecord]]) -> str:
     def rank(name: str) -> tuple[bool, ...]:
         could = any(cell.status == "ok" for record in members[name] for cell in record.cells)
-        # If the plainest variant failed, no row has a speed-up, and the table gives the reason.
+        # A failed variant of the highest rank stays the baseline: the table gives the reason instead of speed-ups.
         return *members[name][0].baseline_rank, could
 
-    # The first of equals, in the order of the variants.
+    # `max` returns the first of several variants with equal ranks.
     return max(members, key=rank)
 
 
@@ -133,8 +133,12 @@ def make_row(name: str, key: CellKey | None, records: Sequence[RunRecord]) -> Ro
 def _measured(good: Cells) -> dict[str, Any]:
     workload = workload_of(good[0][0].workload)
     latency_by_round = by_round(good, lambda _, sample: sample.latency_s)
-    latencies_s = [sample.latency_s for _, cell in good for sample in cell.samples]
-    metrics = {metric.name: measured for metric in workload.metrics if (measured := _metric(metric, good))}
+    first_cell, samples = good[0][1], [sample for _, cell in good for sample in cell.samples]
+    metrics = {
+        metric.name: estimate(values, [value for sample in samples if (value := metric.of_repeat(first_cell, sample))])
+        for metric in workload.metrics
+        if (values := [*_values_by_round(metric, good).values()])
+    }
     facts = {
         metric.name: COMBINE[metric.combine](values)
         for metric in workload.metrics
@@ -147,7 +151,7 @@ def _measured(good: Cells) -> dict[str, Any]:
     floors = [floor.seconds for record, cell in good if (floor := floor_of(cell.demand, record.limits))]
     return {
         "flags": tuple(dict.fromkeys(flag for _, cell in good for flag in cell.flags)),
-        "latency": estimate(list(latency_by_round.values()), latencies_s),
+        "latency": estimate(list(latency_by_round.values()), [sample.latency_s for sample in samples]),
         "latency_by_round": latency_by_round,
         "time_by_round": {moment: 1 / value if ranking.better == "higher" else value for moment, value in rates},
         "metrics": metrics,
@@ -155,7 +159,7 @@ def _measured(good: Cells) -> dict[str, Any]:
         "peak_memory_bytes": max((peak for _, cell in good if (peak := _peak(cell)) is not None), default=None),
         "rounds": len(latency_by_round),
         "processes": len(good),
-        "runs": len(latencies_s),
+        "runs": len(samples),
         "clock_mhz": statistics.median(clocks) if clocks else None,
         "floor_s": geometric_mean(floors) if floors else None,
         "demand": pairs[0][1] if pairs else None,
@@ -163,24 +167,17 @@ def _measured(good: Cells) -> dict[str, Any]:
     }
 
 
-def _metric(metric: Metric, good: Cells) -> Estimate | None:
-    values = list(_values_by_round(metric, good).values())
-    samples = [sample for _, cell in good for sample in cell.samples]
-    repeats = [value for sample in samples if (value := metric.of_repeat(good[0][1], sample))]
-    return estimate(values, repeats) if values else None
-
-
 def _values_by_round(metric: Metric, good: Cells) -> dict[Moment, float]:
     rate, cell = metric.of_latency, good[0][1]
     if rate is None:
         return by_round(good, metric.of_repeat)
-    # The median time gives the rate: a mean of rates would overstate work that is half fast and half slow.
+    # The rate is computed from the median time: a mean of rates would overstate work that is half fast, half slow.
     times = by_round(good, metric.time).items()
     return {moment: value for moment, time_s in times if (value := rate(cell, time_s)) is not None}
 
 
 def by_round(good: Cells, value_of: Callable[[CellBase, SampleBase], float | None]) -> dict[Moment, float]:
-    """Return one number per round: the median of a process, or the geometric mean over several processes."""
+    """Return one number per round: the median over a process's samples; of several processes, their geometric mean."""
     medians: dict[Moment, list[float]] = defaultdict(list)
     for record, cell in good:
         values = [value for sample in cell.samples if (value := value_of(cell, sample)) is not None]
@@ -193,5 +190,5 @@ def _peak(cell: CellBase) -> int | None:
     allocated = cell.memory.peak_allocated_bytes
     if allocated is None:
         return cell.memory.resident_growth_bytes
-    # The allocator counts a graph's pool as free between replays.
+    # The allocator counts the memory pool of a CUDA graph as free between replays.
     return allocated + (cell.memory.graph_pool_bytes or 0)

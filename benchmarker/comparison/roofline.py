@@ -1,4 +1,4 @@
-"""Roofline of a unit of work: its least time at the bandwidth and the matmul rate that the same process measured."""
+"""Roofline floor of a call: its least time at the bandwidth and the matmul rate that the same process measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarker.schema.record import Demand, Limits
 class Floor:
     seconds: float
     by: Literal["bytes", "flops"]
-    fewer: float = 0.0  # Part that another form of the same work can save, such as fewer bits per weight.
+    fewer: float = 0.0  # Fraction of the floor that the same work can save, such as by fewer bits per weight.
 
 
 def floor_of(demand: Demand | None, limits: Limits | None) -> Floor | None:

@@ -1,4 +1,4 @@
-"""Rows: one variant in one cell, for any workload."""
+"""Table rows for any workload. A row is one variant in one cell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Context = tuple[Any, ...]
 
 @dataclass(frozen=True, order=True)
 class CellKey:
-    """A cell of the grid, ordered as in the tables. Each value is an attribute too: `key.seq_len`."""
+    """Values of the axes that identify a cell, ordered as in the tables. Every axis is an attribute: `key.seq_len`."""
 
     pairs: tuple[tuple[str, Any], ...]
     workload: str = field(compare=False)
@@ -36,14 +36,14 @@ class CellKey:
         return dict(self.pairs)[name]
 
     def __getattr__(self, name: str) -> Any:
-        # A copy is looked up before it has its pairs.
+        # `copy` looks up methods of the new object before `pairs` is set.
         try:
             return dict(self.__dict__.get("pairs", ()))[name]
         except KeyError:
             raise AttributeError(name) from None
 
     def without(self, *names: str) -> CellKey:
-        """Return the key without these axes, which cells share that differ in them alone."""
+        """Return the key without these axes; it is equal for cells that differ only in them."""
         return replace(self, pairs=tuple(pair for pair in self.pairs if pair[0] not in names))
 
     @property
@@ -57,23 +57,23 @@ class CellKey:
 
     @property
     def size(self) -> float:
-        """Product of the axes that are sizes."""
+        """Product of the values of all size axes, such as batch size times prompt length."""
         sizes = [self[axis.name] for axis in workload_of(self.workload).axes if axis.is_size]
         return math.prod(max(1.0, float(size)) for size in sizes if isinstance(size, int | float))
 
     @property
     def context(self) -> Context:
-        """Values on which a profiled repeat depends. Cells that share them share their explanation."""
+        """Values on which a profile depends. Cells with equal values share a profile and its explanation."""
         return tuple(value for _, value in self.pairs)
 
 
 class Failure(NamedTuple):
-    """A process without a number, in a row that has numbers of other processes."""
+    """Failed process of a row that other processes measured."""
 
     round: int
     status: str
     reason: str | None
-    is_repeated: bool
+    is_repeated: bool  # True if another process measured the cell in this round.
 
 
 @dataclass(frozen=True)
@@ -87,41 +87,41 @@ class Row:
     device: str
     cell: CellKey | None
     status: str
-    """Status of the cell: ok, or the reason for a missing number. `failed` and `not measured` are those of the run."""
+    """`ok`, the status of a failed cell such as `oom_gpu`, `failed` for a failed run, or `not measured`."""
     reason: str | None = None
     latency: Estimate | None = None
     latency_by_round: dict[Moment, float] = field(default_factory=dict)
     time_by_round: dict[Moment, float] = field(default_factory=dict)
-    """Ranking metric of each process as a time, s: the inverse of a rate, so that less is faster."""
+    """Ranking metric by round, as a time in seconds: a rate is inverted, so that less is faster."""
     metrics: dict[str, Estimate] = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)  # Metrics of processes by name.
+    facts: dict[str, float] = field(default_factory=dict)  # Metrics that a process has once, without repeats, by name.
     speed_up: SpeedUp | None = None
-    """Speed-up relative to the row's reference. None for the reference itself and without a reference."""
+    """Speed-up relative to the row's reference. None if the row is its own reference or has no reference."""
     against_named: SpeedUp | None = None
-    """Speed-up relative to the one variant that a table with several engines names (`Results.named`)."""
+    """Speed-up relative to `Results.named`, the single variant with which a table of several engines compares."""
     sweep: str = ""  # Name of the row's sweep in a comparison that keeps sweeps apart; the variant's name ends with it.
-    change: SpeedUp | None = None  # Ratio to the same variant in the first sweep, for the rows of the others.
+    change: SpeedUp | None = None  # Ratio to the same variant in the first sweep, for rows of later sweeps.
     call: SpeedUp | None = None  # Ratio of the latencies of a whole call, relative to the baseline of the comparison.
-    mixes_prefill: bool = False  # True for a batch that the engine prefills in part while it decodes the rest.
+    mixes_prefill: bool = False  # True if the engine prefills some sequences of the batch while it decodes others.
     is_ranked_by_call: bool = False
-    """True in a cell in which engines with and without mixed prefills compete: whole calls are compared."""
+    """True in a cell of several engines, of which at least one mixes prefill: rows are ranked by the whole call."""
     is_baseline: bool = False
     is_reference: bool = False
     """True for a row that is its own reference, such as the unquantized variant of an engine."""
     bound_by: str | None = None
     peak_memory_bytes: int | None = None
-    """Largest peak of all processes: live tensors on a GPU, growth of the resident memory on a CPU."""
+    """Largest peak over all processes: live tensors on a GPU, growth of the resident memory on a CPU."""
     rounds: int = 0
     processes: int = 0  # Number of processes; more than the rounds if single runs were repeated.
     runs: int = 0
     clock_mhz: float | None = None
     demand: Demand | None = None
-    limits: Limits | None = None  # Limits that the first process measured. The floor uses those of each process.
+    limits: Limits | None = None  # Device limits measured by the first process. `floor_s` uses those of each process.
     floor_s: float | None = None
     mark: str = ""
     surroundings: str | None = None
-    """Value that the row shares with the row that it is compared with, such as the engine."""
-    caption: str = ""  # Explanation of a column that other rows lack.
+    """Value that a row shares with its reference, such as the engine."""
+    caption: str = ""  # Sentence below the table, for example on a column of energies that only some rows have.
     has_random_weights: bool = False
     flags: tuple[Flag, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -136,12 +136,12 @@ class Row:
 
     @property
     def is_plain(self) -> bool:
-        """True for a row with which other rows are compared."""
+        """True for an unquantized row, which can be the reference of other rows."""
         return self.is_baseline
 
     @property
     def loss(self) -> float | None:
-        """Cost beside time and memory, less is better; None if not measured."""
+        """Loss of quality, such as KL divergence; None if not measured, 0 for workloads without such a measure."""
         return 0.0
 
     @property
@@ -150,7 +150,7 @@ class Row:
 
     @property
     def quality_text(self) -> str:
-        """Facts that show how exact the variant is, as in `error 2.1 ppm`; empty if there are none."""
+        """Quality metrics of the row, such as `error 2.1 ppm`; empty if it has none."""
         facts = [metric for metric in self.described.metrics if metric.is_quality and metric.name in self.facts]
         return ", ".join(
             f"{metric.name} {decimal(self.facts[metric.name] * metric.scale, digits=2)} {metric.shown_unit}"
@@ -158,7 +158,7 @@ class Row:
         )
 
     def values(self) -> dict[str, Any]:
-        """Return the row for JSON: form, cell, and each metric with its interval in base units."""
+        """Return the row for JSON: settings, cell, and each metric with its interval in base units."""
         return {
             "workload": self.workload,
             "variant": self.variant,
@@ -214,22 +214,22 @@ class Row:
 
     @property
     def is_withheld(self) -> bool:
-        """True if tables, charts and sentences give no number, because the interval is too wide."""
+        """True if tables, charts and sentences print no number, because the interval is too wide."""
         return is_wide(self.pace)
 
     def spread_text(self, measured: Estimate | None, *, scale: float = 1.0) -> str:
-        """Return a value with its interval, or the outlier round or the wide interval in its place."""
+        """Return `36.15 [36.02, 36.28]`, or for a wide interval `outlier round 3` or `wide [20.10, 44.72]`."""
         text = with_spread(measured, scale=scale)
         return number_text(measured, text, self.outlier) if measured else text
 
     @property
     def pace_spread(self) -> str:
-        """Ranking metric with its interval in the unit of its heading, or the text in place of a number."""
+        """`spread_text` of the ranking metric, in the unit of its heading."""
         return self.spread_text(self.pace, scale=self.ranking.scale)
 
     @property
     def outlier(self) -> int | None:
-        """Outlier round of a withheld row, counted from 1; None if the whole interval is wide."""
+        """Outlier round of a row with a wide interval, counted from 1; None for other rows or without outlier."""
         return outlier_round(self.time_by_round) if self.is_withheld else None
 
 
@@ -250,9 +250,9 @@ def shown_value(measured: Estimate | Ratio | None, *, scale: float = 1.0) -> flo
 
 
 def outlier_round(values: Mapping[Moment, float]) -> int | None:
-    """Return the outlier among positive values, as its round counted from 1; None if Dixon's Q test finds none.
+    """Return the round of the outlier among positive values, counted from 1; None if Dixon's Q test finds no outlier.
 
-    Q is the gap between an extreme logarithm and its neighbour, divided by the range of all.
+    Q is the gap between an extreme logarithm and its neighbour, divided by the range of all logarithms.
     """
     ordered = sorted((math.log(value), moment) for moment, value in values.items())
     if len(ordered) < MIN_ROUNDS:
@@ -286,10 +286,10 @@ class Results:
     has_named_baseline: bool = False
     resume: str = ""  # Command that adds rounds to the sweep of all records; empty for records of no or several sweeps.
     sides: Mapping[str, Results] = field(default_factory=dict)
-    """Sweeps that are kept apart, by their names. The rows are theirs, with the sweep in the variant's name."""
+    """Results of each sweep by name, if sweeps are kept apart; else empty. `rows` then holds the rows of all sweeps."""
     changed: tuple[str, ...] = ()  # Differences between the sweeps that are kept apart.
     circumstances: Mapping[str, object] = field(default_factory=dict)
-    """Circumstances of each variant. Rounds are paired only if they are equal."""
+    """Device and settings of each variant. Rounds are paired only between variants with equal circumstances."""
 
     @property
     def workload(self) -> str:
@@ -306,7 +306,7 @@ def headline_rows(rows: Sequence[RowT]) -> list[RowT]:
 
 
 def headline(rows: Sequence[Row]) -> CellKey | None:
-    """Return the cell of the first table: the largest of those that most variants could run."""
+    """Return the cell of the first table: the largest among the cells that most variants could run."""
     able: dict[CellKey, int] = {}
     for row in rows:
         if row.cell:
@@ -335,7 +335,7 @@ UNITLESS = {"": 1.0}
 class Limitable:
     value_of: Callable[[Any], float | Estimate | None]
     units: Mapping[str, float]
-    """Factors to the base unit by the unit's name in small letters. The empty name is for a number without unit."""
+    """Factors to the base unit by unit in lower case: `{"ms": 0.001}`. The key "" is for a number without unit."""
     form: Callable[[float], str]
     how: str
     decides: str = "more rounds"  # Measurement that narrows the interval of a value close to a limit.
@@ -354,7 +354,7 @@ def ratio_numbers(row: Row) -> dict[str, float | str | None]:
 
 
 def with_ends(key: str, measured: Estimate | Ratio | None) -> dict[str, float | None]:
-    """Return a value and the ends of its interval for JSON."""
+    """Return a value and its interval for JSON: `{"ratio": 1.5, "ratio_low": 1.4, "ratio_high": 1.6}`."""
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {f"{key}{ending}": getattr(measured, name, None) for ending, name in ends.items()}
 

@@ -10,7 +10,7 @@ row without such a reference has no speed-up.
 
 The interval and the test are those of `core.stats`, paired by rounds. Holm's correction covers all cells of a
 comparison, so that a row has one verdict in every table. A ratio whose interval spans more than a factor of two is not
-shown as a number: the outlier round is named instead or, if no round is one, the interval.
+shown as a number, but as the outlier round or, if no round is an outlier, as the interval alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarker.core.formatting import times
 from benchmarker.core.stats import Ratio, Verdict, paired_ratio, unpaired_ratio, verdicts
 
 Circumstances = Mapping[str, object] | None
-"""Device and settings by variant; None for sweeps that share no rounds. Rounds pair only in equal circumstances."""
+"""Device and settings by variant; rounds are paired if they are equal. None for sweeps that share no rounds."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class SpeedUp:
 
     @property
     def text(self) -> str:
-        """Ratio with its interval, the outlier round, or the wide interval."""
+        """`1.87x [1.83, 1.91]`, or for a wide interval `outlier round 3` or `wide [1.17, 3.00]`."""
         return number_text(self.ratio, times(self.ratio), self.outlier)
 
 
 def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_call: bool = False) -> Ratio | None:
-    """Return the row's rate divided by the reference's; None if the two rows are not ranked by one metric.
+    """Return the row's rate divided by the reference's; None if a rate is missing or the ranking metrics differ.
 
     Args:
-        of_call: Compare the latencies of whole calls.
+        of_call: Compare whole calls instead of the ranking metric.
     """
     times, reference_times = row.time_by_round, reference.time_by_round
     if of_call:
@@ -63,7 +63,7 @@ def rate_ratio(reference: Row, row: Row, circumstances: Circumstances, *, of_cal
 def _speed_ups(
     rows: Sequence[Row], references: Mapping[str, str | None], circumstances: Circumstances, *, of_call: bool = False
 ) -> list[SpeedUp | None]:
-    """Return the speed-up of each row relative to its variant's reference, with verdicts corrected over all of them."""
+    """Return the speed-up of each row relative to its variant's reference. Holm's correction covers all speed-ups."""
     by_name = {(row.variant, row.cell): row for row in rows}
     compared: dict[int, tuple[Row, Ratio]] = {}
     for index, row in enumerate(rows):
@@ -79,7 +79,7 @@ def _speed_ups(
 
 
 def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
-    """Return the rows of several sweeps with their ratios to the same variants in the first sweep."""
+    """Return the rows of several sweeps, each with its `change` relative to the same variant in the first sweep."""
     names = {row.variant for row in rows}
     earlier = {row.variant: f"{row.name_in_sweep} ({sweeps[0]})" for row in rows if row.sweep != sweeps[0]}
     references = {name: earlier[name] if earlier.get(name) in names else None for name in names}
@@ -88,7 +88,7 @@ def with_changes(rows: Sequence[Row], sweeps: Sequence[str]) -> tuple[Row, ...]:
 
 
 def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
-    """Return the outlier round of a ratio with a wide interval; None if no single round is to blame."""
+    """Return the outlier round of a ratio with a wide interval; None for other ratios or if no round is an outlier."""
     if not is_wide(ratio):
         return None
     ratios = {
@@ -100,7 +100,7 @@ def outlier_of(reference: Row, row: Row, ratio: Ratio) -> int | None:
 
 
 def ranked_alike(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, those of several engines in a cell with mixed prefills ranked by the whole call."""
+    """Return the rows. Rows of a cell with several engines are ranked by the whole call if an engine mixes prefill."""
     engines: dict[object, set[str | None]] = defaultdict(set)
     for row in rows:
         engines[row.cell].add(row.surroundings)
@@ -121,7 +121,7 @@ def _references(rows: Sequence[Row], baseline: str) -> dict[str, str | None]:
 
 
 def unquantized(rows: Sequence[Row]) -> list[Row]:
-    """Return the measured rows of unquantized variants: those of the first table's cell first, the fastest first."""
+    """Return the measured rows of unquantized variants: first those of the cell `headline(rows)`, fastest first."""
     cell = headline(rows)
     measured = [row for row in rows if row.pace and row.is_plain]
     return sorted(measured, key=lambda row: (row.cell != cell, -row.speed))
@@ -130,7 +130,7 @@ def unquantized(rows: Sequence[Row]) -> list[Row]:
 def with_speed_ups(
     rows: Sequence[Row], *, baseline: str, named: str | None, circumstances: Circumstances
 ) -> tuple[Row, ...]:
-    """Return the rows with all their ratios. The named baseline, if any, is the reference of every variant."""
+    """Return the rows with `speed_up`, `against_named` and `call`. `named`, if not None, is every row's reference."""
     rows = [replace(row, is_baseline=row.variant == baseline) for row in ranked_alike(rows)]
     names = {row.variant for row in rows}
     references = dict.fromkeys(names, named) if named else _references(rows, baseline)

@@ -1,4 +1,4 @@
-"""Checks of this machine without a model: a planted delay on the real clock, and simulated sweeps of a given ratio."""
+"""Checks of this machine without a model: a planted delay on the real clock, memory, and simulated sweeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarker.measure.repeat import measure
 from benchmarker.schema.comply_file import Finding, judged
 from benchmarker.workloads.generation.generation_step import GenerationStep
 
-DELAY_S, DELAY_NOISE = 0.005, 0.01  # Mean wait per token, and its standard deviation as a share of it.
+DELAY_S, DELAY_NOISE = 0.005, 0.01  # Mean delay per token; its relative standard deviation.
 TOKENS = 40
 WITHIN = 0.025
 ROUNDS = 5
@@ -45,7 +45,7 @@ class DelayedSource(TokenSource):
         return Generation(tokens, start_ns, times_ns[0], times_ns[-1], times_ns[-1])
 
     def _after_wait(self) -> int:
-        """Wait until the end of a planted time; a sleep alone ends late by the timer's slack."""
+        """Wait a random time and return the clock at its end. The last ms is polled, since sleeps end late."""
         end_ns = time.perf_counter_ns() + round(self._random.gauss(self._mean_s, self._mean_s * DELAY_NOISE) * 1e9)
         time.sleep(max(0.0, (end_ns - time.perf_counter_ns()) / 1e9 - 0.001))
         while (now_ns := time.perf_counter_ns()) < end_ns:
@@ -54,10 +54,10 @@ class DelayedSource(TokenSource):
 
 
 def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) -> list[Finding]:
-    """Measure an engine with a planted delay, and a twin that is 3 % slower, in three rounds with the real clock.
+    """Check the measured TPOT of a source with a planted delay, and its ratio to a source that is 3 % slower.
 
     Args:
-        scale: Factor of the planted times; a test plants a wrong clock with it.
+        scale: Factor of the true delays; a test simulates a wrong clock with it.
     """
     random_times = random.Random(seed)
 
@@ -92,10 +92,10 @@ def check_planted_delay(device: Device, *, seed: int = 1, scale: float = 1.0) ->
 
 
 def check_memory(device: Device) -> Finding:
-    """Allocate a block and compare it with its growth by the allocator, by the driver and by the operating system."""
+    """Check the growth that allocator, driver and operating system report for a block of 1 GiB."""
     import torch
 
-    torch.ones(1, device=torch_device(device))  # Creates the GPU's context, whose memory is not the block's.
+    torch.ones(1, device=torch_device(device))  # Creates the CUDA context, whose memory must not count.
     device.release()
     on_device = DeviceMemory(device)
     device.begin_growth()
@@ -116,7 +116,7 @@ def check_memory(device: Device) -> Finding:
 
 
 def check_power(*, seed: int = 1) -> Finding:
-    """Count the simulated sweeps in which a twin that is 3 % slower is called slower."""
+    """Check that a variant that is 3 % slower gets the verdict "slower" in at least 95 of 100 simulated sweeps."""
     found = found_slower(ROUND_NOISE, seed=seed)
     noisy = found_slower(LARGE_NOISE, seed=seed)
     return judged(

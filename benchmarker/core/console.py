@@ -1,7 +1,7 @@
-"""Output for the user: one line per step, a bar for long ones, tables.
+"""Output for the user: one line per step, a progress bar for each long step, and tables.
 
-Lines, tables and pinned lines go to standard output, so that a log of a run is complete; bars go to standard error.
-Pinned lines and bars are for terminals only. No text is interpreted as markup, and control characters are removed.
+Lines and tables go to standard output, so that a log of a run is complete; progress bars go to standard error. In a
+terminal, lines can be pinned below all others. No text is interpreted as markup, and control characters are removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UP_AND_CLEAR = Control((ControlType.CURSOR_UP, 1), ControlType.CARRIAGE_RETURN,
 
 
 class Terminal:
-    """Output for people, and the Progress of loaders. Quiet prints tables only; verbose replaces bars by lines."""
+    """Printer of lines, progress and tables. `quiet` prints tables only; `verbose` prints lines instead of bars."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, streams: Streams | None = None) -> None:
         destination = streams or Streams(sys.stdout, sys.stderr)
@@ -51,7 +51,7 @@ class Terminal:
             self._print(text)
 
     def note(self, text: str) -> None:
-        """Print a line of progress, wrapped between words; a child's lines are wrapped by its parent."""
+        """Print a line, wrapped between words. A child process does not wrap, because its parent wraps the line."""
         indent = " " * (len(text) - len(text.lstrip()) + 4)
         width = sys.maxsize if PARENT in os.environ else self._width
         lines = wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -66,19 +66,19 @@ class Terminal:
             self._steps.step(clean(what), finished, total)
 
     def pin(self, text: str) -> None:
-        """Keep these lines below all others, instead of the previous ones; an empty text removes them."""
+        """Keep the lines of `text` below all later output, in place of lines pinned before; "" removes these."""
         if self.can_pin:
             self._pinned.show(clean(text))
 
     def table(self, blocks: Sequence[Block], *, detail: bool = False) -> None:
-        """Print blocks after an empty line; also when quiet, unless they are a detail."""
+        """Print blocks as `show` does, or as markdown in a file or if quiet. If quiet, a `detail` is not printed."""
         if self._out.is_terminal and not self._quiet:
             self.show(blocks)
         elif not (self._quiet and detail):
             self._print(("" if self._quiet else "\n") + to_markdown(blocks).rstrip("\n"))
 
     def show(self, blocks: Sequence[Block]) -> None:
-        """Print paragraphs and tables, not wider than the terminal (100 columns in a file); also when quiet."""
+        """Print paragraphs and tables, not wider than the terminal (100 columns in a file), even if quiet."""
         with self._beside_pins():
             if not self._quiet:
                 self._out.print()
@@ -114,7 +114,7 @@ class Pinned:
         self._drawn = 0
 
     def draw(self) -> None:
-        """Draw the lines if they fit: a wrapped line, or one that scrolled away, could not be removed."""
+        """Draw the lines if they fit the terminal: lines that wrap or scroll away could not be removed later."""
         width, height = self._console.size
         if not self._lines or len(self._lines) >= height or max(map(cell_len, self._lines)) >= width:
             return
@@ -124,7 +124,7 @@ class Pinned:
 
 
 class Bar:
-    """A bar that is redrawn in place, at reports only: no thread redraws it during a measurement."""
+    """Progress bar that is redrawn by calls of `step` only: no thread redraws it during a measurement."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -180,7 +180,7 @@ class Tenths:
 
 
 def _count(finished: int, total: int) -> str:
-    """Return `: 3/36`; percent if bytes are counted, nothing without a total."""
+    """Return `: 3/36`; `: 8 %` for a total of a million or more, such as bytes; "" for a total of 0."""
     if total <= 0:
         return ""
     return f": {finished}/{total}" if total < 1_000_000 else f": {100 * finished / total:.0f} %"
@@ -220,5 +220,5 @@ def _can_redraw(console: Console) -> bool:
 
 
 def _console(stream: TextIO) -> Console:
-    # Only the stream decides whether it is a terminal: a variable that forces colours must not draw bars into a file.
+    # rich also obeys FORCE_COLOR, which must not draw bars into a file.
     return Console(file=stream, force_terminal=stream.isatty(), markup=False, emoji=False, highlight=False)

@@ -1,7 +1,7 @@
-"""Errors that a user can cause: one line with the problem, its place and a remedy; exit code 2.
+"""Errors that a user can cause. Each prints one line with the problem, its file or option, and a remedy; exit code 2.
 
-Every other exception is a fault of this program and keeps its traceback, so that it can be reported. The imports are of
-Python's library only, so that `benchmarker` can report that another package is missing.
+Every other exception is a fault of this program and keeps its traceback, so that it can be reported. This module
+imports only the standard library, so that `benchmarker` can report that a package is missing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DeviceError(BenchmarkerError):
 
 
 class QualityError(BenchmarkerError):
-    """Quality that cannot be measured: no space for the distributions, or NaN from the model."""
+    """Quality measurement that failed, for example because the model returns NaN or the disk is full."""
 
     kind = "quality"
 
@@ -68,7 +68,7 @@ class ResultsError(BenchmarkerError):
 
 
 class MemoryNeededError(BenchmarkerError):
-    """Main memory that a measurement would need, and that is not free."""
+    """Too little free main memory for a measurement."""
 
     kind = "oom_host"
 
@@ -78,13 +78,13 @@ class UnsupportedError(BenchmarkerError):
 
 
 class WrongResultError(BenchmarkerError):
-    """Wrong output. Its time has no meaning."""
+    """Wrong output of a measured call, whose time is therefore not reported."""
 
     kind: ErrorKind = "wrong_result"
 
 
 class WrongTokenCountError(WrongResultError):
-    """Wrong number of tokens from an engine. The engine still runs, so the next cell is measured."""
+    """Wrong number of tokens from an engine. The engine still runs, so the sweep measures its next cell."""
 
     kind = "wrong_token_count"
 
@@ -135,13 +135,13 @@ _WRITE_PROBLEMS = {
 
 
 def write_problem(error: OSError, *, remedy: str) -> str:
-    """Return the end of a sentence: the reason why a file could not be written, and `remedy`."""
+    """Return the end of a message on a file that was not written, such as `the disk is full; make room or REMEDY`."""
     problem = _WRITE_PROBLEMS.get(error.errno or 0)
     return problem.format(remedy=remedy) if problem else f"{error.strerror or error}; {remedy}"
 
 
 def read_problem(path: Path | str, error: OSError) -> str:
-    """Return a sentence such as `text.txt: cannot be read: Permission denied`; `path` may follow its option."""
+    """Return `text.txt: cannot be read: Permission denied`. `path` may begin with an option: `--text text.txt`."""
     return f"{path}: cannot be read: {error.strerror or error}"
 
 
@@ -188,7 +188,7 @@ def exit_if_libraries_are_missing() -> Iterator[None]:
 
 @contextmanager
 def report_library_conflicts() -> Iterator[None]:
-    """Turn an ImportError inside a library, such as that of a missing dependency, into MissingLibraryError."""
+    """Raise MissingLibraryError instead of an ImportError inside a library, such as one from a missing dependency."""
     try:
         yield
     except ImportError as error:
@@ -199,12 +199,12 @@ def report_library_conflicts() -> Iterator[None]:
 
 
 def _library_conflict(error: ImportError) -> str | None:
-    """Return a description of the conflict; None if the faulty import is in this package."""
+    """Return a description of the conflict between two libraries; None if the faulty import is in this package."""
     while isinstance(error.__cause__, ImportError):
-        # transformers hides the first error behind one of its own.
+        # transformers raises an error of its own, whose cause is the first error.
         error = error.__cause__
     frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    # Frames of the import machinery lie between the two libraries.
+    # Frames of Python's import machinery lie between the importing and the imported library.
     names = [name.split(".")[0] for name in frames if not name.startswith("importlib")]
     importer, imported = names[-1] if names else OWN_NAME, (error.name or "").split(".")[0]
     if OWN_NAME in (importer, imported) or not imported:

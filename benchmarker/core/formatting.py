@@ -51,7 +51,7 @@ def rate(per_s: float, unit: str = "token") -> str:
 
 
 def significant(number: float | None, digits: int = DIGITS) -> str:
-    """Format a decimal with that many significant digits, without an exponent: `36.15`, `1204`, `0.03120`."""
+    """Format a number with `digits` significant digits: `36.15`, `1204`, `0.0312`; below 0.0001 as `1.20e-05`."""
     if number is None:
         return MISSING
     if number == 0:
@@ -65,12 +65,12 @@ def significant(number: float | None, digits: int = DIGITS) -> str:
 
 
 def decimal(value: float, *, digits: int = DIGITS) -> str:
-    """Format a decimal with that many significant digits and its trailing zeros, so that columns line up."""
+    """Format a number with `digits` significant digits, trailing zeros included: `36.10`, `0.03120`."""
     return f"{value:.{_places(value, digits=digits)}f}"
 
 
 def with_spread(measured: Estimate | None, *, scale: float = 1.0) -> str:
-    """Format `36.15 [36.02, 36.28]`, or `36.15 ± 0.03` without an interval; `scale` converts the unit."""
+    """Format `36.15 [36.02, 36.28]`, or `36.15 ± 0.03` if there is no interval; `scale` converts the unit."""
     if measured is None:
         return MISSING
     value = measured.value * scale
@@ -94,7 +94,7 @@ def times(ratio: Ratio) -> str:
 
 
 def percent(fraction: float, *, places: int | None = None) -> str:
-    """Format `89 %`, or `8.9 %` below 10 %; with `places`, always that many decimals."""
+    """Format 0.89 as `89 %` and 0.089 as `8.9 %`, or with `places` decimals."""
     if places is None:
         places = 1 if 0 < 100 * abs(fraction) < 9.95 else 0
     return f"{100 * fraction:.{places}f} %"
@@ -105,7 +105,7 @@ def plural(number: int, singular: str, many: str) -> str:
 
 
 def abridged(texts: Sequence[str], maximum: int, *, separator: str = ", ") -> str:
-    """Join the first texts and the number of the remaining ones: `a, b and 2 more`."""
+    """Join at most `maximum` texts and the number of the remaining texts: `a, b and 2 more`."""
     more = f" and {len(texts) - maximum} more" if len(texts) > maximum else ""
     return separator.join(texts[:maximum]) + more
 
@@ -123,13 +123,13 @@ def approximate_duration(duration_s: float) -> str:
 
 
 def approximate_range(low_s: float, high_s: float) -> str:
-    """Format `about 12 min to 1 h 40 min`, or the longer duration if the two differ by less than half."""
+    """Format `about 12 min to 1 h 40 min`, or only the longer duration if it is not much above the shorter one."""
     longer = approximate_duration(high_s)
     return f"{approximate_duration(low_s)} to {longer.removeprefix('about ')}" if high_s > 1.5 * low_s + 60 else longer
 
 
 def slug(name: str) -> str:
-    """Return a name for files: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, with digits of its hash."""
+    """Return a file name: `gptq kernel=triton` becomes `gptq-kernel-triton-5c1d0f2a`, with a hash at its end."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
     if safe == name:
         return safe

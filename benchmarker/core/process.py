@@ -1,7 +1,8 @@
 """State of the current process: garbage collection, its end when the parent dies, and the libraries' output.
 
-Much of that output (progress bars, banners, warnings) bypasses Python, so the process's output descriptors point to a
-file, and the program prints to copies of the original ones. An unexpected error gets the last lines of the file.
+Libraries print much (progress bars, banners, warnings) without Python's sys.stdout, so descriptors 1 and 2 are
+redirected to a file, and this program prints to copies of the original descriptors. An unexpected error is reported
+with the last lines of the file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Switch garbage collection off (in timed regions, or while many lasting objects are made), and restore it."""
+    """Disable garbage collection in the block: a timed region, or code that creates many lasting objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -40,12 +41,12 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Let Linux kill this process when its parent dies. An orphan would measure on and disturb the next sweep."""
+    """Let Linux kill this process when its parent dies. An orphan would go on measuring and disturb the next sweep."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None, use_errno=True).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    # The parent may have died before the call above. Only a comparison with its own number can show that: in a
-    # container the sweep itself may be process 1, which otherwise adopts orphans.
+    # The parent may have died before the call above, so its process id is compared. An id of 1 would prove nothing: in
+    # a container the sweep itself may be process 1, which adopts orphans elsewhere.
     parent = os.environ.get(PARENT)
     if parent is not None and parent != str(os.getppid()):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -57,7 +58,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Raise Terminated in the main thread, which is the caller's, on SIGTERM."""
+    """Raise Terminated in the main thread on SIGTERM. Only the main thread can enter the block."""
 
     def terminate(*_: object) -> None:
         raise Terminated
@@ -79,8 +80,8 @@ class Streams:
     log: int | None = None  # Descriptor of the file with the libraries' output.
 
     def tail(self, lines: int = 20) -> str:
-        """Return the last lines of the libraries; empty if they are not silenced."""
-        # Every rank and server imports this module, and few print a tail.
+        """Return the last lines that libraries printed; empty if their output is not redirected to a file."""
+        # Imported here, because every rank and server imports this module, and few call `tail`.
         from benchmarker.core.tables import lines_of
 
         if self.log is None:
@@ -93,7 +94,7 @@ class Streams:
 
 @contextmanager
 def quiet_libraries(*, verbose: bool) -> Iterator[Streams]:
-    """Silence everything except the returned streams, unless verbose."""
+    """Redirect all output to a file, except text written to the yielded streams; redirect nothing if `verbose`."""
     if verbose:
         yield Streams(sys.stdout, sys.stderr)
         return
@@ -127,7 +128,7 @@ def _copy(stream: TextIO, descriptor: int) -> Iterator[TextIO]:
 def _redirected(log: int) -> Iterator[None]:
     with ExitStack() as stack:
         text = stack.enter_context(os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1))
-        # In a notebook or a test these are not the streams of the descriptors, and would bypass them.
+        # In a notebook or a test, sys.stdout and sys.stderr do not write to descriptors 1 and 2.
         if _descriptor(sys.stdout) != 1:
             stack.enter_context(redirect_stdout(text))
         if _descriptor(sys.stderr) != 2:
@@ -165,8 +166,8 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _flush() -> None:
-    """Write out the buffers of Python and C, so that their content reaches its target."""
+    """Write out the output buffers of Python and C before descriptors 1 and 2 change."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Outside a terminal C has a buffer of its own, which would be written to the restored descriptors.
+    # C buffers output that is not to a terminal, and would write it to the restored descriptors.
     ctypes.CDLL(None).fflush(None)

@@ -1,9 +1,9 @@
 """Statistics of speed: medians, intervals, ratios and verdicts.
 
-The unit of replication is the process: two processes of the same variant differ by more than the repeats inside either
-of them (memory layout, autotuning, clocks). Every process gives one number per cell, its median, and one round (each
-variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all intervals
-are computed on logarithms: a t interval on R numbers, transformed back with exp.
+The unit of replication is the process: two processes of the same variant differ by more than the repeats inside one
+process (memory layout, autotuning, clocks). Every process gives one number per cell, the median of its repeats, and one
+round (each variant once, in a fresh process) gives one ratio. Times are skewed to the right and ratios multiply, so all
+intervals are computed on logarithms: a t interval over R rounds, transformed back with exp.
 
 Sources: Kalibera & Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013) for the unit; Hoefler & Belli,
 "Scientific benchmarking of parallel computing systems" (SC 2015) for logarithms and keeping outliers; Holm (Scand. J.
@@ -44,8 +44,8 @@ class Estimate:
 class Ratio:
     """Speed relative to the baseline: above 1 is faster.
 
-    `standard_error` is that of the logarithm, `freedom` the degrees of freedom, `p` two-sided for a true ratio of 1
-    before any correction. All are None below three rounds.
+    `standard_error` is the standard error of ln(value), `freedom` its degrees of freedom, and `p` the uncorrected
+    two-sided p value for a true ratio of 1. These three and the interval are None below three rounds.
     """
 
     value: float
@@ -57,7 +57,7 @@ class Ratio:
     freedom: float | None = None
 
     def detectable(self, tests: int) -> float | None:
-        """Return the smallest true ratio above 1 that is found with 80 % power in Holm's first step."""
+        """Return the smallest true ratio above 1 that is detected with 80 % power at 5 % / `tests`."""
         if self.standard_error is None or self.freedom is None:
             return None
         return detectable_ratio(self.standard_error, self.freedom, tests=tests)
@@ -70,7 +70,7 @@ def geometric_mean(values: Sequence[float]) -> float:
 
 
 def wilson(right: int, total: int) -> tuple[float, float, float]:
-    """Return a share with its 95 % interval, which stays within 0 and 1 and holds for small numbers."""
+    """Return right / total and its 95 % Wilson score interval, as (share, low, high)."""
     share, square = right / total, NORMAL_95**2
     middle = (share + square / (2 * total)) / (1 + square / total)
     half = NORMAL_95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total**2))
@@ -80,13 +80,13 @@ def wilson(right: int, total: int) -> tuple[float, float, float]:
 def deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
-    # statistics.stdev computes in exact fractions, which takes half the time of a comparison.
+    # statistics.stdev computes in exact fractions and took half the time of the command `compare`.
     mean = statistics.fmean(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def estimate(medians: Sequence[float], repeats: Sequence[float] = ()) -> Estimate:
-    """Return a variant's value from its per-round medians: exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) )."""
+    """Return a value and interval from per-round medians m: exp( mean ln m +- t(R-1, 0.975) * sd(ln m) / sqrt(R) )."""
     value, spread = geometric_mean(medians), deviation(repeats)
     if len(medians) < MIN_ROUNDS:
         return Estimate(value, deviation=spread)
@@ -98,7 +98,7 @@ def paired_ratio(baseline: Mapping[Round, float], variant: Mapping[Round, float]
     """Return the speed-up from times by round: d_r = ln(baseline_r) - ln(variant_r), ratio = exp(mean d).
 
     The interval is exp( mean d +- t(R-1, 0.975) * sd(d) / sqrt(R) ). A slowdown of a whole round is in both times and
-    cancels. If no round has both, the ratio is unpaired.
+    cancels. If the baseline and the variant share no round, the result is that of `unpaired_ratio`.
     """
     common = [cell for cell in baseline if cell in variant]
     if not common:
@@ -126,7 +126,7 @@ def unpaired_ratio(baseline: Sequence[float], variant: Sequence[float]) -> Ratio
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for testing them all: p_(i), sorted, becomes max over j <= i of min(1, (m - j + 1) * p_(j))."""
+    """Return Holm's adjusted p values: the i-th smallest of m is max over j <= i of min(1, (m - j + 1) * p_(j))."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, highest = [0.0] * len(p_values), 0.0
     for position, index in enumerate(order):
@@ -136,7 +136,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def verdict(ratio: Ratio, adjusted_p: float | None, *, band: float = SAME_WITHIN) -> Verdict:
-    """Return the verdict on a ratio, with its p after `holm`; "same" needs the whole interval inside the band."""
+    """Return the verdict on a ratio; "same" if its whole interval lies between 1 / (1 + band) and 1 + band."""
     if ratio.low is None or ratio.high is None or adjusted_p is None:
         return "not tested"
     bottom, top = 1 / (1 + band), 1 + band
@@ -154,7 +154,7 @@ def verdicts(ratios: Sequence[Ratio], *, band: float = SAME_WITHIN) -> list[Verd
 
 
 def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN) -> int | None:
-    """Return how many additional rounds would decide at the present spread; None if 40 would not."""
+    """Return the number of additional rounds that would decide at the present spread; None if 40 in total would not."""
     if ratio.rounds < MIN_ROUNDS or ratio.standard_error is None:
         return max(1, MIN_ROUNDS - ratio.rounds)
     distance, edge = abs(math.log(ratio.value)), math.log(1 + band)
@@ -169,13 +169,13 @@ def rounds_to_decide(ratio: Ratio, *, tests: int = 1, band: float = SAME_WITHIN)
 
 
 def detectable_ratio(standard_error: float, freedom: float, *, tests: int = 1) -> float:
-    """Return exp(c * SE), with c the noncentrality of a two-sided t test with 80 % power at 5 % / tests."""
+    """Return exp(c * SE); c is the noncentrality at which a two-sided t test at 5 % / tests has 80 % power."""
     return math.exp(_noncentrality(freedom, tests) * standard_error)
 
 
 def _ratio(centre: float, standard_error: float, *, freedom: float, rounds: int) -> Ratio:
     half = _critical(freedom) * standard_error
-    # Rounds with equal times come from a clock too coarse for the work, or from a test.
+    # The standard error is 0 if all rounds have equal times: the clock is too coarse, or it is a unit test.
     p = 2 * float(stdtr(freedom, -abs(centre) / standard_error)) if standard_error else float(centre == 0)
     low, high = math.exp(centre - half), math.exp(centre + half)
     return Ratio(math.exp(centre), rounds, low, high, p, standard_error, freedom)
@@ -195,7 +195,7 @@ def _noncentrality(freedom: float, tests: int) -> float:
     critical = _critical(freedom, tests)
     effect = float(nctdtrinc(freedom, 1 - POWER, critical))
     small = 1e-4
-    # scipy stops at about the sixth digit; two steps of Newton's method, with a slope from two points, add the others.
+    # scipy is accurate to about six digits; two Newton steps with a numerical slope add the remaining digits.
     for _ in range(2):
         power, next_power = nctdtr(freedom, effect, critical), nctdtr(freedom, effect + small, critical)
         effect -= float((power - (1 - POWER)) * small / (next_power - power))

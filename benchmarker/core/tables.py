@@ -7,7 +7,7 @@ terminal renderers below, and HTML in `report.html.page`.
 Names come from files that someone else may have written. Every renderer makes them inert: a pipe would shift later
 columns, a newline would end the table, an escape code would move the cursor, and a bidirectional control would reverse
 the line. In a terminal no line is wider than the terminal, and no number is broken in two: texts break between words,
-and columns that still do not fit become another table that repeats the names of the rows.
+and columns that still do not fit move to a further table, which repeats the row names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text as RichText
 
 _ESCAPE_CODES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[^\n])?")
-"""ECMA-48: control sequences (colours, moves), window titles, and other codes of two letters."""
+"""Escape codes of ECMA-48: control sequences (colours, cursor moves), window titles, and two-character codes."""
 
 
 def without_escape_codes(text: str) -> str:
@@ -31,7 +31,7 @@ def without_escape_codes(text: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines as a terminal shows them, split as in an editor, with the last state of redrawn lines."""
+    """Return the lines that a terminal would show: no escape codes, and only the last text of a redrawn line."""
     return [line.rstrip("\r").rpartition("\r")[2] for line in without_escape_codes(text).split("\n")]
 
 
@@ -44,14 +44,14 @@ def clean(text: str) -> str:
 RowT = TypeVar("RowT", contravariant=True)
 Style = Literal["", "bold", "code"]
 _MARKS: dict[Style, tuple[str, str]] = {"bold": ("\ue000", "\ue001"), "code": ("\ue002", "\ue003")}
-"""Private-use characters at the start and end of a span. `plain_line` removes them from foreign text."""
+"""Private-use characters at the start and end of a span. `plain_line` removes them from names."""
 _SPAN = re.compile("|".join(f"{start}(?P<{style}>[^{end}]*){end}" for style, (start, end) in _MARKS.items()))
-# An underscore inside a word, as in exllama_v2, starts no emphasis. A bracket is inert unless a link target follows.
+# An underscore inside a word, as in exllama_v2, is no markup. Nor is a closing bracket unless a link target follows.
 _MARKUP = re.compile(r"[\\`*<>|~&$]|\](?=[(\[:])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 class Text(str):
-    """A table cell with marked spans. Names in it are inert already."""
+    """Table cell with marked spans. `plain_line` has been applied to the names in it."""
 
     __slots__ = ()
 
@@ -86,7 +86,7 @@ class Column(Generic[RowT]):
     text: Callable[[RowT], str]
     align: str = "right"
     sort: Callable[[RowT], float | None] | None = None
-    """Number by which rows are sorted; None for a row without one. A column without this function sorts by text."""
+    """Returns the number by which a row is sorted, or None. A column without this function is sorted by its text."""
     is_more_better: bool = False
     help: str = ""
 
@@ -155,7 +155,7 @@ def plain_line(text: str, *, longest: int = 80) -> str:
 
 
 GAP = 2
-_UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")  # A word, or an interval with its two ends.
+_UNBROKEN = re.compile(r"\S*\[[^\]]*\]\S*|\S+")  # Pieces that stay on one line: a word, or `[1.79, 1.87]`.
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Fitted:
 
     @property
     def narrow(self) -> int:
-        """Width of the longest piece that is not broken. Headings break, and so do texts aligned left."""
+        """Minimum width. Headings and left-aligned texts can be broken between words, other texts cannot."""
         breaking = self.texts if self.is_left else self.texts[:1]
         pieces = [piece for text in breaking for piece in _UNBROKEN.findall(text.plain)]
         whole = [] if self.is_left else [text.plain for text in self.texts[1:]]
@@ -201,7 +201,7 @@ def _print(console: Console, line: RichText) -> None:
 
 def _show_text(console: Console, text: str, width: int) -> None:
     for line in text.split("\n"):
-        if unmarked(line).endswith("`"):  # A command is copied and stays on one line.
+        if unmarked(line).endswith("`"):  # A command stays on one line, so that it can be copied.
             _print(console, rich_text(line))
             continue
         opening = re.match(r" *- ", line)
@@ -237,7 +237,7 @@ def _show_sheet(console: Console, sheet: Sheet, width: int) -> None:
 
 
 def _show_part(console: Console, part: Sequence[_Fitted], is_bold: Sequence[bool], width: int) -> None:
-    """Print some columns of a table: the heading underlined and at the bottom of its cell, texts at the top."""
+    """Print some columns of a table, with underlined headings aligned to the bottom and texts to the top."""
     widths = _widths(part, width)
     for index, bold in enumerate((False, *is_bold)):
         cells = [
@@ -259,9 +259,9 @@ def _show_part(console: Console, part: Sequence[_Fitted], is_bold: Sequence[bool
 
 
 def _parts(columns: Sequence[_Fitted], width: int) -> list[list[_Fitted]]:
-    """Distribute the columns over tables, each with at least one column beside the names of the rows."""
+    """Distribute the columns over tables that fit the width. Each has the row names and at least one more column."""
     first = next((index for index, fitted in enumerate(columns) if fitted.is_left), None)
-    # The names are all columns through the first ones that are aligned left.
+    # The row names are all columns up to the end of the first run of left-aligned columns.
     rest = range(first or 0, len(columns))
     keys = 0 if first is None else next((index for index in rest if not columns[index].is_left), len(columns))
     parts: list[list[_Fitted]] = []

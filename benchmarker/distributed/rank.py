@@ -1,4 +1,4 @@
-"""One of several processes that compute together, each with its own device: a rank.
+"""Rank: one of several processes that compute together, each on its own device.
 
 Rank 0 measures. It starts the other ranks and sends them messages through a store (torch's TCPStore). Tensors go
 through a process group. `python -m benchmarker.distributed.rank` runs a rank other than 0.
@@ -23,7 +23,7 @@ from benchmarker.core.process import end_with_parent
 from benchmarker.hardware.device import Device, error_kind_of, find_device
 
 PORT = "BENCHMARKER_RANK_PORT"
-"""Variable with the port of rank 0's store."""
+"""Environment variable with the port of rank 0's store."""
 BEAT_S = 1.0
 """Seconds between two heartbeats."""
 EXCHANGE_S = 600.0
@@ -37,7 +37,7 @@ def is_torchrun() -> bool:
 
 
 class Store:
-    """A connection to the store of all ranks. It blocks while it waits: each thread and process group has its own."""
+    """Connection to the store of all ranks. `take` blocks it, so each thread and process group has its own."""
 
     def __init__(self, port: int, *, is_server: bool = False) -> None:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -59,10 +59,10 @@ class Store:
 
 
 def key(kind: str, *numbers: int) -> str:
-    """Return a key of the store.
+    """Return a key of the store: `key("answer", 1, 5)` is `answer/1/5`.
 
-    message, N: message of rank 0. answer, RANK, N: a rank's answer to it. beats, RANK: count of heartbeats. failure,
-    RANK: reason why a rank ends. ready, RANK: set when a rank can join the process group.
+    message/N: rank 0's message N. answer/RANK/N: a rank's answer to message N. beats/RANK: count of heartbeats.
+    failure/RANK: reason why a rank ended. ready/RANK: set when a rank can join the process group.
     """
     return "/".join((kind, *map(str, numbers)))
 
@@ -101,7 +101,7 @@ def process_group(number: int, count: int, port: int, device: str) -> Iterator[N
         rank=number,
         world_size=count,
         timeout=timedelta(seconds=EXCHANGE_S),
-        # Connects now instead of in the first exchange, which may be timed.
+        # NCCL connects now if a device is given, instead of in the first exchange, which may be timed.
         device_id=rank_device if rank_device.type == "cuda" else None,
     )
     local = number if rank_device.index is None else rank_device.index

@@ -4,8 +4,8 @@
         result, answers = ranks.together({"do": "add"}, add, kind="add")
 
 Each other rank runs the function, which answers messages (distributed/rank.py). A rank that dies, hangs or runs out of
-memory leaves the others waiting in an exchange of tensors. So a thread checks twice a second whether each process lives
-and sends heartbeats. If not, all of them are ended, rank 0's exchange is aborted, and a RankError names the rank.
+memory leaves the others waiting in an exchange of tensors. So a thread checks twice a second whether each process runs
+and sends heartbeats. If not, all ranks but 0 are killed, rank 0's exchange is aborted, and a RankError names the rank.
 
 On several hosts, `torchrun ... -m benchmarker run context_parallel ...` starts one process for each rank, which all run
 the same command. Each process other than rank 0's starts its rank whenever rank 0 opens ranks (see `follow`).
@@ -36,16 +36,16 @@ FREED_S = 5.0
 CLOSE_S = 5.0
 LATE = "hangs: its part of the work takes several times as long as ever"
 FIRST_S = 300.0
-"""Longest time of the first message of a kind, and of starting a rank."""
+"""Time limit of the first message of a kind, and of starting the ranks."""
 LEAST_S = 20.0
 SLOWER = 5
-"""Limit of a later message as a multiple of the longest message of its kind, at least LEAST_S."""
+"""Time limit of later messages, as a multiple of the longest earlier one of the same kind, but at least LEAST_S."""
 POLL_S = 0.002
 
 LEADS = "BENCHMARKER_LEADS"
-"""Variable with the number of torchrun's processes. WORLD_SIZE is the number of open ranks."""
-# Keys of torchrun's store: the number of openings; for each opening, its count and port of ranks (or STOP), whether its
-# ranks must end at once, and how each rank ended.
+"""Environment variable with torchrun's number of processes; WORLD_SIZE is changed to the number of open ranks."""
+# Keys of torchrun's store: how often rank 0 opened ranks; for each time, their count and port (or STOP), whether they
+# must end at once, and how each rank ended.
 OPENINGS = "benchmarker/openings"
 OPENING = "benchmarker/opening"
 KILL = "benchmarker/kill"
@@ -81,7 +81,7 @@ class LocalProcess:
         self._process.kill()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it has ended, or for that long. To be called once."""
+        """Wait for the end of the process, and kill it after `timeout_s`. To be called once."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         self._process.kill()
@@ -89,7 +89,7 @@ class LocalProcess:
         self._output.close()
 
     def end_words(self) -> str:
-        """Return how it ended, with its last output line unless it was killed."""
+        """Return `ended (exit 1): LAST OUTPUT LINE`, or `killed by SIGKILL`."""
         code = self._process.returncode
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended (exit {code})"
         self._output.seek(0)
@@ -107,7 +107,7 @@ class TorchrunProcess:
         return self._store.read(key(ENDED, self._number, self._rank)) is not None
 
     def kill(self) -> None:
-        """End it at the next tick of the process that started it, if that host still runs."""
+        """Request that the process which started the rank kills it (`follow`), within TICK_S."""
         with contextlib.suppress(RuntimeError):
             self._store.put(key(KILL, self._number), True)
 
@@ -124,7 +124,7 @@ RankProcess = LocalProcess | TorchrunProcess
 
 
 class Ranks:
-    """All ranks, from rank 0. A thread watches the processes of ranks 1 and higher."""
+    """Control of all ranks by rank 0. A thread watches the processes of ranks 1 and higher."""
 
     def __init__(self, store: Store, device: Device, count: int, stuck: Callable[[RankError], None]) -> None:
         self.count, self._store, self._device, self._stuck = count, store, device, stuck
@@ -132,7 +132,7 @@ class Ranks:
         self._longest_s: dict[str, float] = {}
         self._failure: RankError | None = None
         self._awaited: tuple[float, int] | None = None
-        """Deadline of the work of all ranks on the monotonic clock, and the number of its message."""
+        """Deadline (`time.monotonic`) and number of the message in progress; None if there is none."""
         self._is_closing = threading.Event()
         self._processes: Mapping[int, RankProcess] = (
             request_ranks(count, store.port)
@@ -145,8 +145,8 @@ class Ranks:
     def together(
         self, message: Mapping[str, Any], work: Callable[[], Result], *, kind: str
     ) -> tuple[Result, list[Any]]:
-        """Let the other ranks carry out a message and this one the work; return its result, and their answers. The
-        times of a `kind` of message set the limit after which a rank hangs. Raises RankError."""
+        """Send `message` to the other ranks, run `work` on rank 0, and return its result and the other ranks' answers.
+        The time limit follows from earlier messages of the same `kind`. Raises RankError."""
         began_s = time.monotonic()
         longest_s = self._longest_s.get(kind)
         with self.guarded(FIRST_S if longest_s is None else max(LEAST_S, SLOWER * longest_s)):
@@ -192,12 +192,12 @@ class Ranks:
         try:
             yield
         except UnsupportedError:
-            # All ranks refuse alike, and take the next message.
+            # All ranks raise this error, and can take the next message.
             self._messages += 1
             raise
         except Exception as error:
             if not self._device.is_out_of_memory(error):
-                # The watcher soon finds a rank that ended, which is then the cause.
+                # If a rank that ended is the cause, the watcher finds it soon.
                 deadline_s = time.monotonic() + 4 * TICK_S
                 while self._failure is None and time.monotonic() < deadline_s:
                     time.sleep(TICK_S / 4)
@@ -256,7 +256,7 @@ class Ranks:
         while self._awaited and time.monotonic() < deadline_s:
             time.sleep(TICK_S / 4)
         if self._awaited:
-            # Stuck inside the driver or a library, which no exception reaches.
+            # Rank 0 is stuck inside the driver or a library, which no exception reaches.
             self._stuck(failure)
             os._exit(1)
 
@@ -265,7 +265,7 @@ def break_off() -> None:
     import torch.distributed as dist
 
     if dist.is_initialized():
-        # Only NCCL supports it; gloo notices by itself that the others are gone.
+        # NCCL alone supports aborting; gloo raises an error by itself if other ranks are gone.
         with contextlib.suppress(RuntimeError):
             dist.distributed_c10d._abort_process_group()
 
@@ -279,7 +279,7 @@ def open_ranks(
     device: Device,
     stuck: Callable[[RankError], None] = lambda failure: None,
 ) -> Iterator[Ranks]:
-    """Let the other ranks run a function, each on one of the devices, and join their process group. Raises RankError.
+    """Start the other ranks, which run `function` on `devices[1:]`, and join their process group. Raises RankError.
 
     `stuck` is called just before the process exits because rank 0 cannot be freed from an exchange with a failed rank.
     """
@@ -304,7 +304,7 @@ def hosts() -> int:
 
 
 def agent_store() -> Store:
-    """Connect to torchrun's store, which rank 0 holds itself if torchrun's agent does not."""
+    """Connect to torchrun's store. Rank 0 is its server if torchrun's agent is not."""
     is_server = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     return Store(int(os.environ["MASTER_PORT"]), is_server=is_server)
 
@@ -336,7 +336,7 @@ def follow() -> None:
 @contextmanager
 def leading() -> Iterator[None]:
     os.environ[LEADS] = os.environ["WORLD_SIZE"]
-    # Kept open, because this process may hold the store.
+    # Kept open, because this process may be the store's server.
     store = agent_store()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Examination of a machine: its properties, the obstacles, the variants that run, and the instruments."""
+"""Report on a machine: its properties, obstacles to good numbers, the variants that run, and its instruments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from benchmarker.schema.registry import DEFAULT_WORKLOAD, workload_of
 from benchmarker.workloads.generation import engine_trials as variants
 from benchmarker.workloads.generation.engine_trials import FIRST_ENGINE, Outcome, trial
 
-TRIAL_LIMIT_S = 600.0  # Limit for one variant. GPTQ builds an extension at its first use.
+TRIAL_LIMIT_S = 600.0  # Time limit of one variant's trial. GPTQ builds an extension at its first use.
 MARKS = {"no": "✗", "note": "!", "ok": "✓"}
 RUN = (sys.executable, "-m", "benchmarker.run")
 
@@ -32,7 +32,7 @@ RUN = (sys.executable, "-m", "benchmarker.run")
 def examine(device_name: str, terminal: Terminal, *, quick: bool, workload: str = DEFAULT_WORKLOAD) -> bool:
     """Print the report; return True if every variant runs in some engine and every instrument is right.
 
-    If the device does not exist, the report begins with this error and describes the processor. Raises SpecError.
+    If the device does not exist, the report gives the error and describes the processor. Raises SpecError.
     """
     workload_of(workload)
     if workload != DEFAULT_WORKLOAD:
@@ -70,7 +70,7 @@ def all_run(outcomes: Sequence[Outcome]) -> bool:
 def try_variants(
     expected: Sequence[Outcome], device: Device, *, print_line: Callable[[str], None], command: Sequence[str] = RUN
 ) -> Iterator[Outcome]:
-    """Run each variant in a process of its own. One that fails in the first engine is tried in no other."""
+    """Run each variant in its own process. A variant that fails in the first engine is not tried in other engines."""
     failed: dict[str, str] = {}
     with trial(device) as (arguments_of, folder):
         for outcome in expected:

@@ -52,7 +52,7 @@ class Machine:
 
 
 def look(device: Device) -> Machine:
-    """Gather the properties, with one request to the hub."""
+    """Return the properties of this machine. Sends one request to the Hugging Face hub."""
     import torch
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -114,7 +114,7 @@ def _free_bytes(folder: Path) -> int:
 @dataclass(frozen=True)
 class Finding:
     level: Literal["no", "note", "ok"]
-    """`no`: something does not work; `note`: it works, but affects the numbers or needs a remark."""
+    """`no`: something does not work; `note`: a condition affects the numbers or needs a remark; `ok`: no problem."""
     what: str
     do: str | None = None
 

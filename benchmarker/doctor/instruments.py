@@ -73,7 +73,7 @@ def _clock(device: Device, gpu: Gpu | None) -> Reading:
         device.synchronize()
         if clock_mhz is None:
             return reading(None, None, remark="the driver does not report the clock")
-        # The host times it like every repeat, with the device synchronized before and after.
+        # The host times the kernel like every repeat, with the device synchronized before and after.
         started_ns = time.perf_counter_ns()
         torch.cuda._sleep(int(SPIN_S * 1e6 * clock_mhz))
         device.synchronize()
@@ -100,7 +100,7 @@ def _both_clocks_ns() -> tuple[int, int]:
 
 
 def _memory(device: Device) -> Reading:
-    """Compare the growth of the peak with the size of one tensor."""
+    """Compare the growth of the peak memory with the size of an allocated tensor."""
     import torch
 
     size = CPU_BLOCK_BYTES if device.kind == "cpu" else GPU_BLOCK_BYTES
@@ -126,7 +126,7 @@ def _bandwidth(device: Device, gpu: Gpu | None) -> Reading:
     limits = measure_limits(device, "float32" if device.kind == "cpu" else "float16")
     expected = gpu.memory_bytes_per_s() if gpu else None
     remark = "the memory's clock and bus width" if expected else "the limit of the memory is unknown"
-    # No program reaches the limit; a higher value is an error of ours.
+    # No program reaches the limit; a higher value is an error of benchmarker.
     measured = limits.read_bytes_per_s / 1e9
     return Reading("bandwidth", "GB/s", expected and expected / 1e9, measured, (0.6, 1.02), remark)
 
@@ -154,7 +154,7 @@ def _energy(device: Device, gpu: Gpu | None) -> Reading:
 def energy_and_power(
     gpu: Gpu, work: Callable[[], Any], *, window_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float | None, float | None]:
-    """Return mean power times the time, and the energy of the counter; None if the GPU does not report it."""
+    """Return two energies in J: mean power times the time, and the counter's growth; None if not reported."""
     work()
     before, started = gpu.energy_j(), clock()
     powers: list[float] = []

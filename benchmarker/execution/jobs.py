@@ -1,8 +1,7 @@
-"""Jobs: made from a config file and options, saved by a sweep, and checked by its processes.
+"""Jobs: made from a config file and options, saved by a sweep, and checked by the sweep's processes.
 
-An option overrides the config's key. A sweep writes one file per variant into its folder, which its processes and
-`run --job` read. The file contains the values of the config, not its path: editing the config during a sweep changes
-nothing.
+An option overrides the config's key. A sweep saves one job file per variant; the processes of the sweep and
+`run --job` read it. A job file contains the values of the config, so that editing the config changes no running sweep.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from benchmarker.workloads.base import Workload
 
 Typed = Mapping[str, Any]
-"""Values of options by their place in the job, such as `grid.new_tokens`. None means that an option is not given."""
+"""Values of options by their path in the job, such as `grid.new_tokens`; None for an option that is not given."""
 WHERE = "command line"
 PREFIX = "job-"
 PROTOCOL_VERSION = 2
-"""Increases when cells are measured in another way, so that numbers from before and after are not mixed."""
+"""Version of the measurement procedure. Results of different versions are not mixed."""
 
 
 def make_job(
@@ -53,8 +52,8 @@ def make_job(
 ) -> Job:
     """Make and check a job of its workload's class; raises SpecError.
 
-    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. `workload` is None for the
-    config's, or the default. `experiment` is the content of the config file if it was read already.
+    In `typed`, the value of a mapping such as `variant.options` is a list of key=value. If `workload` is None, it is
+    that of the config, else the default. `experiment` is the content of the config file if it was read already.
     """
     if config and experiment is None:
         experiment = read_experiment(config)
@@ -88,7 +87,7 @@ def make_job(
 def _variant_of(
     workload: Workload, experiment: ExperimentBase | None, name: str | None, config: Path | None, typed: Typed
 ) -> VariantBase | None:
-    """Return the config's variant of that name; None if the options define a variant by themselves."""
+    """Return the config's variant `name`; None if the options define a variant by themselves."""
     fields = _part_class(workload, "variant").model_fields.items()
     required = [field for field, info in fields if info.is_required() and field != "name"]
     if experiment is None:
@@ -174,11 +173,11 @@ def write_job(job: Job, folder: Path) -> Path:
 
 
 def read_job_file(path: Path) -> Job:
-    """Read a job, of the class of its workload; raises SpecError."""
+    """Read a saved job as the job class of its workload; raises SpecError."""
     kind: type[Job] = Job
     try:
         text, name = path.read_bytes(), DEFAULT_WORKLOAD
-        # Text that is no mapping is refused by the validation.
+        # The validation refuses text that is no JSON object.
         with contextlib.suppress(ValueError, AttributeError):
             name = str(json.loads(text).get("workload", name))
         kind = workload_of(name).job
@@ -201,7 +200,7 @@ def saved_jobs(folder: Path | None) -> list[Job]:
 
 
 def is_job_file(path: Path) -> bool:
-    """Return True for a job, whose first key no record has, even if the name of its variant begins with `job-`."""
+    """Return whether a file is a saved job. A record of a variant named `job-...` is none: it has no job_version."""
     if not path.name.startswith(PREFIX):
         return False
     with path.open("rb") as file:
@@ -209,10 +208,10 @@ def is_job_file(path: Path) -> bool:
 
 
 def with_origin(job: Job, environment: Environment, *, config: Path, config_sha256: str, commit: str | None) -> Job:
-    """Return the job with the facts that its processes check before they measure."""
+    """Return the job with an origin: versions, environment, cell keys and file hashes, which its processes check."""
     origin = Origin(
         config=str(config),
-        # A saved job was made from the config as it was then.
+        # A saved job keeps the hash of the config from which it was made.
         config_sha256=job.origin.config_sha256 if job.origin else config_sha256,
         benchmarker=__version__,
         environment=environment,
@@ -227,7 +226,7 @@ def result_key(job: Job, point: Any, environment: Environment) -> str:
     """Return a key of everything that determines a cell's result: SHA-256 of canonical JSON, in hex.
 
     Two cells with one key are interchangeable. The key does not contain the variant's name, the round, the number of
-    rounds, the profile, or which of several equal cards it was; a sweep keeps each round on one card.
+    rounds, the profile, or the number and UUID of the GPU; a sweep measures each round on a single GPU.
     """
     determining = {
         "schema": SCHEMA_VERSION,
@@ -261,7 +260,7 @@ def changed_files(job: Job) -> list[str]:
 
 
 def check_unchanged(job: Job, environment: Environment) -> None:
-    """Check, in a sweep, that everything is as the sweep planned it; raises ChangedError."""
+    """Raise ChangedError if, in a sweep, input files or cell keys differ from those that the sweep planned."""
     origin = job.origin
     if origin is None or job.part is None:
         return
@@ -277,12 +276,12 @@ def check_unchanged(job: Job, environment: Environment) -> None:
 
 
 def refuse_changed(saved: Sequence[Job], jobs: Sequence[Job]) -> None:
-    """Check that the model and the calibration text of a resumed sweep are unchanged; raises ResultsError."""
+    """Raise ResultsError if the model or the calibration text of a resumed sweep has changed."""
     before = {job.variant.name: job.origin.inputs for job in saved if job.origin}
     for job in jobs:
         earlier = before.get(job.variant.name, {})
-        # Texts for quality are checked with the quality: their hashes are in the records. A different model or text
-        # has another name, and is no change of the first one.
+        # Quality texts are checked with the records, which contain their hashes. A model or text of another name is
+        # a new input, not a change.
         now = workload_of(job.workload).inputs(job, judged=False) if earlier else {}
         if changed := changed_inputs(earlier, {name: text for name, text in now.items() if name in earlier}):
             raise ResultsError(f"--resume: {_listed(changed)} changed since this sweep began; {_way_on(changed)}")

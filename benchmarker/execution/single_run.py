@@ -30,17 +30,17 @@ from benchmarker.workloads.session import Bench, Session
 
 
 class Run(Session):
-    """One job and its record so far: the session in which a bench is opened."""
+    """Execution of one job: the session of the workload's bench, and the record so far."""
 
     def __init__(self, job: Job, terminal: Terminal, surroundings: Surroundings | None = None) -> None:
-        """Prepare a run; `surroundings` is None in a sweep, which watches its processes itself."""
+        """Prepare a run. `surroundings` is None in a sweep, whose own process observes host and GPU."""
         self.job = job
         self.terminal = terminal
         self.workload = workload_of(job.workload)
         self.device = find_device(job.device)
         self._surroundings = surroundings
         self._threads = choose_threads(surroundings) if surroundings and self.device.kind == "cpu" else None
-        # Before this process uses the device: the memory that is taken now belongs to others.
+        # Made before this process uses the device, so that memory of other programs does not count.
         self.device_memory = DeviceMemory(self.device)
         self._is_ready = False
         started, facts = datetime.now(UTC), environment(self.device)
@@ -51,7 +51,7 @@ class Run(Session):
         self.record = blank.model_copy(update={"forked": FORKED in os.environ})
 
     def execute(self) -> RunRecord:
-        """Measure everything; raises BenchmarkerError or KeyboardInterrupt."""
+        """Measure all cells of the job; raises BenchmarkerError or KeyboardInterrupt."""
         _check_writable(self.path.parent)
         environment = self.record.environment
         self.terminal.line(f"{self.job.variant.name}: {self.job.title} on {environment.device.name}")
@@ -78,19 +78,19 @@ class Run(Session):
         return self.record
 
     def keep(self, **changes: Any) -> None:
-        """Update the record; on disk once it has cells, and always in a sweep, which reads it during the run."""
+        """Update the record, and write it to disk if it has cells, is complete, or belongs to a running sweep."""
         self.record = self.record.model_copy(update=changes)
         if self.record.cells or self.job.part or self.record.status == "complete":
             write_record(self.record, self.path)
 
     def ready(self) -> None:
-        """Measure the device's limits, if requested, and the used memory: once, before anything large is loaded."""
+        """Measure the device's limits if requested, and start counting memory growth; later calls do nothing."""
         if self._is_ready:
             return
         self._is_ready = True
         if self.job.procedure.limits and self.job.is_timed:
             self._measure_limits()
-        # A workload that loads a model calls this again after importing its libraries.
+        # A workload that loads a model calls `begin_growth` again after importing its libraries.
         self.device.begin_growth()
 
     def _measure(self) -> None:
@@ -160,7 +160,7 @@ class Run(Session):
 
     def _print_run(self, cell: CellBase, number: int, sample: SampleBase) -> None:
         self._read()
-        # The memory of this process is no measure of another process.
+        # If several processes run the model, this one's memory is not the model's.
         peak_bytes = sample.peak_allocated_bytes if self.job.processes == 1 else None
         memory = f", memory {gib(peak_bytes)}" if peak_bytes else ""
         run, words = f"run {number}/{self.job.procedure.runs}", self.workload.sample_text(cell, sample)
@@ -168,7 +168,7 @@ class Run(Session):
 
 
 def choose_threads(surroundings: Surroundings) -> str | None:
-    """Let torch use as many threads as cores are free; return a line about it, or None if the user chose a number."""
+    """Limit torch's threads to the number of free cores, and return a message; None if the user set a number."""
     import torch
 
     if os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):

@@ -1,4 +1,4 @@
-"""Explanation of a variant, made of its records."""
+"""Explanation of a variant's speed, computed from its records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarker.schema.record import DISTURBING, RunRecord
 from benchmarker.schema.registry import workload_of
 
 FASTER_PROFILED = 0.97
-"""Share of the time without profiler below which a profiled unit must be from another process's clock."""
+"""Quotient (time with profiler) / (time without) below which the profiled process must have had a higher clock."""
 SLOWER_PROFILED = 1.05
 
 
@@ -36,7 +36,7 @@ class Explanation(Timed):
 
     @cached_property
     def ceiling(self) -> Ceiling | None:
-        """Rate of a graph engine, on a device whose kernels are launched by the host."""
+        """Rate of the kernels in a replayed CUDA graph; None if a graph would not remove launches."""
         return rate_in_graph(self.phase, self.record.limits, units=self.units) if self.can_replay else None
 
     @cached_property
@@ -59,7 +59,7 @@ class Explanation(Timed):
 
 
 def explain(name: str, records: Sequence[RunRecord]) -> Explanation | NotExplained:
-    """Return why a variant is as fast as it is, from the first profile and the times of all records."""
+    """Return the explanation of a variant's speed, from the first profile and the times of all records."""
     workload = workload_of(records[0].workload)
     timed = workload.timed(name, records)
     if isinstance(timed, NotExplained):
@@ -113,11 +113,11 @@ FALLBACKS = {
     "TorchFusedLinear": "gptqmodel's fallback",
 }
 DEQUANTIZE_FROM = 0.15
-"""Share of the kernel time from which dequantization is the way that most weights were multiplied."""
+"""Share of the kernel time. If dequantization takes more, most weights are dequantized before they are multiplied."""
 SHOWN_KERNELS = 3
 FEW = 1 / 3
-"""Number of low-bit products per quantized layer below which most layers used another kernel. Fused layers make up to
-five of seven products one."""
+"""Number of low-bit products per quantized layer below which most layers used another kernel. Fusion can merge up to
+five of a decoder layer's seven products into one."""
 
 
 def loaded_proof(load: LoadFacts, *, replaces_linears: bool) -> Proof:
@@ -145,7 +145,7 @@ def _multiplies_in_full(phase: Phase, load: LoadFacts, conversion: Conversion | 
         return False
     if conversion or phase.share("dequantize") >= DEQUANTIZE_FROM:
         return True
-    # A compiled product may contain the conversion, and an unknown kernel may be the product.
+    # A compiled matmul kernel may contain the conversion, and a kernel without a category may be a low-bit product.
     may_be_fused = any(
         category(kernel.name) == "matmul" and kernel.name.startswith(("triton_", "cpp_")) for kernel in phase.kernels
     )
@@ -204,7 +204,7 @@ def _row(explanation: Explanation, contrast: Contrast | None) -> dict[str, Any]:
 
 
 def with_bounds(rows: Sequence[Row], explanations: Sequence[Explanation | NotExplained]) -> tuple[Row, ...]:
-    """Return the rows with their bottlenecks; cells that share the context of an explanation share its bottleneck."""
+    """Return the rows with `bound_by`. An explanation applies to all cells of its variant with equal `context`."""
     explained = [each for each in explanations if isinstance(each, Explanation) and each.cell]
     bounds = {(each.variant, each.cell and each.cell.context): each.verdict.bound for each in explained}
     return tuple(
@@ -236,12 +236,12 @@ class Contrast:
 
     @property
     def ratio(self) -> float:
-        """Time per unit of the variant divided by the baseline's."""
+        """Variant's time per unit of work, divided by the baseline's: above 1 is slower."""
         return self.variant.waterfall.total_s / self.baseline.waterfall.total_s
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """Additional seconds of the variant by part, the largest difference first. They add up to the difference."""
+        """Seconds of the variant minus those of the baseline by part of the waterfall, largest difference first."""
         before, after = _parts(self.baseline.waterfall), _parts(self.variant.waterfall)
         changes = [(name, after.get(name, 0.0) - before.get(name, 0.0)) for name in before | after]
         return sorted((change for change in changes if change[1]), key=lambda change: -abs(change[1]))

@@ -1,7 +1,7 @@
-"""Seconds per unit by category of kernel, from a profile or from a printed table.
+"""Seconds per unit of work by category of kernel, from a profile or from a printed table.
 
-The unit is the workload's: a token, a call, a training step. A token is one decode step, which makes one token of every
-sequence of the batch. If a record or log does not separate prefill and decode, it is a share of the whole generation.
+The unit of work is a call, a training step, or a token: one decode step, which yields one token for every sequence of
+the batch. If a record or log does not separate prefill and decode, a token is an equal share of the generation.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from benchmarker.profiling.printed_table import ProfilerTable, TableRow
 from benchmarker.schema.record import Kernel, Limits, Profile
 
 CONVERSION_SHARE = 0.15
-FEWEST_PRODUCTS = 8  # Number of matrix products from which equal numbers of calls are no coincidence.
+FEWEST_PRODUCTS = 8  # Smallest number of matrix products at which an equal number of copies is no coincidence.
 FINEST_S = 1e-9  # Finest printed time, one nanosecond. Smaller remainders are rounding errors.
 SAME_NUMBER = 0.10
-"""Largest difference of the numbers of copies and products, allowing for the output layer and the prompt's kernels."""
+"""Largest relative difference between the numbers of copies and products. The output layer and prefill add some."""
 
 
 @dataclass(frozen=True)
 class Phase:
     by: Literal["device", "cpu"]
     is_decode: bool
-    tokens: int  # Units in the totals of `kernels`.
+    tokens: int  # Number of units of work, of any kind, over which `kernels` are summed.
     busy_s: float  # Seconds per unit in which a kernel ran; on CPU the operators' own time, without bookkeeping.
     categories: dict[Category, float]  # Seconds per unit by purpose. Overlapping kernels are each counted in full.
     kernels: tuple[Kernel, ...]  # Calls and seconds of each kernel over all units, longest first.
@@ -54,7 +54,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A copy of each weight before it is multiplied: dequantization under another name."""
+    """Copy kernel that converts each weight before it is multiplied: dequantization under another name."""
 
     kernel: Kernel
     share: float
@@ -62,10 +62,10 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Rate of the same kernels without waiting for the host."""
+    """Range of the rate at which the profiled kernels would run if they did not wait for the host."""
 
     per_s: float
-    least_per_s: float | None  # Lower end, with the time of an empty kernel between any two; None if not measured.
+    least_per_s: float | None  # Lower end: an empty kernel's time is added per kernel; None if not measured.
 
 
 def phase_of(profile: Profile, *, units: int = 1) -> Phase:
@@ -94,13 +94,13 @@ def section_phase(profile: Profile, name: str, *, units: int = 1) -> Phase | Non
 
 
 def table_phase(table: ProfilerTable, tokens: int) -> Phase:
-    """Return the phase of a printed table. With `tokens` 1, if their number is unknown, only shares are correct."""
+    """Return the phase of a printed table. If the number of tokens is unknown, pass 1: only shares are correct then."""
     left_s = table.total_s - table.listed_s
     return _phase(
         table.by,
         [Kernel(name=row.name, calls=row.calls, total_s=table.own_s(row)) for row in table.listed],
         tokens,
-        # The sum is the busy time if all kernels ran on one stream; with more streams the busy time can only be less.
+        # The sum of kernel times is the busy time if all kernels ran on one stream, and else an upper limit of it.
         busy_s=table.total_s,
         profiled_s=table.span_s / tokens if table.span_s else None,
         not_listed_s=left_s / tokens if left_s > FINEST_S else 0.0,
@@ -124,14 +124,14 @@ def _phase(
     longest_first = tuple(sorted(kernels, key=lambda kernel: -kernel.total_s))
     spent = seconds_by_category((kernel.name, kernel.total_s) for kernel in longest_first)
     categories = {purpose: total_s / tokens for purpose, total_s in spent.items()}
-    # Creating views is the host's time between operators.
+    # On a CPU, operators that only create views do no work: their time counts as gaps between operators.
     views_s = categories.pop("bookkeeping", 0.0) if by == "cpu" else 0.0
     busy_s = busy_s / tokens - views_s
     return Phase(by, False, tokens, busy_s, categories, longest_first, profiled_s, not_listed_s, launches)
 
 
 def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
-    """Return the phase with the copy that converts each weight counted as unpacking, whatever its name."""
+    """Return the phase with the time of `conversion` moved from the category `copy/cast` to `dequantize`."""
     if conversion is None:
         return phase
     copies_s = phase.categories.get("copy/cast", 0.0)
@@ -144,10 +144,10 @@ def unpacking(phase: Phase, conversion: Conversion | None) -> Phase:
 
 
 def conversion_of(phase: Phase) -> Conversion | None:
-    """Return the copy of each weight before it is multiplied, if there is one: a copy kernel that runs as often as the
-    matrix products, and takes longer than casts of activations."""
+    """Return the kernel that converts each weight before it is multiplied: a copy kernel that runs as often as the
+    matrix products and takes at least 15 % of the time. None if there is no such kernel."""
     copies = [kernel for kernel in phase.kernels if category(kernel.name) == "copy/cast"]
-    # A product split along its inner dimension ends in a second kernel that adds up.
+    # A product split along its inner dimension (split-K) has a second kernel, which adds up the parts.
     products = sum(
         kernel.calls
         for kernel in phase.kernels
@@ -185,9 +185,9 @@ def _is_of_a_copy(kernel: TableRow, table: ProfilerTable) -> bool:
 
 
 def rate_in_graph(phase: Phase, limits: Limits | None, *, units: int) -> Ceiling:
-    """Return a range of units per second in a replayed graph: units / busy, and units / (busy + kernels * time of an
-    empty kernel in a replayed graph). Two real kernels hide a part of the latter: eight graphs took 0.11 to 0.45 us per
-    kernel, and an empty kernel takes 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes)."""
+    """Return the upper and lower limit of units per second in a replayed CUDA graph: units / busy, and units /
+    (busy + kernels * t) with t the time of an empty kernel in a graph. Eight graphs took 0.11 to 0.45 us more per
+    kernel than busy, and t is 0.53 to 0.79 us (results/reference/h100-runtimes and h200-runtimes)."""
     if limits is None or limits.graph_kernel_s is None:
         return Ceiling(units / phase.busy_s, None)
     longest_s = phase.busy_s + phase.kernel_calls * limits.graph_kernel_s

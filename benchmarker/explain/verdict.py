@@ -1,13 +1,13 @@
-"""The bottleneck of a unit: the largest share of its time that could be avoided.
+"""Bottleneck of a unit of work, such as a token: the largest avoidable share of its time.
 
-    floor the products at the measured bandwidth (or matmul rate); only another form avoids it
-    excess the time of the products above the floor
-    unpacking dequantization, including a copy that converts each weight
-    between norms, attention, copies, communication, while they run alone
-    gaps the device waits
+    floor      matrix products at the measured bandwidth or matmul rate; avoidable only by fewer bytes or operations
+    excess     time of the matrix products above the floor
+    unpacking  dequantization, including a copy that converts each weight
+    between    all other kernels (norms, attention, copies, communication), while they run alone
+    gaps       time in which no kernel runs
 
-The shares add up to the measured time. Shares within 10 % of the largest are named too. A floor of 80 % of the time or
-more is the verdict itself: everything else together would gain less than 1.25x.
+The shares add up to the measured time. A share within 10 % of the largest is a bottleneck too. If the floor is 80 % of
+the time or more, it is the only bottleneck: avoiding everything else would gain at most 1.25x.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from benchmarker.profiling.profile_table import kernel_code
 AS_LARGE = 0.90
 FEW_LAUNCHES = 0.1  # Launches per kernel below which the kernels are replayed as a graph.
 NO_GAIN = 1.02
-ENDLESS = 100.0  # Gain from which the share is all of the unit's time; no number is printed.
-AT_FLOOR = 0.80  # Part of the time at the floor from which everything else gains less than 1.25x.
+ENDLESS = 100.0  # Gain from which no number is printed: the share is nearly the whole time.
+AT_FLOOR = 0.80  # Share of the floor from which it is the only bottleneck.
 UNSURE_FROM = 1.05
 
 _BETWEEN: dict[Bound, tuple[Category, ...]] = {
@@ -50,7 +50,7 @@ _FIXED: Mapping[ShareName, Bound] = {
 class Verdict:
     bounds: tuple[Bound, ...]
     reason: str
-    advice: str  # Advice without numbers, so that variants with one cause share it.
+    advice: str  # Advice without numbers, so that it is equal for variants with the same bottleneck.
     is_unsure: bool = False  # True if the bounds are alternatives, because the profiler may have slowed the kernels.
 
     @property
@@ -78,7 +78,7 @@ ADVICE: dict[Bound, str] = {
 
 
 def verdict_of(timed: Timed, unit: str) -> Verdict:
-    """Return the verdict; it names two bounds if the profiler may have slowed the kernels and changed the first."""
+    """Return the bottlenecks. There are two alternatives if the profiler may have changed the order of the shares."""
     phase, floor, fall = timed.phase, timed.floor, timed.waterfall
     bounds = bounds_of_shares(timed.shares, phase, floor)
     has_no_host = phase.by == "cpu" or (
@@ -156,12 +156,12 @@ def _detail(bound: Bound, timed: Timed) -> str:
 
 
 def _if_kernels_were_slowed(shares: Sequence[Share], least: float, slowed: float) -> tuple[Share, ...]:
-    """Return the shares if the profiler slowed the kernels as much as the unit. Their lost time becomes gaps."""
+    """Return the shares if the profiler slowed the kernels by the factor `slowed`: shorter kernels, longer gaps."""
     factor = max(least, slowed) / least
     busy = {share.name: share for share in shares if share.name != "gaps"}
     total_s = sum(share.seconds for share in shares)
     seconds = {name: share.seconds / factor for name, share in busy.items()}
-    # The floor is no kernel's time: the excess of the products shrinks first.
+    # The floor is computed, not measured: the excess of the products shrinks first.
     products_s = seconds.get("floor", 0.0) + seconds.get("excess", 0.0)
     floor_s = busy["floor"].seconds if "floor" in busy else 0.0
     if "floor" in busy:

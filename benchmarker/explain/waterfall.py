@@ -1,13 +1,13 @@
-"""A unit's time as a sum: the floor of its products, and all other time.
+"""Waterfall: the time of a unit of work, such as a token, as a sum of parts.
 
     time = floor + (products - floor) + unpacking + attention + norms + copies + ... + (time - busy)
 
-Kernel times come from the profiled repeat, the time from repeats without the profiler, which slows the host by half or
-more. The parts are never negative and add up to the time by two rules:
+`floor` is the least time of the matrix products. Kernel times come from a profiled repeat, `time` from repeats without
+the profiler, which slows the host by half or more. Two rules keep the parts non-negative, with `time` as their sum:
 
-- If kernels ran at once, those between the products waited: the shared time is subtracted from them first, then from
-the excess of the products. (Records with times of kernels alone share none.)
-- If kernels took longer than the unit itself, the profiler slowed them: all are shortened by one factor.
+- Time in which several kernels ran at once is subtracted from attention, norms, copies and the like, then from the
+products. (Records with `alone_s` of each kernel have no such time.)
+- If kernels took longer than `time`, the profiler slowed them: all kernel times are divided by the same factor.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarker.schema.model import LoadFacts
 from benchmarker.schema.record import RunRecord, median_latency_s
 
 ShareName = Literal["floor", "excess", "products", "unpacking", "between", "not listed", "gaps"]
-"""Kinds of time. `floor`: products at the measured bandwidth or matmul rate. `excess`: the time of products above the
+"""Kinds of time. `floor`: matrix products at the measured bandwidth or matmul rate. `excess`: their time above the
 floor. `products`: both, if the floor is unknown. `unpacking`: dequantization. `between`: all other kernels while they
-run alone. `not listed`: rows that a printed table leaves out. `gaps`: the device waits."""
+run alone. `not listed`: rows that a printed table leaves out. `gaps`: no kernel runs."""
 
 BetweenProducts = Literal[
     "attention/KV", "linear attention", "copies", "communication", "small kernels", "unknown kernels"
@@ -89,19 +89,19 @@ class Share:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """A unit's measured time, without the profiler, as a sum of parts."""
+    """Time of a unit of work, measured without the profiler, as a sum of parts."""
 
     total_s: float
     parts: tuple[Part, ...]
     busy_share: float
-    """Busy time with the profiler divided by the time without it. The profiler slows the host, hardly the kernels."""
-    slow_down: float | None
+    """Time in which kernels ran with the profiler, divided by `total_s`, which is measured without it."""
+    slow_down: float | None  # Time with the profiler divided by `total_s`.
 
 
 @dataclass(frozen=True)
 class Proof:
     lines: tuple[str, ...]
-    warnings: tuple[str, ...] = ()  # Contradictions to the variant's name.
+    warnings: tuple[str, ...] = ()  # Facts that contradict the variant's name, such as products in 16 bits.
 
 
 @dataclass(frozen=True)
@@ -111,24 +111,23 @@ class NotExplained:
     proof: Proof | None = None
     allows: str | None = None
     least_share: float | None = None
-    """Share of the time that moving the bytes takes at the measured bandwidth; None if not measured."""
+    """Share of the measured time that moving the bytes takes at the measured bandwidth; None if not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """Profiled work, with its time without the profiler. In an explanation, a copy that converts each weight counts as
-    unpacking."""
+    """Profile of a variant, its time without the profiler, and facts for its explanation."""
 
     record: RunRecord
-    phase: Phase
+    phase: Phase  # In an `Explanation`, the time of a `Conversion` is counted as dequantization.
     total_s: float  # Seconds per unit without the profiler, over all processes.
     cell: CellKey | None = None
     floor: Floor | None = None
     conversion: Conversion | None = None
     mbu: float | None = None
-    units: int = 1  # Units per step: the tokens of a batch.
+    units: int = 1  # Number of tokens per decode step: the batch size.
     notes: tuple[str, ...] = ()
-    prefill: str | None = None  # A sentence on the bottleneck of the work before the units.
+    prefill: str | None = None  # Sentence on the bottleneck of the prefill.
     form: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=lambda: PARTS)
     floors: Mapping[str, str] = field(default_factory=lambda: FLOORS)
@@ -159,7 +158,7 @@ class Timed:
         if floor is None:
             times["matrix products", "products"] = products_s
         else:
-            # A small model's weights stay in the cache, and are read faster than from memory.
+            # A small model's weights stay in the cache and are read faster than the floor, which assumes memory.
             times[self.floors[floor.by], "floor"] = min(products_s, floor.seconds)
             times["matrix products beyond that", "excess"] = max(0.0, products_s - floor.seconds)
         times |= {key: seconds * (alone if key[1] == "between" else 1.0) for key, seconds in between.items()}
@@ -177,7 +176,7 @@ class Timed:
 
     @cached_property
     def shares(self) -> tuple[Share, ...]:
-        """Parts of the waterfall by kind, without empty ones. They add up to the unit's time."""
+        """Parts of the waterfall by kind, without empty kinds. They add up to `total_s`."""
         times: dict[ShareName, float] = {}
         for part in self.waterfall.parts:
             times[part.share] = times.get(part.share, 0.0) + part.seconds

@@ -1,8 +1,8 @@
 """Device under test: synchronization and memory peaks.
 
-torch.cuda is HIP on ROCm, so one class serves both. On a CPU there is nothing to synchronize, and the memory is the
-growth of the process's resident set since before the model was loaded; the set before that is Python and its libraries.
-Linux keeps the set's high-water mark (VmHWM), which is reset by writing 5 to clear_refs.
+torch.cuda is HIP on ROCm, so one class serves NVIDIA and AMD. A CPU needs no synchronization; its memory is the growth
+of the process's resident set since before the model was loaded, so that Python and its libraries do not count. Linux
+keeps the peak of the resident set (VmHWM), which is reset by writing 5 to clear_refs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PeakMemory:
     reserved_bytes: int | None = None
     resident_bytes: int | None = None
     growth_bytes: int | None = None
-    """Growth of the resident memory since `begin_growth`; None before that, and on a GPU."""
+    """Growth of the resident memory since `begin_growth`; None if it was not called, and on a GPU."""
 
 
 class CudaDevice:
@@ -57,7 +57,7 @@ class CudaDevice:
             torch.cuda.reset_peak_memory_stats(index)
 
     def peak_memory(self) -> PeakMemory:
-        """Return the peak of the GPU with the most."""
+        """Return the largest peak among the GPUs."""
         import torch
 
         reserved_bytes = max(map(torch.cuda.max_memory_reserved, self.indices))
@@ -69,7 +69,7 @@ class CudaDevice:
         return tuple(torch.cuda.max_memory_allocated(index) for index in self.indices)
 
     def begin_growth(self) -> None:
-        """Do nothing: a GPU's allocator counts the model alone."""
+        """Do nothing: torch's allocator counts only tensors on a GPU."""
 
     def release(self) -> None:
         import torch
@@ -100,7 +100,7 @@ class CpuDevice:
     def synchronize(self) -> None: ...
 
     def reset_peak(self) -> None:
-        # Absent on other systems than Linux and in some sandboxes: the mark then includes earlier peaks.
+        # clear_refs is missing outside Linux and in some sandboxes; VmHWM then includes earlier peaks and is not used.
         self._is_reset = False
         with contextlib.suppress(OSError):
             CLEAR_REFS.write_text("5")
@@ -113,7 +113,7 @@ class CpuDevice:
         return PeakMemory(resident_bytes=resident_bytes, growth_bytes=max(0, resident_bytes - before_bytes))
 
     def begin_growth(self) -> None:
-        """Remember the resident memory before the model is loaded."""
+        """Store the resident memory from which growth is counted; to be called before the model is loaded."""
         self._before_bytes = _status_bytes("VmRSS")
 
     def release(self) -> None: ...
@@ -135,7 +135,7 @@ def _status_bytes(field: str) -> int | None:
 
 
 def error_kind_of(error: BaseException, device: Device) -> ErrorKind:
-    """Return the kind, in a record, of an error that ended work on this device."""
+    """Return the `error_kind` in a record for an error that ended work on this device."""
     if isinstance(error, BenchmarkerError):
         return error.kind
     if isinstance(error, KeyboardInterrupt):
@@ -175,7 +175,7 @@ def devices_from(first: Device, count: int) -> tuple[Device, ...]:
 
 
 def one_of_several(first: Device, count: int) -> Device:
-    """Return several GPUs as one device, for one process that uses them in turns. Raises DeviceError."""
+    """Return `count` GPUs from `first` on as one device, for a process that uses them in turns. Raises DeviceError."""
     if not isinstance(first, CudaDevice):
         raise DeviceError("--split layers: a CPU has no second memory to put layers into; leave --gpus out")
     return CudaDevice(*(index for device in devices_from(first, count) for index in device.indices))

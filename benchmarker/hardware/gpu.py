@@ -22,7 +22,7 @@ from benchmarker.schema.record import DeviceFacts
 
 @dataclass(frozen=True)
 class GpuState:
-    """Readings of one GPU at one moment; None if the driver does not provide a value."""
+    """State of a GPU at one time; None if the driver does not provide a value."""
 
     time_s: float  # Unix time of the readings.
     clock_mhz: int | None = None
@@ -35,13 +35,13 @@ class GpuState:
 
 
 REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
-"""Bits of nvml.h, nvmlClocksEventReason*. Idle, application clocks, sync boost and display do not lower the clocks."""
+"""Throttle reasons by bit of nvmlClocksEventReason* (nvml.h). Other bits, such as idle, do not lower the clocks."""
 VIOLATIONS = {"power_cap": 0, "thermal": 1, "reliability": 5}
-"""Numbers of nvml.h, nvmlPerfPolicyType_t: policies whose time is counted, also between two readings."""
+"""Number in nvmlPerfPolicyType_t (nvml.h) of each throttle reason whose total time the driver counts."""
 
 
 class NvidiaGpu:
-    """GPU, or one slice of a GPU (MIG); None, never 0, for a value that the driver does not provide."""
+    """NVIDIA GPU or MIG slice. Methods return None, never 0, for a value that the driver does not provide."""
 
     vendor = "NVIDIA"
 
@@ -77,11 +77,11 @@ class NvidiaGpu:
         return _rounded(getattr(self._of_gpu("nvmlDeviceGetMemoryInfo"), "used", None))
 
     def energy_j(self) -> float | None:
-        """Return the joules that the board has used since its driver was loaded; take differences."""
+        """Return the joules that the board has used since its driver was loaded."""
         return _scaled(self._of_gpu("nvmlDeviceGetTotalEnergyConsumption"), 1e3)
 
     def power_w(self) -> float | None:
-        """Return the watts of the whole board, which averages them over up to a second."""
+        """Return the power of the whole board in watts, averaged by the board over up to a second."""
         return _scaled(self._of_gpu("nvmlDeviceGetPowerUsage"), 1e3)
 
     def power_limit_w(self) -> float | None:
@@ -106,7 +106,7 @@ class NvidiaGpu:
         return None if bits is None or megahertz is None else 2 * 1e6 * megahertz * bits / 8
 
     def process_ids(self) -> tuple[int, ...] | None:
-        """Return the processes that compute on the GPU. In a container the ids are the host's and may be incomplete."""
+        """Return ids of the processes that use the GPU. In a container the ids are the host's, maybe incomplete."""
         processes = self._of_gpu("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else tuple(process.pid for process in processes)
 
@@ -166,7 +166,7 @@ class AmdGpu:
 
     def energy_j(self) -> float | None:
         count = self._table("amdsmi_get_energy_count")
-        # `power` in releases before 6.4; the resolution is in microjoules.
+        # The key is `power` before release 6.4; the resolution is in microjoules.
         ticks = _number(count, "energy_accumulator", "power")
         return None if ticks is None else ticks * count["counter_resolution"] / 1e6
 
@@ -196,7 +196,7 @@ class AmdGpu:
         return None
 
     def state(self) -> GpuState:
-        # One table, so that all values are of one moment.
+        # One call, so that all values are of the same time.
         time_s, metrics = time.time(), self._table("amdsmi_get_gpu_metrics_info")
         status = _number(metrics, "throttle_status")
         return GpuState(
@@ -239,7 +239,7 @@ def _text(answer: Any | None) -> str | None:
 
 
 def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
-    """Return the GPU, or slice of one, with this UUID (`GPU-...`, `MIG-...`, or as CUDA gives it, the digits alone)."""
+    """Return the GPU or MIG slice with this UUID: `GPU-...`, `MIG-...`, or the digits alone, as from CUDA."""
     if nvml := _open_nvml():
         # CUDA gives the digits of the slice if a GPU is sliced (MIG); NVML requires the prefix.
         for name in [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]:
@@ -249,7 +249,7 @@ def find_nvidia_gpu(uuid: str) -> NvidiaGpu | None:
 
 
 def find_amd_gpu(identifier: str) -> AmdGpu | None:
-    """Return the GPU with this UUID or PCI address (`0000:03:00`); None if there is none or no amdsmi."""
+    """Return the GPU with this UUID or PCI address (`0000:03:00`); None if there is none or amdsmi is missing."""
     address = f"{identifier.lower()}."
     return next((gpu for gpu in _amd_gpus() if gpu.uuid == identifier or gpu.pci_address.startswith(address)), None)
 
@@ -269,7 +269,7 @@ def find_gpu(device: Device) -> Gpu | None:
 
 
 def recorded_gpu(facts: DeviceFacts) -> Gpu | None:
-    """Return the GPU in a record, without torch; None for a CPU, or if no driver library works."""
+    """Return the GPU that a record describes, without torch; None for a CPU, or if no driver library works."""
     finder = {"cuda": find_nvidia_gpu, "rocm": find_amd_gpu}.get(facts.kind or "")
     return finder(facts.uuid) if finder and facts.uuid else None
 
@@ -307,7 +307,7 @@ def has_amd_driver() -> bool:
 
 
 def has_gpu_driver() -> bool:
-    """Look for the device files of a driver, without torch; /dev/dxg is that of WSL."""
+    """Return whether the device file of a GPU driver exists: of AMD, WSL (/dev/dxg) or NVIDIA."""
     return has_amd_driver() or Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))
 
 
@@ -325,13 +325,13 @@ def _open_amdsmi() -> Any | None:
 
 
 class DeviceMemory:
-    """Memory in use on the whole GPU, with contexts, libraries and other programs. Make one before using the GPU."""
+    """Growth of the memory in use on the whole GPU, contexts and libraries included, since this object was made."""
 
     def __init__(self, device: Device) -> None:
         self._gpu = find_gpu(device)
         self.before_bytes = self._gpu.used_bytes() if self._gpu else None
 
     def growth_bytes(self) -> int | None:
-        """Return the growth; None if unknown. Call it before the allocator releases memory, while it holds its peak."""
+        """Return the growth; None if unknown. To be called while torch's allocator still holds its peak."""
         now = self._gpu.used_bytes() if self._gpu else None
         return None if now is None or self.before_bytes is None or now < self.before_bytes else now - self.before_bytes

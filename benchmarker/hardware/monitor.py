@@ -1,8 +1,8 @@
 """State of the GPUs (clock, temperature, power, throttling) and load of the host during a measurement.
 
-The driver is read ten times a second by another process than the measured one: a call inside it would be part of the
-timed region. The kernel counts, for each core, the time that anything ran on it and the time that a hypervisor took
-(steal), and for each process how often it was preempted; reading that twice a second takes a thousandth of a core.
+In a sweep, a process other than the measured one reads the driver ten times a second, so that no such call is timed.
+Host load comes from Linux: busy time and time taken by a hypervisor (steal) of each core, and involuntary context
+switches of each process. Reading these counters twice a second takes a thousandth of a core.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from benchmarker.schema.record import CellBase, Conditions, Environment, Flag, H
 
 PERIOD_S = 0.1
 CAPACITY = 10 * 3600 * 2
-BESIDE_S = 2 * PERIOD_S  # Distance to the readings used for a cell that is shorter than the time between two readings.
+BESIDE_S = 2 * PERIOD_S  # Distance to GPU states that a cell uses if none was read during it.
 
 COOL_DOWN_S = 120.0
 
 INVALIDATING = frozenset({"hardware_slowdown", "thermal", "hardware_thermal", "power_brake", "reliability"})
-"""Throttle reasons that make a measurement invalid. A power cap does not: it is how the board is built."""
+"""Throttle reasons that make a measurement invalid. A power cap does not: boards reach it in normal operation."""
 LOW_CLOCK = 0.75  # Share of the default clock below which a measurement is invalid, as in NVBench.
 
 
 class Monitor:
-    """Readings of a GPU of this host, taken in the background."""
+    """Recorder of the states of a GPU of this host, in a background thread."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -43,7 +43,7 @@ class Monitor:
         self._states: deque[GpuState] = deque(maxlen=CAPACITY)
         self._first_c: float | None = None
         self.problem: str | None = None
-        """Reason for which the driver cannot be read any more."""
+        """Reason for which the driver cannot be read any more; None while it can."""
         self._stop = threading.Event()
 
     @contextmanager
@@ -79,14 +79,14 @@ class Monitor:
         return None
 
     def between(self, start_s: float, end_s: float) -> Conditions | None:
-        """Summarize the readings between two Unix times, or those up to BESIDE_S before and after if none is inside."""
+        """Summarize the GPU states between two Unix times, or up to BESIDE_S outside if there is none between them."""
         states = list(self._states)
         inside = [state for state in states if start_s <= state.time_s <= end_s]
         near = [state for state in states if start_s - BESIDE_S <= state.time_s <= end_s + BESIDE_S]
         return conditions_of(inside or near, full_clock_mhz=self._full_clock_mhz)
 
     def cool_down(self, *, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the GPU is at most 5 degrees warmer than at its first reading, or `stopped` is true."""
+        """Wait up to 120 s until the GPU is at most 5 °C warmer than at the first reading, or `stopped()` is true."""
         end_s, first_c = time.monotonic() + COOL_DOWN_S, self._first_c
         while first_c is not None and time.monotonic() < end_s and not stopped():
             state = self._state()
@@ -107,7 +107,7 @@ def conditions_of(states: Sequence[GpuState], *, full_clock_mhz: int | None) -> 
     temperatures = [state.temperature_c for state in states if state.temperature_c is not None]
     powers = [state.power_w for state in states if state.power_w is not None]
     reasons = [state.throttled_by for state in states if state.throttled_by is not None]
-    # Single readings, 0.1 s apart, miss some reasons; the counters do not.
+    # States are 0.1 s apart and miss short throttling; the driver's counters do not.
     first, last = states[0].held_ns, states[-1].held_ns
     held = frozenset(reason for reason, held_ns in last.items() if held_ns > first.get(reason, held_ns))
     return Conditions(
@@ -162,7 +162,7 @@ def with_gpu_state(cell: CellBase, monitor: Monitor | None, *, own_processes: in
 PROC = Path("/proc")
 MAXIMAL_STEAL = 0.02
 MAXIMAL_OTHERS = 0.05
-MAXIMAL_SWITCHES_PER_S = 10.0  # Preemptions. A process that keeps its core has one or two.
+MAXIMAL_SWITCHES_PER_S = 10.0  # Preemptions. A process that keeps its core has one or two per second.
 
 
 @dataclass(frozen=True)
@@ -184,19 +184,19 @@ class HostGauge:
     def read(self) -> None:
         """Store the current counters. Does nothing if the system has none or the process has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # Without the process's own ticks, all of them would count as those of other programs.
+            # Fails if the process has ended: its time would count as that of other programs.
             (self._proc / str(self._process)).stat()
             own_ticks = sum(map(self._process_ticks, {os.getpid(), *self._tree(self._process)}))
             busy_s, steal_s, own_s = (ticks / self._ticks_per_s for ticks in (*self._core_ticks(), own_ticks))
             self._readings.append(Reading(time.time(), busy_s, steal_s, own_s, self._switches()))
 
     def between(self, start_s: float, end_s: float) -> HostLoad | None:
-        """Return the load between two Unix times from the readings next to them; None with fewer than two."""
+        """Return the load between two Unix times from the nearest readings; None if there are fewer than two."""
         readings = list(self._readings)
         if len(readings) < 2 or not self._cores:
             return None
         last = next((reading for reading in readings[1:] if reading.time_s >= end_s), readings[-1])
-        # A process may end right after the interval, before the next reading: the two last readings are the nearest.
+        # If the process ended before the next reading, the last two readings are the nearest.
         before = [reading for reading in readings if reading.time_s <= min(start_s, last.time_s - PERIOD_S)]
         first = before[-1] if before else readings[0]
         seconds = last.time_s - first.time_s
@@ -225,7 +225,7 @@ class HostGauge:
     def _process_ticks(self, process: int) -> int:
         with contextlib.suppress(OSError):
             fields = (self._proc / str(process) / "stat").read_text().rsplit(")", 1)[1].split()
-            # The time of ended children is the watcher's too, unless it watches itself.
+            # Fields 13 and 14 are the time of ended children. For a sweep's process these are earlier measurements.
             return sum(map(int, fields[11:13] if process == os.getpid() != self._process else fields[11:15]))
         return 0
 
@@ -245,7 +245,7 @@ class HostGauge:
 
 
 def with_host_load(cell: CellBase, host: HostGauge | None) -> tuple[CellBase, str | None]:
-    """Return the cell with the load of its timed interval, and how other programs disturbed it if it has a time."""
+    """Return the cell with the host load of its timed interval, and why an "ok" cell is disturbed, or None."""
     load = host.between(*cell.timed_at) if host and cell.timed_at and not cell.host_load else None
     if load is None:
         return cell, None
@@ -263,9 +263,9 @@ def why_disturbed(load: HostLoad) -> str | None:
 
 
 def load_per_core(*, proc: Path = PROC) -> float:
-    """Return the other programs that wait for a core or use one, now and in the last minute, divided by the cores."""
+    """Return the other runnable threads per core: the smaller of the current number and the last minute's mean."""
     average, _, _, running, _ = (proc / "loadavg").read_text().split()
-    # This process is one of the running ones. The average includes the set-up before it.
+    # Minus this process. The mean also counts this process's set-up.
     others = int(running.partition("/")[0]) - 1
     return min(float(average), others) / (os.cpu_count() or 1)
 
@@ -274,7 +274,7 @@ BUSY_CORES = 0.5  # Mean number of busy cores above which another program is run
 
 
 def disturbance(load: HostLoad | None) -> float:
-    """Return the share of the cores' time that other programs and other machines used; 0 if unknown."""
+    """Return the share of the cores' time that other programs and the hypervisor used; 0 if `load` is None."""
     return load.steal_share + load.others_share if load else 0.0
 
 
@@ -283,9 +283,9 @@ def busy_cores(load: HostLoad | None) -> float:
 
 
 class Surroundings:
-    """Other programs on this process's cores and GPU. A run reads them between its repeats, outside the timed region.
+    """Load of this process's cores and GPU by other programs, read between repeats, outside the timed region.
 
-    The first reading is at the start of the process, so that the import of the libraries is time to observe the host.
+    The first reading is at the start of the process, so that the host is observed while libraries are imported.
     """
 
     def __init__(self) -> None:
@@ -295,7 +295,7 @@ class Surroundings:
         self._host.read()
 
     def before(self, environment: Environment) -> list[str]:
-        """Return a line about each disturbance that the measurement would have now; begin to watch the GPU."""
+        """Return a warning for each current disturbance of host and GPU, and start reading the GPU."""
         lines, load = [], self._load_so_far()
         cores = busy_cores(load)
         if load and cores > max(BUSY_CORES, MAXIMAL_OTHERS * load.cores):
@@ -307,7 +307,7 @@ class Surroundings:
         return lines
 
     def free_cores(self, cores: int) -> int:
-        """Return how many of the cores no other program needed since the start of this process, at least one."""
+        """Return the number of `cores` that other programs left idle since the start of this process, at least 1."""
         load = self._load_so_far()
         return max(1, min(cores, round(load.cores - busy_cores(load)))) if load else cores
 
@@ -316,7 +316,7 @@ class Surroundings:
         return self._host.between(self._started_s, time.time())
 
     def read(self, *, now: bool = False) -> None:
-        """Read the counters, at most ten times a second unless `now` is set."""
+        """Read the host's counters and the GPU's state, at most ten times a second unless `now` is set."""
         if now or time.time() - self._read_s >= PERIOD_S:
             self._host.read()
             if self._monitor:
@@ -324,7 +324,7 @@ class Surroundings:
             self._read_s = time.time()
 
     def beside(self, cell: CellBase, *, own_processes: int) -> tuple[CellBase, str | None]:
-        """Return the cell with GPU state and host load, and how other programs disturbed it. Its time plays no part."""
+        """Return the cell with GPU state, host load and flags, and why it is disturbed, or None."""
         cell = with_gpu_state(cell, self._monitor, own_processes=own_processes, allow_shared=True)
         cell, why = with_host_load(cell, self._host)
         flags = (*cell.flags, "disturbed") if why else cell.flags

@@ -107,7 +107,7 @@ _NOT_RECORDED = re.compile(r"(^|_)TOKEN(_|$)|SECRET|PASSWORD|CREDENTIAL|_KEY|DIR
 
 
 def environment(device: Device) -> Environment:
-    """Return the current environment, quickly and without a context on the device."""
+    """Return the current environment, without creating a context on the device."""
     import torch
 
     versions = {name: version for name in PACKAGES if (version := installed_version(name))}
@@ -133,7 +133,7 @@ def recorded_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def commit_of(package: Path) -> str | None:
-    """Return the git commit of the package's checkout, `+changes` if it was changed; None if there is no checkout."""
+    """Return the package's git commit, with `+changes` if files are modified; None if it is no git checkout."""
     checkout = package.parent
     # Otherwise an installation inside another repository would get that repository's commit.
     if not (checkout / ".git").exists():

@@ -1,4 +1,4 @@
-"""Profiler tables of a text, with the latencies above them if it is a log of runs, and the kernels of a trace."""
+"""Reading of logs with profiler tables and timed runs, and of Chrome traces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogReading:
     reports: tuple[TableReport, ...]
     records: tuple[RunRecord, ...] = ()  # A record for each run of the text.
     why_no_records: str | None = None
-    """Reason why the latencies of the text are not used; None if they are, or if it has none."""
+    """Reason why the latencies of the text are not used; None if they are used, or if the text has none."""
 
 
 def is_log_or_trace(path: Path) -> bool:
@@ -64,14 +64,14 @@ def _is_trace(path: Path) -> bool:
             with gzip.open(path) as unpacked:
                 head = unpacked.read(_HEAD_BYTES)
     except (OSError, EOFError):
-        # The reader names the problem of a damaged file.
+        # A damaged gzip file counts as a trace, whose reader then reports the problem.
         return path.suffix == ".gz"
     is_json = head.lstrip()[:1] in (b"{", b"[")
     return is_json and any(key in head for key in (b'"traceEvents"', b'"deviceProperties"', b'"ph"'))
 
 
 def _tables_of_trace(path: Path) -> list[ProfilerTable]:
-    """The kernels of each device as a table; the operators if the trace has no kernels. Raises ResultsError."""
+    """Return a table of kernels per device, or a table of operators if there are no kernels. Raises ResultsError."""
     events = chrome_trace.read_trace(path)
     table = ProfilerTable(line=0, rows=(), title=path.name, process=None, text="")
     devices: list[int] = []

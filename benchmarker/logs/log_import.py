@@ -59,7 +59,7 @@ def import_log(
     quants: Sequence[str] = (),
     day: str | None = None,
 ) -> tuple[RunRecord, ...]:
-    """Read the runs of one log; several runs of one variant are rounds 0, 1 and so on. The options of
+    """Return a record for each run of a log. Several runs of one variant are rounds 0, 1 and so on. The options of
     `benchmarker import` replace facts of the log.
 
     Raises:
@@ -80,7 +80,7 @@ def import_log(
             raise SpecError(f"{path}: line {run.line}: this run has no name of a model; give it with --model")
     options = {"model": model, "device": device, "kind": kind, "quant": ",".join(quants), "day": day}
     arguments = [argument for name, value in options.items() if value for argument in (f"--{name}", value)]
-    # A log that names two kinds of devices shows none.
+    # If the log names two kinds of devices, the kind is unknown.
     kinds = [
         name
         for name, pattern in _KINDS.items()
@@ -108,7 +108,7 @@ def import_log(
 
 
 def write_imports(records: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """Write each record to a file of its own, whose name depends on the log alone. Raises ResultsError."""
+    """Write each record to its own file, whose name is the same for every import of the log. Raises ResultsError."""
     paths = [folder / f"{record.run_id}-{slug(record.variant.name)}.json" for record in records]
     for record, path in zip(records, paths, strict=True):
         write_record(record, path)
@@ -130,7 +130,7 @@ def _check(kind: str | None, quants: Sequence[str], day: str | None) -> None:
 
 
 def _with_variants(path: Path, runs: Sequence[LoggedRun], quants: Sequence[str]) -> tuple[LoggedRun, ...]:
-    """Return the runs with their variants, from `--quant` if it is given. Raises ResultsError or SpecError."""
+    """Return the runs with their variants, from `--quant` or else the log. Raises ResultsError or SpecError."""
     if not any(run.cells for run in runs):
         raise ResultsError(
             f"{path}: no run found; a log has lines such as "

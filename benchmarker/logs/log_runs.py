@@ -1,9 +1,9 @@
-"""Runs of a log: the lines that matter to an import, the variant of each run, its cells and their timed repeats.
+"""Runs of a log: the variant of each run, its cells and their timed repeats.
 
 The reference format is that of the script from which this program grew: Chinese labels, and memory in `GB` that are
-GiB. Its English form is the output of `benchmarker run`. A line that names a quantization counts until another one
-does. A model that was loaded without such a line is unquantized. After a crash, or outside a quoted block, the variant
-is unknown.
+GiB. Its English form is the output of `benchmarker run`. A line that names a quantization applies to all runs up to the
+next such line. A model that is loaded without such a line is unquantized. After a crash or the end of a quoted block,
+the variant is unknown.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _PATTERNS: dict[Kind, re.Pattern[str]] = {
     "label": re.compile(r"^[#=*>\s]*(?P<label>[A-Za-z][\w .+-]{0,39}?)\s*[:：=*]*\s*$"),
 }
 _LONGEST = 300
-"""Maximum number of characters of a matching line. On a line of a megabyte the patterns would take hours."""
+"""Maximum number of characters of a line that is searched. On a line of a megabyte the patterns would take hours."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Event:
 
 
 def _events(lines: Sequence[str]) -> Iterator[Event]:
-    """Yield the lines of a log that matter, but not the mark that opens a quoted block: it belongs to the run above."""
+    """Yield the lines that match a pattern, and the end of each quoted block (three backticks), but not its start."""
     is_quoted = False
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -142,7 +142,7 @@ class Evidence:
 
 
 def _evidence_after(earlier: Evidence | None, events: Sequence[Event]) -> Evidence | None:
-    """Return the variant of the run after these lines, by their evidence or the earlier one; None if unknown."""
+    """Return the variant of the run that follows `events`: named by `events`, or else `earlier`; None if unknown."""
     evidence, is_fresh = earlier, False
     for event in events:
         name = event.groups.get("label") or event.groups.get("quant") or event.groups.get("quantized_to")
@@ -195,7 +195,7 @@ class LoggedCell:
     new_tokens: int
     batch_size: int
     has_distinct_prompts: bool
-    runs: int  # Planned number of repeats, as in `run 1/5`; 0 without such lines.
+    runs: int  # Planned number of repeats: 5 for `run 1/5`; 0 if there is no such line.
     samples: tuple[LoggedSample, ...]
 
 
@@ -203,7 +203,7 @@ class LoggedCell:
 class LoggedRun:
     line: int
     evidence: Evidence | None
-    name: str | None  # Name of the variant in the log, or by the evidence.
+    name: str | None  # Name of the variant as printed by `benchmarker run`, or `evidence.name`.
     model: str | None
     device: str | None
     cells: tuple[LoggedCell, ...]
@@ -244,7 +244,7 @@ def find_runs(lines: Sequence[str]) -> tuple[LoggedRun, ...]:
 
 
 def _without_plain_text(events: Sequence[Event], lines: Sequence[str]) -> Iterator[Event]:
-    """Drop short lines that are no headings: these name a quantization, or are marked and directly above a run."""
+    """Drop short lines that are no headings. A heading names a quantization, or is like `# New` just above a run."""
     for event, following in zip_longest(events, events[1:]):
         label = event.groups.get("label")
         is_heading = label is None or _named(label) is not None
@@ -275,7 +275,7 @@ def _cell(heading: Event, samples: Sequence[Event]) -> LoggedCell:
 def _sample(event: Event) -> LoggedSample:
     groups = event.groups
     latency_s, tokens, rate = float(groups["latency_s"]), int(groups["tokens"]), float(groups["rate"])
-    # Both are printed with few digits.
+    # Rate and latency are printed with few digits.
     if not latency_s or abs(rate - tokens / latency_s) > 0.01 + 0.01 * rate:
         raise ResultsError(
             f"line {event.line}: {tokens} tokens in {latency_s} s are not {rate} tokens/s; remove the line"

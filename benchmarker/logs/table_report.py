@@ -1,4 +1,4 @@
-"""Explanation of profiler tables: time by category and by row, the facts that follow, and the differences of tables.
+"""Explanation of profiler tables: time by category and by row, conclusions, and differences between tables.
 
 A printed table has kernel time by row and its total. It shows no gaps between kernels, does not separate prefill from
 decode, and all of it was measured with the profiler on. A trace shows the gaps too.
@@ -22,16 +22,16 @@ from benchmarker.profiling.profile_table import kernel_code
 
 LARGE_BYTES = 10 * 2**30  # Smallest sum of allocations for which an operator is named.
 SHOWN_ALLOCATIONS = 2
-ENOUGH = 0.5  # Part of the time that must be listed for a verdict.
+ENOUGH = 0.5  # Share of the time that a table must list for a verdict.
 SHOWN_ROWS = 30
-REPEATED = 1.01  # Own times of all rows over the total, above which operator rows repeat their kernels.
-WORTH_A_LINE = 0.05  # Part of the time from which on a fact is printed.
+REPEATED = 1.01  # Sum of all rows' own times divided by the total, above which operator rows repeat kernels' times.
+WORTH_A_LINE = 0.05  # Share of the time from which a fact is printed.
 BUSY = 0.90
 LAUNCH_S = 20e-6
-"""Mean duration above which launches waited for room in the queue; a launch alone takes some microseconds."""
+"""Mean duration of a launch above which launches must have waited for room in the queue. Alone, it is a few us."""
 MOST_CATEGORIES = 3  # Categories that a sentence on a difference names.
-WORTH_NAMING = 0.02  # Part of the larger table's time from which on a difference is named.
-EQUAL = 1.005  # Ratio of two times that are printed as equal.
+WORTH_NAMING = 0.02  # Difference, as a share of the larger table's time, from which it is printed.
+EQUAL = 1.005  # Largest ratio of two times that are printed as equal.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernelExC", "hipLaunchKernel", "hipModuleLaunchKernel")
 
 
@@ -40,7 +40,7 @@ class TableReport:
     table: ProfilerTable
     phase: Phase  # Kernel time by category, of the whole profiled run as if it were one token.
     bounds: tuple[Bound, ...]
-    """Largest uses of the kernels' time; none if too little of the time is listed, or the total is unknown."""
+    """Bottlenecks by kernel time; empty if too little of the time is listed, or the total is unknown."""
     conversion: Conversion | None  # Copy that converts each weight before it is multiplied.
 
     @property
@@ -51,8 +51,8 @@ class TableReport:
 
     @property
     def bound(self) -> str | None:
-        """`dequantizing`, or `matrix products and dequantizing`."""
-        # In records, convolutions are those of linear attention.
+        """`dequantizing`, or `matrix products and dequantizing`; None if `bounds` is empty."""
+        # Convolutions count as linear attention only if the table has other kernels of linear attention.
         is_convolution = "linear attention" not in self.phase.categories
         names = ["convolution" if is_convolution and bound == "linear attention" else bound for bound in self.bounds]
         return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1] if names else None
@@ -72,7 +72,7 @@ def report_on(table: ProfilerTable) -> TableReport | None:
 
 
 def table_to_row(report: TableReport) -> dict[str, Any]:
-    """Return one JSON object: values in base units, null for an unknown one."""
+    """Return the report for JSON: values in base units, None for an unknown value."""
     table, phase = report.table, report.phase
     return {
         "table_line": table.line,
@@ -186,7 +186,7 @@ def _by_category(report: TableReport) -> Iterator[str]:
 
 
 def _corrections(table: ProfilerTable) -> Iterator[str]:
-    """Rows and lines that are not counted, and totals that are not as printed."""
+    """Yield facts on rows and lines that are not counted, and on totals that differ from the printed totals."""
     if table.is_total_too_small:
         yield (
             f"its rows add up to {seconds(table.listed_s)}, more than the total of "
@@ -223,7 +223,7 @@ def _float32_products(table: ProfilerTable) -> Iterator[str]:
 
 
 def _host(table: ProfilerTable, device_s: float) -> Iterator[str]:
-    """The device's time beside that of the host's rows, which may be of several threads and leave Python's out."""
+    """Yield facts on the device's time relative to the host's rows (of one or several threads, without Python)."""
     if table.cpu_s:
         busy = device_s / table.cpu_s
         share = "" if busy > 1 else f", {percent(busy)}"
@@ -263,7 +263,7 @@ def _allocations(table: ProfilerTable) -> list[TableRow]:
 
 
 def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
-    """Compare the tables of one process with its first, and the processes of one run with each other."""
+    """Compare each table of the first process with its first table, and the processes of one run with each other."""
     first = reports[0]
     same = [report for report in reports if report.table.process == first.table.process]
     names = _names(same)
@@ -277,7 +277,7 @@ def tables_contrasted(reports: Sequence[TableReport]) -> list[Block]:
 
 
 def _processes(reports: Sequence[TableReport]) -> list[Block]:
-    """The first table of each process, and the categories in which they differ."""
+    """Return a comparison of the processes' first tables: the categories in which they differ."""
     ordered = list({report.table.process: report for report in reversed(reports)}.values())
     ordered.sort(key=lambda report: report.table.line)
     if len(ordered) < 2:
@@ -305,7 +305,7 @@ def _names(reports: Sequence[TableReport]) -> list[str]:
 
 
 def _difference(first: TableReport, report: TableReport) -> str:
-    """`takes 8.56x less kernel time (587.35 ms for 5.0250 s): -2.2536 s matmul, -844.08 ms attention`."""
+    """Return `takes 8.56x less kernel time (587.35 ms for 5.0250 s): -2.2536 s matmul, -844.08 ms attention`."""
     before_s, after_s = first.phase.kernel_s, report.phase.kernel_s
     ratio = max(before_s, after_s) / min(before_s, after_s)
     than = f"{ratio:.2f}x {'less' if after_s < before_s else 'more'}" if ratio > EQUAL else "the same"
@@ -332,7 +332,7 @@ def _signed(change_s: float) -> str:
 
 
 def tables_side_by_side(reports: Sequence[TableReport]) -> list[Block]:
-    """Render time by category, with a column for each table and the difference to the first."""
+    """Return one table of time by category, with a column for each profiler table and its difference from the first."""
     first = reports[0]
     unit = "kernel" if all(report.phase.by == "device" for report in reports) else "operator"
     lines: list[tuple[str, ...]] = [

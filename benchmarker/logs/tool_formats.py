@@ -1,8 +1,8 @@
-"""Result formats of other benchmarks: from parsed values to rows.
+"""Result formats of other benchmarks: conversion of parsed values to rows.
 
 Every tool measures something else, so a row leaves out the times that its tool does not report: llama-bench has no time
 to first token, and the rate of `vllm bench throughput` counts prompt tokens. Tools write 0 for a time that no request
-has; it becomes None.
+has; the row has None instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class ToolRow:
-    """One result of another benchmark; None if the tool does not report a value. Times are medians if it has them."""
+    """Result of another benchmark. Times are medians if the tool reports medians; values that it lacks are None."""
 
     tool: str
     model: str | None
@@ -37,7 +37,7 @@ class ToolRow:
 
 
 def llama_bench(test: Values) -> ToolRow:
-    """A test measures a prompt alone, new tokens alone, or both in one time."""
+    """Return the row of a test, which measures a prompt alone, new tokens alone, or the total time of both."""
     prompt, new = int(test["n_prompt"]), int(test["n_gen"])
     if samples := test.get("samples_ns") or []:
         time_s = median(samples) / 1e9
@@ -65,7 +65,7 @@ _LLAMA_TEST = re.compile(r"(?:pp(?P<prompt>\d+))?\+?(?:tg(?P<new>\d+))?(?:\s*@\s
 
 
 def llama_bench_markdown(lines: Sequence[str]) -> list[Values]:
-    """Tests of the tables that llama-bench prints: `| model | size | params | backend | ngl | test | t/s |`."""
+    """Return the tests in tables of llama-bench: `| model | size | params | backend | ngl | test | t/s |`."""
     tests, columns = [], []
     for line in lines:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -93,7 +93,7 @@ _MEASURED = re.compile(
 
 
 def settings_of(run: Values, runs: Sequence[Values]) -> str:
-    """Settings in which a sweep's runs differ, such as `max_num_seqs=64`."""
+    """Return the settings of `run` that are not equal in all `runs`, such as `max_num_seqs=64`."""
     names = [
         name for name in run if not _MEASURED.match(name) and any(sibling.get(name) != run[name] for sibling in runs)
     ]
@@ -101,7 +101,7 @@ def settings_of(run: Values, runs: Sequence[Values]) -> str:
 
 
 def serving(run: Values) -> ToolRow:
-    """Row of `vllm bench serve` or of sglang.bench_serving, which descends from it."""
+    """Return the row of `vllm bench serve`, or of sglang.bench_serving, whose results have nearly the same keys."""
     is_sglang = "median_e2e_latency_ms" in run or "total_output_tokens_retokenized" in run
     requests = int(float(run["completed"]))
     return ToolRow(
@@ -139,7 +139,7 @@ _PRINTED_LINE = re.compile(r"([A-Z][\w ]+(?:\([\w/]+\))?):\s+(\S+)\s*$")
 
 
 def serving_blocks(lines: Iterable[str]) -> list[Values]:
-    """Runs of the blocks that both tools print below `===== Serving Benchmark Result =====`."""
+    """Return the values in each block that vLLM or SGLang prints below `==== Serving Benchmark Result ====`."""
     blocks: list[Values] = []
     for line in lines:
         if "Serving Benchmark Result =" in line:
@@ -158,7 +158,7 @@ def vllm_throughput(run: Values) -> ToolRow:
 
 
 def sglang_one_batch(run: Values) -> ToolRow:
-    """Row of bench_one_batch or of bench_one_batch_server; the first token is part of their prefill."""
+    """Return the row of bench_one_batch or bench_one_batch_server, whose prefill time includes the first token."""
     new = int(run["output_len"])
     latency_s = float(run.get("total_latency") or run["latency"])
     ttft_s = _number(run.get("prefill_latency") or run.get("last_ttft"))
@@ -183,7 +183,7 @@ def guidellm(report: Values) -> ToolRow:
     benchmark = report["benchmarks"][0]
 
     def value(name: str, statistic: str) -> float | None:
-        """Statistic over the requests that succeeded. GuideLLM writes zeros for a metric without requests."""
+        """Return a statistic over the successful requests; None if there are none, for which GuideLLM writes 0."""
         summary = _get(benchmark, f"metrics.{name}.successful")
         return float(summary[statistic]) if summary and summary["count"] else None
 
@@ -274,13 +274,13 @@ def _number(value: Any) -> float | None:
 
 
 def _ms(value_ms: Any) -> float | None:
-    """Return seconds; None for 0, which stands for a time that no request has."""
+    """Return the value in seconds; None for 0, which tools write for a time that no request has."""
     number = _number(value_ms)
     return number / 1e3 if number else None
 
 
 def _get(value: Any, path: str, default: Any = None) -> Any:
-    """Return the value at `outer.inner.key`; a list stands for its first object."""
+    """Return the value at a path such as `outer.inner.key`. Of a list on the path, the first item is used."""
     for name in path.split("."):
         value = value[0] if isinstance(value, list) and value else value
         if not isinstance(value, dict) or name not in value:
@@ -294,11 +294,11 @@ _ABSENT = object()
 
 @dataclass(frozen=True)
 class Format:
-    """One format: the paths by which an object is recognized, and the reader of one object."""
+    """Result format of a tool, and the reader of one result."""
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # Paths that every result of this format has, such as `request_latency.unit`.
     read: Callable[[Values], ToolRow] | None
-    refusal: str = ""  # Description of a file that is not read, and advice.
+    refusal: str = ""  # End of the error for a format that is not read: `a profiler trace; give it to ...`.
 
     def fits(self, value: Any) -> bool:
         return isinstance(value, dict) and all(_get(value, key, _ABSENT) is not _ABSENT for key in self.keys)

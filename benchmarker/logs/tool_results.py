@@ -54,7 +54,7 @@ def _format_of(value: Values) -> Format | None:
 
 
 def _objects(path: Path, text: str) -> list[Values]:
-    """The JSON objects, CSV lines or printed blocks of a file, without lines of other programs. Raises ResultsError."""
+    """Return the JSON objects, CSV rows or printed results of a file, and skip other lines. Raises ResultsError."""
     try:
         return list(_inner(json.loads(text)))
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""The measuring core: repeats, memory, energy, the device's peaks, the profiler."""
+"""Measurement of repeats, memory, energy, device limits and profiles."""

@@ -1,7 +1,7 @@
 """The clock of a generation. Every latency, TTFT and TPOT in a record is measured here.
 
 `time.perf_counter_ns` on the host is read at the start, when the first and when the last new token is available, and at
-the end. The device is drained before the first and the last reading. Prefill makes the first of N tokens:
+the end. The device is synchronized before the first and the last reading. Prefill makes the first of N tokens:
 
     latency = end - start
     TTFT    = first - start
@@ -92,8 +92,7 @@ def time_streamed(generate: Callable[[TokenClock], Tensor], device: Device, *, p
 
 
 def time_steps(prefill: Callable[[], object], step: Callable[[], object], device: Device, tokens: Tensor) -> Generation:
-    """Time a prefill, which makes the first token, and decode steps. Their tokens are in `tokens`, [batch, new_tokens],
-    which are read after the last reading of the clock."""
+    """Time a prefill and the decode steps after it, which write all new tokens to `tokens`, [batch, new_tokens]."""
     steps = tokens.shape[1] - 1
     device.synchronize()
     start_ns = time.perf_counter_ns()

@@ -53,7 +53,7 @@ def measure_limits(device: Device, dtype: str) -> Limits:
 
 def cpu_array_bytes(cache_bytes: int | None, *, free: int) -> int:
     least, most = CPU_ARRAY_BYTES
-    # Four times the caches, and a quarter of the free memory.
+    # At least four times the caches, at most a quarter of the free memory.
     return min(most, max(least, 4 * (cache_bytes or 0)), free // 4) // 8 * 8
 
 
@@ -74,7 +74,7 @@ def _stream(device: Device, array_bytes: int) -> tuple[float, float]:
     import torch
 
     array = torch.empty(array_bytes // 4, dtype=torch.float32, device=torch_device(device))
-    # The value has no effect on memory.
+    # The value does not affect the bandwidth.
     array.fill_(1.25)
     half = len(array) // 2
     read_s = best_time(device, lambda: array.sum())
@@ -137,7 +137,7 @@ def host_time(device: Device, launch: Callable[[], object]) -> float:
 
 
 def best_time(device: Device, work: Callable[[], object]) -> float:
-    """Return the best seconds of one call; on a GPU the mean of ten calls, so that the final wait hardly counts."""
+    """Return the seconds of the fastest of 3 calls on a CPU, or of the fastest of 5 means of ten calls on a GPU."""
     calls = 1 if device.kind == "cpu" else 10
     work()
     device.synchronize()

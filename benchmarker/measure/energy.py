@@ -1,7 +1,7 @@
 """Energy of a generation, from the GPU's own cumulative counter.
 
 The counter is updated about ten times a second, so that a window of ten seconds is off by 2 % at most. The counter
-includes other programs on the GPU. Some seconds of work come first, because leakage grows with temperature.
+includes other programs on the GPU. Three seconds of work precede the windows, because leakage grows with temperature.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGREES_WITHIN = 1.3  # Largest factor between the counter's mean power and the m
 def measure_energy(
     gpu: Gpu | None, *, generation: Callable[[], object], prefill: Callable[[], object] | None
 ) -> Energy:
-    """Measure the energy of a generation, of its prefill (one new token), and of an idle GPU. Raises DeviceError."""
+    """Measure the energy of generations and of prefills (one new token), and idle power. Raises DeviceError."""
     if gpu is None:
         raise DeviceError("no driver library (NVML, or amdsmi on AMD) answers; only GPUs have the counter")
     _count(gpu)

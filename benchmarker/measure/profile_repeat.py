@@ -1,6 +1,6 @@
-"""One repeat under torch.profiler, for the shares of time: the profiler slows the host by half or more.
+"""Profile one repeat with torch.profiler, which slows the host by half or more: only shares of time are valid.
 
-Shapes are not recorded, because that keeps tensors alive and changes the memory peak that is read here.
+Shapes are not recorded, because recording them keeps tensors alive and changes the memory peak of the repeat.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def profile_step(
     trace_path: Path | None,
     cuts: Callable[[], Sequence[Cut]] = tuple,
 ) -> Profile:
-    """Run a warm step once more, with the profiler on. `cuts` returns the starts of its sections on
-    `time.perf_counter_ns`. Raises BenchmarkerError."""
+    """Profile a warmed-up step. `cuts()` returns its sections, which start at readings of `time.perf_counter_ns`."""
     marks_ns: list[int] = []
     latencies_s: list[float] = []
 
@@ -90,7 +89,7 @@ def _profiler(device: Device) -> profile:
 
 
 def warm_up_profiler(device: Device) -> None:
-    """Load and set up the tracer. Inside the profiled step this would be a gap of up to seconds."""
+    """Load and set up the tracer, which would otherwise take up to seconds of the profiled step."""
     import torch
 
     with _profiler(device):

@@ -23,7 +23,7 @@ MOST_CALLS = 10_000
 
 SampleKind = TypeVar("SampleKind", bound=SampleBase)
 Step = Callable[[], SampleKind]
-"""One repeat: runs the work, reads the clock with the device drained at both ends, and returns its raw times."""
+"""Function that runs one repeat, reads the clock on a synchronized device, and returns the raw times."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measured(Generic[SampleKind]):
 
 
 def calls_needed(total_s: Callable[[int], float]) -> int:
-    """Return the number of calls in a row that take 20 ms together, at most 10,000, by `total_s` of a number."""
+    """Return the number of calls that take 20 ms in total, at most 10,000; `total_s(n)` runs and times n calls."""
     total_s(1)
     calls = 1
     while calls < MOST_CALLS:
@@ -61,8 +61,7 @@ def warm_up(
     times: Callable[[SampleKind], tuple[float, ...]] = latency_of,
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> tuple[SampleKind, ...]:
-    """Repeat until the last three of each of the `times` lie within 2 %, at least `at_least` and at most `limit`
-    times."""
+    """Run `at_least` to `limit` repeats, until each value of `times` varied by at most 2 % in the last three."""
     samples: list[SampleKind] = []
     while len(samples) < at_least or (not is_stable(samples, times) and len(samples) < limit):
         samples.append(step())
@@ -87,15 +86,15 @@ def measure(
     after_each: Callable[[int, SampleKind], None] = lambda number, sample: None,
     after_warmup: Callable[[int, SampleKind], None] = lambda number, sample: None,
 ) -> Measured[SampleKind]:
-    """Time `runs` repeats of the step, surrounded by `timed`, after warm-ups until `times` are stable.
+    """Warm up until `times` are stable, then time `runs` repeats of the step within the context manager `timed`.
 
-    `after_each` gets a repeat's number from 1, outside the timed region.
+    `after_each` gets number (from 1) and sample of each timed repeat, outside the timed region.
     """
     device.release()
     warmed = warm_up(step, at_least=warmup, limit=warmup_limit, times=times, after_each=after_warmup)
     samples: list[SampleKind] = []
     peaks: list[PeakMemory] = []
-    # A garbage collection in a timed repeat would not be the model's own work.
+    # Python's garbage collection must not run in a timed repeat.
     gc.collect()
     with no_garbage_collection(), timed():
         began_s = time.time()
@@ -112,7 +111,7 @@ def measure(
 
 
 def memory_of(peaks: Sequence[PeakMemory]) -> Memory:
-    """Return the largest of several repeats' peaks. The CUDA context and cuBLAS workspaces are in none of them."""
+    """Return the largest peaks of several repeats. Peaks exclude the CUDA context and cuBLAS workspaces."""
 
     def largest(values: Iterable[int | None]) -> int | None:
         return max((value for value in values if value is not None), default=None)

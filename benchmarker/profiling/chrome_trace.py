@@ -1,11 +1,11 @@
-"""Time on the device from a Chrome trace of torch.profiler.
+"""Kernel times from a Chrome trace of torch.profiler.
 
 Only kernels, copies and fills count. A trace also contains the span of each user annotation on the device, idle gaps
-included; a profile that adds those comes to 167 %. Times are whole nanoseconds, so parts add up exactly.
+included; with these spans, a profile would add up to 167 %. Times are whole nanoseconds, so that sums are exact.
 
-A device runs behind the host, so the time at which a kernel ran does not show which section requested it. Its launch
-does: the trace joins both by a number. Annotations may lie inside each other, on other threads too, as when autograd's
-own thread recomputes a layer inside the backward pass; the innermost counts.
+A kernel runs after its launch, maybe in the next section, and belongs to the section of the launch; the trace gives
+both one correlation number. Annotations can be nested, even on several threads, as when autograd's own thread
+recomputes a layer inside the backward pass; the innermost annotation counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarker.profiling.kernel_categories import Category, category
 from benchmarker.profiling.profile_table import shortened
 from benchmarker.schema.record import Kernel, KernelTime, Section
 
-CLOCK_MARK = "benchmarker: clock"  # Annotation at a known moment, which relates the host's clock to the trace's.
+CLOCK_MARK = "benchmarker: clock"  # Annotation around a reading of the host's clock, to convert it to the trace's.
 # CUDA and ROCm use the same names.
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 CPU_CATEGORY = "cpu_op"
@@ -42,7 +42,7 @@ class Interval(NamedTuple):
     start_ns: int
     end_ns: int
     lane: tuple[int, int]  # Device and stream, or process and thread.
-    launch: int | None = None  # Number of its launch, which all kernels of a replayed graph share.
+    launch: int | None = None  # Correlation number of the launch; equal for all kernels of a replayed graph.
 
 
 def read_trace(path: Path) -> list[TraceEvent]:
@@ -97,7 +97,7 @@ def duration_us(event: TraceEvent) -> float:
 
 def number_in(event: TraceEvent, key: str) -> float:
     value = event.get(key)
-    # Written so that NaN fails it too.
+    # `not abs(value) <` is True for NaN too.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LONGEST_US:
         raise _damaged(event, key, value)
     return value
@@ -137,7 +137,7 @@ def launches_ns(events: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 
 class Cut(NamedTuple):
-    """Start of a section of the profiled repeat, which ends at the next cut."""
+    """Start of a section of the profiled repeat; the section ends at the next cut."""
 
     section: str
     from_ns: int | None
@@ -200,7 +200,7 @@ def cpu_work(events: Iterable[TraceEvent], *, cuts: Sequence[Cut] = ()) -> Work:
 
 
 def on_the_traces_clock(events: Iterable[TraceEvent], cuts: Sequence[Cut], *, marks_ns: Sequence[int]) -> list[Cut]:
-    """Convert cuts on the host's clock to the trace's, by the readings inside the annotations CLOCK_MARK; else none."""
+    """Convert cuts from the host's clock to the trace's; [] if the trace lacks the annotations CLOCK_MARK."""
     if all(cut.from_ns is None for cut in cuts):
         return list(cuts)
     annotations = (event for event in complete_events(events, {"user_annotation"}) if event.get("name") == CLOCK_MARK)
@@ -214,7 +214,7 @@ def on_the_traces_clock(events: Iterable[TraceEvent], cuts: Sequence[Cut], *, ma
 
 
 def _self_times(intervals: list[Interval]) -> list[int]:
-    """Return each interval's length without those directly inside it, ns. Sorted by lane and start, outer first."""
+    """Return each interval's ns minus its children's. `intervals` are sorted by lane and start, callers first."""
     lengths_ns = [interval.end_ns - interval.start_ns for interval in intervals]
     callers: list[int] = []
     for index, interval in enumerate(intervals):
@@ -230,7 +230,7 @@ def _self_times(intervals: list[Interval]) -> list[int]:
 
 
 def alone_ns(intervals: Sequence[Interval]) -> list[int]:
-    """Return for each interval the time without an earlier one. The sum is the time with at least one."""
+    """Return the ns of each interval in which no earlier interval runs. The sum is the busy time."""
     alone, reached = [0] * len(intervals), None
     for index in sorted(range(len(intervals)), key=lambda index: (intervals[index].start_ns, intervals[index].end_ns)):
         start, end = intervals[index].start_ns, intervals[index].end_ns
@@ -281,7 +281,7 @@ def _work(intervals: list[Interval], lengths_ns: list[int], sections: list[str],
 
 
 def _sections_of(events: Sequence[TraceEvent], intervals: Sequence[Interval], cuts: Sequence[Cut]) -> list[str]:
-    """Return the section of each interval: the annotated one of its launch, or by cuts; '' without either."""
+    """Return the section of each interval, from the annotation around its launch, else from cuts; '' if neither."""
     annotations = complete_events(events, {"user_annotation"})
     marks = [_interval(event, (0, 0)) for event in annotations if str(event.get("name")).startswith(_MARK)]
     spans = sorted((mark.start_ns, mark.end_ns, mark.name.removeprefix(_MARK)) for mark in marks)
@@ -305,8 +305,8 @@ def _span_s(intervals: list[Interval]) -> float:
 
 
 class KindTime(NamedTuple):
-    busy_s: float  # Time with at least one of its kernels.
-    alone_s: float  # Time without kernels of other categories.
+    busy_s: float  # Time with at least one kernel of the category.
+    alone_s: float  # Time with kernels of this category only.
 
 
 class Overlap(NamedTuple):
@@ -316,7 +316,7 @@ class Overlap(NamedTuple):
 
 
 def overlap_of(events: Iterable[TraceEvent], *, device_index: int | None = None) -> Overlap | None:
-    """Return the overlap of the kernels of one device, `device_index` if the trace has several."""
+    """Return the busy times of one device by category; `device_index` selects it if the trace has several."""
     intervals = [device_interval(event) for event in complete_events(events, DEVICE_CATEGORIES)]
     if len({interval.lane[0] for interval in intervals}) > 1:
         intervals = [interval for interval in intervals if interval.lane[0] == device_index]

@@ -1,8 +1,8 @@
 """Category of a kernel or operator by its name.
 
 One ordered table for NVIDIA, AMD and Intel GPUs and for the operators of a CPU profile: the first rule that matches
-wins. Rules for a purpose (KV update, dequantize, attention) come before rules for a form of computation (GEMM,
-elementwise). An inductor kernel bears the names of the operators fused into it and is judged by those.
+wins. Rules for a purpose (KV update, dequantize, attention) come before rules for a computation (GEMM, elementwise).
+The name of an inductor kernel lists its fused operators, which determine the category.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Category = Literal[
     "bookkeeping",
     "other",
 ]
-"""`bookkeeping` is work of the host alone: views, allocations and the framework itself."""
+"""`bookkeeping` is work on the host only: views, allocations and the framework itself."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-UNKNOWN_LIMIT = 0.10  # Part of the time in `other` from which on a report names kernels without a category.
+UNKNOWN_LIMIT = 0.10  # Share of the time in `other` above which a report lists uncategorized kernels.
 
 _RULES: tuple[tuple[Category, str], ...] = (
     # Views, allocations and queries: up to a fifth of the time of a small model on a CPU.
@@ -57,14 +57,14 @@ _RULES: tuple[tuple[Category, str], ...] = (
         r"|copy_blocks|swap_blocks|k_set_rows|qk_\w*cat_and_cache|kv_?cache_?(update|write|store|copy)"
         r"|indexer_k_quant_and_cache",
     ),
-    # Choosing a token and choosing experts: before attention, because both contain softmax.
+    # Selection of experts and of tokens: before attention, because the names contain softmax.
     (
         "elementwise",
         r"topk_?gating|topk_?softmax|topk_moe|grouped_topk|moe_(align|sum|fused_gate|gate|sort)|moe_?sorting"
         r"|expert_tokens|slot_mapping|kv_indices|req_to_token|compute_position|log_?softmax|cross_?entropy|nll_?loss",
     ),
     ("sampling", r"sampl|top_?[kp](?![a-z])|TopP|min_p_|renorm_?prob|token_bitmask|penalt|gumbel"),
-    # Activations to 8 or 4 bits for a quantized GEMM.
+    # Quantization of activations to 8 or 4 bits for a quantized GEMM.
     (
         "copy/cast",
         r"(per_token|per_tensor|per_block|group|dynamic|static|scaled|mul)_\w*quant(?!\w*(gemm|_mm|matmul))"
@@ -196,7 +196,7 @@ _OPERATOR = re.compile(
 
 @cache
 def category(name: str) -> Category:
-    """Return the category that most of the kernel's time belongs to."""
+    """Return the category with the largest share of a kernel's time."""
     parts = shares(name)
     return max(parts, key=lambda category: (parts[category], -CATEGORIES.index(category)))
 
@@ -212,14 +212,14 @@ def seconds_by_category(times: Iterable[tuple[str, float]]) -> dict[Category, fl
 
 @cache
 def shares(name: str) -> Mapping[Category, float]:
-    """Return the categories of a kernel with parts that add up to 1.
+    """Return each category's share of a kernel's time; the shares add up to 1.
 
-    Only an inductor kernel has more than one part: each operator in its name counts the same, except that a matrix
-    product, attention or dequantizing takes all, because the other operators cost next to nothing beside it.
+    Only an inductor kernel has several categories. The operators in its name have equal shares, but a matrix product,
+    attention or dequantization has the whole time, since the other operators take almost none.
     """
     fused = _INDUCTOR.match(name)
     if fused and fused["operators"].isdigit():
-        # A combined kernel bears no names of operators.
+        # The name of a combined kernel has a number instead of operators.
         return {"elementwise": 1.0}
     if fused:
         return _fused_shares(fused["kind"], _OPERATOR.findall(fused["operators"]))
@@ -234,8 +234,8 @@ def _fused_shares(kind: str | None, operators: list[str]) -> dict[Category, floa
     if sorted(operators) == ["index", "mul", "sub"]:
         return {"dequantize": 1.0}
     counts = Counter(_OPERATORS[operator] for operator in operators)
-    # A pointwise kernel is also named after the product or attention whose result it takes over, and so is a
-    # reduction short enough to stay in registers (a norm's); neither reads a weight matrix.
+    # The name of a pointwise kernel, or of a reduction that stays in registers (as in a norm), also lists the matrix
+    # product or attention whose result the kernel reads; such a kernel reads no weight matrix.
     if kind == "poi" or (kind == "per" and set(counts) - {"matmul", "copy/cast"}):
         del counts["matmul"], counts["quantized matmul"]
     if kind == "poi":

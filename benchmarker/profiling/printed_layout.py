@@ -1,7 +1,7 @@
-"""Layout of printed profiler tables: the text before their lines, and the columns that their headings or cells show.
+"""Layout of printed profiler tables: the prefix of their lines, and their columns.
 
-The text before the lines is a logger's, a container's or a process's, in which only clocks vary. Columns follow from
-the headings, also from wrapped or cut ones, and otherwise from the types of a row's cells in torch's order.
+A logger, a container or a launcher writes the prefix, in which only times vary. Columns follow from the headings, even
+if these are wrapped or cut, and otherwise from the types of a row's cells, which torch prints in a fixed order.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def columns_of(text: str) -> tuple[tuple[Column, ...], str]:
         position = match[1].end()
 
 
-def plausible(headings: str) -> int:
-    """Score joined headings by their columns, less those of a third device: `Self CUDAMem` is joined wrongly."""
+def join_score(headings: str) -> int:
+    """Return the columns of joined headings minus 2 per device. Wrong joins seem to add devices: `Self CUDAMem`."""
     names = [column.name for column in columns_of(headings[len("Name") :])[0]]
     devices = {match[1] for name in names if (match := re.match(r"(?:Self )?(\w+)", name))}
     return len(names) - 2 * len(devices - {"CPU"})
@@ -101,7 +101,7 @@ _TORCH_ORDER = re.compile(
 
 
 def typed_columns(lines: Sequence[Line], headings: str) -> tuple[Column, ...]:
-    """Return a row's columns by the types of its cells; none if not torch's. A terminal may have wrapped the row."""
+    """Return the columns of a row, maybe wrapped, from the types of its cells; () if not in torch's order."""
     width = max((len(line.raw) for line in lines), default=0)
     best = ""
     for count in range(1, 1 + min(len(lines), PIECES)):
@@ -146,7 +146,7 @@ _HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]*\d)\s*[:|]*$")
 
 
 class Prefix(NamedTuple):
-    """Text before each line of a process."""
+    """Text that a logger or launcher writes before each line of a process."""
 
     pattern: re.Pattern[str]
     rank: int | None = None
@@ -155,11 +155,11 @@ class Prefix(NamedTuple):
 
 
 def prefix_before(text: str, following: Sequence[str], rules: Iterable[re.Match[str]]) -> Prefix:
-    """Recognize the prefix in the text before the headings of a table.
+    """Return the prefix of a table's lines, from the text before its headings.
 
     Args:
-        following: Lines below the headings. A prefix that none of them has is ignored.
-        rules: Nearby rules of dashes, as text and blanks before the dashes. The blanks belong to the prefix.
+        following: Lines below the headings. A prefix that none of these lines has is ignored.
+        rules: Matches of nearby lines of dashes. Group 2, the blanks before the dashes, belongs to the prefix.
     """
     text = text.strip().rstrip(" |\t")
     for numbers in (None, _NUMBER) if text else ():

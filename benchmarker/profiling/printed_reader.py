@@ -1,12 +1,12 @@
 """Reader of the tables that `print(prof.key_averages().table())` prints, from a log, a README or a bug report.
 
 Pasted tables have lost their layout: a logger's prefix on every line, lines wrapped at a terminal's width, single
-spaces, markdown, missing rules or headings. So cells are recognized by their types and their order, not by position:
+spaces, markdown, no headings or lines of dashes. So cells are recognized by their types and order, not by position:
 
     aten::mm    6.58%  134.363ms  9.33%  190.676ms  20.547us  424.475ms  84.88%  424.531ms  45.747us  9280
     name        percent  time     percent  time      time       time     percent   time      time     count
 
-Lines of several processes may be shuffled. A process is the text before the headings, in which times of day vary.
+Lines of several processes may be interleaved. The text before the headings, in which times vary, identifies a process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _PrintedTable:
 
 
 def read_tables(text: str) -> tuple[ProfilerTable, ...]:
-    """Read all tables of a text; a profile printed in several sort orders is one. Raises ResultsError."""
+    """Read all tables of a text. Tables of one profile in several sort orders are merged. Raises ResultsError."""
     tables = [
         table for prefix, lines in _by_process(lines_of(text.translate(_BOX))) for table in _tables(prefix, lines)
     ]
@@ -144,7 +144,7 @@ def _heading(lines: Sequence[layout.Line], position: int) -> tuple[_PrintedTable
     text, end = lines[at].body[begin:].rstrip(), at + 1
     columns, rest = layout.columns_of(text[len("Name") :])
     while end < len(lines) and not _dashes(lines[end].body) and not re.search(r"\d", lines[end].body):
-        best = max((text + glue + lines[end].body.rstrip() for glue in ("", " ")), key=layout.plausible)
+        best = max((text + glue + lines[end].body.rstrip() for glue in ("", " ")), key=layout.join_score)
         more, rest_of_more = layout.columns_of(best[len("Name") :])
         if len(more) <= len(columns):
             break
@@ -246,7 +246,7 @@ def _finished(printed: _PrintedTable, prefix: layout.Prefix, title: str | None) 
     total_s = printed.totals.get((total_device or "") if device else "CPU")
     is_printed = total_s is not None
     if total_s is None:
-        # Worked out from the row with the largest percentage.
+        # The total follows from the row with the largest percentage.
         shares = ((_number(cells.get(f"{own} %")), time_s(cells.get(own))) for _, cells in printed.rows)
         percent, own_s = max(((percent, own_s) for percent, own_s in shares if percent and own_s), default=(0.0, 0.0))
         total_s = 100 * own_s / percent if percent > 0 else None
@@ -285,7 +285,7 @@ def _table_row(cells: dict[str, str], device: str | None) -> TableRow:
 
 
 def _innermost(rows: Sequence[TableRow], *, on_device: bool) -> list[TableRow]:
-    """Give own times to the rows of a table that has none: of nested rows with equal calls, to the last one."""
+    """Return rows with own times, from the total times: of nested rows with equal calls, the last has the time."""
     totals = [(row.device_total_s if on_device else row.cpu_total_s) or 0.0 for row in rows]
     with_times: list[TableRow] = []
     for index, (row, total_s) in enumerate(zip(rows, totals, strict=True), 1):

@@ -1,9 +1,9 @@
 """Values of a printed profiler table, and which of its rows add up.
 
-torch prints the same device time several times over. A *kernel* row is the time itself. An *operator* row repeats, as
-its own device time, that of the kernels which it launched. A *span* row is a user annotation on the device: the time
-from its first kernel to its last, idle gaps included. Kernels add up, and operators add up; the two together, or a
-span with anything, do not. Most tables are cut after some rows: the total below shows how much time they leave out.
+torch prints the same device time in several rows. A *kernel* row has the time of a kernel. An *operator* row has, as
+its own device time, the time of the kernels that it launched. A *span* row is a user annotation on the device: the time
+from its first kernel to its last, idle gaps included. So either all kernels or all operators add up to the total, and
+spans never count. Most tables are cut after some rows: the total below the table includes the missing rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from benchmarker.profiling.kernel_categories import category
 Kind = Literal["kernel", "operator", "span", "overhead", "unclear"]
 """`overhead` is a driver call or work of the profiler; `unclear` may be kernel or span, and counts as neither."""
 
-ROUNDING = 0.005  # Times are printed with four digits.
+ROUNDING = 0.005  # Relative tolerance, since times are printed with four digits.
 WORTH_OPERATORS = 0.03
-"""Part of the total that operators must account for beyond the kernels to be listed in their place."""
-COVERING = 0.8  # Part of the host's time from which on an annotation is one over the whole run.
-FILLED = 0.9  # Part of the total from which on the kernels of a table, and rows of unclear names, fill it.
+"""Share of the total by which categorized operators must exceed categorized kernels to be listed instead."""
+COVERING = 0.8  # Minimum share of the host's time for an annotation over the whole run.
+FILLED = 0.9  # Minimum share of the total for which kernels and unclear rows are all kernels of a table.
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row. None if the table has no such column."""
+    """Row of a printed table; None for columns that the table lacks."""
 
     name: str
     """Printed name: torch cuts long names and ends them in `...`, so that several kernels can have the same name."""
@@ -52,7 +52,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class ProfilerTable:
-    """One table of a text, or the kernels of one device of a trace."""
+    """Profiler table: one table in a text, or the kernels of one device in a trace."""
 
     line: int  # Number of its first line in the text, from 1; 0 for a trace.
     rows: tuple[TableRow, ...]  # In printed order, without rows of negative own time.
@@ -62,7 +62,7 @@ class ProfilerTable:
     cpu_s: float | None = None  # `Self CPU time total` below the table.
     device_s: float | None = None  # Time of all kernels, listed or not: `Self CUDA time total` without annotations.
     is_total_printed: bool = True  # False if the total follows from the percentage of a row, or is unknown.
-    is_whole: bool = True  # False if the rule below the rows is missing.
+    is_whole: bool = True  # False if the line of dashes below the rows is missing.
     title: str | None = None  # Nearest line above the table.
     process: str | None = None  # Process or host that printed it, by the prefix of its lines: `EngineCore_7`, `rank 3`.
     annotations_s: float = 0.0  # Device time of annotations that torch before 2.5 added to the printed total.
@@ -88,7 +88,7 @@ class ProfilerTable:
 
     @property
     def total_s(self) -> float:
-        """Time of all kernels, or the sum of the rows if that is more or the total is unknown."""
+        """Time of all kernels; the sum of the rows if the sum is larger or the time is unknown."""
         return max(self.listed_s, self.known_total_s or 0.0)
 
     @property
@@ -96,18 +96,18 @@ class ProfilerTable:
         return self.known_total_s is not None and self.listed_s > self.known_total_s * (1 + ROUNDING)
 
     def of_kind(self, kind: Kind) -> tuple[TableRow, ...]:
-        """Rows of a kind with device time of their own."""
+        """Return the rows of a kind that have own device time."""
         return tuple(row for row in self.rows if row.kind == kind and row.self_device_s)
 
     @property
     def listed(self) -> tuple[TableRow, ...]:
-        """Rows that add up: the kernels, or the operators if they account for clearly more of the time.
+        """Rows whose times add up: the kernels, or the operators if clearly more of their time has a category.
 
-        Operators do if the kernels of each are too short for a row, or have names without a category. An operator
-        without a category stands under the name of the kernel that took as long.
+        Operators have more if a cut table lacks their short kernels, or if kernel names have no category. An operator
+        without a category is replaced by the kernel with equal time and calls.
         """
         if self.by == "cpu":
-            # Annotations surround several operators.
+            # Annotations contain several operators.
             return tuple(
                 row
                 for row in self.rows
@@ -129,7 +129,7 @@ class ProfilerTable:
 
     @property
     def not_listed_share(self) -> float | None:
-        """Part of all kernel time that no row accounts for. None if the total is unknown, or less than the rows."""
+        """Share of the total kernel time that the listed rows lack; None if the total is unknown or too small."""
         total_s = self.known_total_s
         return max(0.0, 1 - self.listed_s / total_s) if total_s and not self.is_total_too_small else None
 
@@ -154,10 +154,10 @@ def complete_table(table: ProfilerTable) -> ProfilerTable:
 
 
 def _annotations_in_total(table: ProfilerTable) -> float:
-    """Time of the annotations on the device if the printed total contains it, as before torch 2.5; else 0.
+    """Return the device time of annotations if the printed total contains it, as before torch 2.5; else 0.
 
-    The total contains it if the rest is the time of the listed rows or of the kernels below the annotations, or if
-    an annotation over the whole run is shorter than the total, which the kernels in it could not be.
+    The total contains that time if the rest equals the time of the kernels, the operators or the annotated calls, or
+    if an annotation over the whole run is shorter than the total, since kernels alone cannot exceed it.
     """
     total_s, spans = table.device_s or 0.0, table.of_kind("span")
     spans_s = _device_s(spans)
@@ -216,7 +216,7 @@ def _key(row: TableRow) -> tuple[str, int, float | None, float | None]:
 
 
 def _is_same_profile(first: ProfilerTable, second: ProfilerTable) -> bool:
-    """True if two tables have the same totals, or none, and no row of one contradicts those of the other."""
+    """Return whether two tables print one profile: equal totals (or two shared rows), and no contradictory rows."""
     if (first.process, first.device) != (second.process, second.device):
         return False
     first_keys, second_keys = set(map(_key, first.rows)), set(map(_key, second.rows))
@@ -274,7 +274,7 @@ def _with_kinds(rows: Sequence[TableRow], total_s: float | None) -> tuple[TableR
 
 
 def _kind(row: TableRow, hosts: Sequence[TableRow], own: Sequence[float], total_s: float | None) -> Kind:
-    """Kind of a row, from the rows of its name with CPU time (hosts) and the device times of all operators (own)."""
+    """Return a row's kind. `hosts`: rows of the same name with CPU time; `own`: own device times of all operators."""
     if _OVERHEAD.match(row.name):
         return "overhead"
     own_s, is_annotation = row.self_device_s, _ANNOTATION.match(row.name)

@@ -24,7 +24,7 @@ def kernel_code(name: str, columns: int = NAME_COLUMNS) -> str:
 
 
 def shortened(name: str, columns: int = NAME_COLUMNS) -> str:
-    """Return a readable name on one line, cut before its end, because kernels seldom differ only at the end."""
+    """Return a readable name in at most `columns` characters; a long name is cut in the middle: `gemm_ke…int)`."""
     plain = "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in name)
     line = readable(" ".join(plain.split()))
     if len(line) <= columns:

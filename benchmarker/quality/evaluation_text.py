@@ -1,8 +1,8 @@
 """Text for quality measurements, from a file or a data set of the hub, and its windows.
 
 The first 256 tokens of a window are context, the others are scored (as in llama.cpp). Windows do not overlap. Every
-scored token is one step of the engine, so `quick` scores few tokens of many windows: another token of the same window
-adds less information than the first of another window.
+scored token takes one step of the engine, so `quick` scores few tokens in each of many windows: tokens of different
+windows give more information than as many tokens of one window.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SPLITS = ("test", "validation", "train")
 LEAST_BYTES = 289
 SCORED_FROM = 256
 QUICK_WINDOWS = 64
-"""Number of windows of `quick`: 2,048 scored tokens. On the small model this gives bnb4's divergence to 3.5 %, against
-3.2 % from 32 windows of 255 tokens; the ratio of its perplexity to the baseline's to 0.5 % instead of 0.3 %."""
+"""Number of windows of `quick`, with 2,048 scored tokens. For bnb4 of a small model, the divergence has an error of
+3.5 % (3.2 % with 32 windows of 255 scored tokens), and the ratio of perplexities an error of 0.5 % (0.3 %)."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Text:
 
 
 def read_text(source: str | None) -> Text:
-    """Return a file's text, or a data set's (NAME:CONFIG:SPLIT). Raises SpecError or MissingLibraryError."""
+    """Return the text of a file or data set (NAME:CONFIG:SPLIT). Raises SpecError or MissingLibraryError."""
     if source is None:
         return Text(f"benchmarker {SHIPPED}", shipped_text(SHIPPED))
     path = Path(source).expanduser()
@@ -62,7 +62,7 @@ def read_text(source: str | None) -> Text:
 
 
 def check_text(source: str | None) -> None:
-    """Check a text as far as possible without a tokenizer and the hub. Raises as `read_text`."""
+    """Check a text without tokenizing it or downloading a data set. Raises the errors of `read_text`."""
     if source is None:
         return
     if not Path(source).expanduser().is_file():
@@ -77,7 +77,7 @@ def check_text(source: str | None) -> None:
 
 
 def is_text(source: str | None, quality: Quality) -> bool:
-    """Return whether a quality was measured on this text: the same content of a file, or name of a data set."""
+    """Return True if `quality` was measured on this text: a file of equal content, or a data set of the same name."""
     if source is None or Path(source).expanduser().is_file():
         return read_text(source).sha256 == quality.text_sha256
     return source == quality.text_asked
@@ -124,7 +124,7 @@ def _read_dataset(source: str) -> Text:
 class Windows:
     ids: NDArray[np.int64]  # [windows, tokens]
     text_tokens: int
-    begins_with: int | None  # Token that replaces the text's own at the beginning of each window.
+    begins_with: int | None  # BOS token in place of each window's first token; None if the tokenizer adds no BOS.
 
     @property
     def targets(self) -> NDArray[np.int64]:
@@ -140,7 +140,7 @@ def spread(count: int, total: int) -> NDArray[np.int64]:
 
 
 def cut(text: Text, tokenizer: Any, *, size: QualitySize) -> Windows:
-    """Cut a text into windows: all, or for `quick` 64 spread evenly over it. Raises SpecError for a short text."""
+    """Cut a text into windows; for `quick`, return 64 evenly spaced windows. Raises SpecError for a short text."""
     tokens: list[int] = tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"]
     length = WINDOW_TOKENS[size]
     count = len(tokens) // length

@@ -39,7 +39,7 @@ def check_tasks(names: Sequence[str]) -> None:
 def run_tasks(
     model: PreTrainedModel, tokenizer: Any, names: Sequence[str], *, limit: int | None, progress: Progress
 ) -> tuple[TaskResult, ...]:
-    """Run tasks of the harness, or its YAML files, with at most `limit` questions each. Raises QualityError."""
+    """Run tasks of the harness, or of YAML files, with at most `limit` questions each. Raises QualityError."""
     from importlib.metadata import version
 
     from lm_eval import simple_evaluate
@@ -49,7 +49,7 @@ def run_tasks(
     harness: Any = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=BATCH_SIZE)
     tasks: list[Any] = [str(Path(name).absolute()) if name.endswith(".yaml") else name for name in names]
     try:
-        # Without its bootstrap: the standard errors reported are those of paired answers.
+        # No bootstrap of the harness, because the reported standard errors are computed from paired answers.
         evaluation: Any = simple_evaluate(harness, tasks=tasks, limit=limit, bootstrap_iters=0, log_samples=True)
     except (OSError, ConnectionError) as error:
         reason = " ".join(str(error).split())[:200]

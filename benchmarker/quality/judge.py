@@ -1,8 +1,8 @@
 """Quality of a variant: its predictions are saved, then the baseline runs over the same text.
 
 The variant runs first because it is loaded already. Its timed decode step predicts the text token by token; the
-baseline uses its own forward. The two models never share the device. A second run of the baseline over a part of the
-text gives the noise floor of the divergence.
+baseline predicts it in forward passes over whole windows. The two models are never on the device together. A second run
+of the baseline over a part of the text gives the noise floor of the divergence.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def make_plan(
 
     Args:
         tokenizer: Tokenizer of the variant; None if its folder has none.
-        is_plain: True if the engine uses the quantization as it is, without one of its own.
+        is_plain: True if the engine adds no quantization of its own to `form`.
     """
     assert spec.size != "off"
     if tokenizer is None and not (checkpoint.is_gguf and spec.baseline):
@@ -100,7 +100,7 @@ def make_plan(
             "leave --quality out"
         )
     baseline, baseline_tokenizer = _find_baseline(spec, model, checkpoint, tokenizer, progress)
-    # A GGUF file may come without a vocabulary; the original's is used then.
+    # A GGUF file may lack a vocabulary; then the tokenizer of --quality-baseline is used.
     windows = cut(text, tokenizer or baseline_tokenizer, size=spec.size)
     plan = Plan(
         size=spec.size,
@@ -156,13 +156,13 @@ def _find_baseline(
 
 @dataclass
 class Subject:
-    """Variant to be judged, until its predictions are saved."""
+    """Variant whose quality is measured. It is dropped from memory when its predictions are saved."""
 
     source: TokenSource | None
     close: Callable[[], None]
 
     def reference(self) -> PreTrainedModel | None:
-        """Return the variant's model if it can serve as the baseline: it has none of our kernels."""
+        """Return the variant's model if it can be the baseline; None if it uses kernels of benchmarker."""
         source = self.source
         if source is None or source.model is None:
             return None
@@ -182,7 +182,7 @@ def give_back(device: Device) -> None:
 
 
 def judge(plan: Plan, subject: Subject, device: Device, progress: Progress) -> Quality:
-    """Judge a variant and drop it. Raises BenchmarkerError for lack of disk or memory, NaN or missing predictions."""
+    """Measure the quality of a variant and drop it. Raises BenchmarkerError for NaN, or for lack of disk or memory."""
     tokens = f"{plan.vocabulary:,}" if plan.top_k is None else f"the {plan.top_k} most likely of {plan.vocabulary:,}"
     progress.note(
         f"quality: {plan.windows.targets.size:,} tokens of {plan.text.name}, one at a time; predictions over {tokens} "
@@ -219,7 +219,7 @@ def _judge(plan: Plan, subject: Subject, file: scoring.File, device: Device, pro
         baseline = LOADERS[BASELINE.quant].load(plan.baseline, loader_options(BASELINE), target, progress).model
     score = partial(scoring.score_against, baseline, plan.windows, saved, progress, name=plan.baseline_name)
     windows = len(plan.windows.ids)
-    # The first run replaces the variant's predictions by the baseline's, with which the second one is compared.
+    # The first run replaces the variant's predictions by the baseline's, with which the second run is compared.
     scores = score(range(windows), replace=True)
     noise = score(spread(NOISE_WINDOWS, windows).tolist(), replace=False)
     value, error = perplexity(scores.nats)
@@ -257,7 +257,7 @@ def _save(
     dtype = getattr(torch, plan.dtype)
     if scoring.save_step_predictions(source, plan.windows, saved, progress, name=plan.name, dtype=dtype):
         return "step", saved
-    # The rows of the file have the size of a step's predictions, which is larger.
+    # The rows of the file have the size of step predictions, which are larger than prefill predictions.
     count = min(plan.top_k or PREFILL_TOP, PREFILL_TOP)
     saved = SavedPredictions(file[:, : row_values(plan.windows.scored, plan.vocabulary, count)], top_k=count)
     if not scoring.save_prefill_predictions(source, plan.windows, saved, progress, name=plan.name):
@@ -268,8 +268,8 @@ def _save(
 def greedy_texts(source: TokenSource, windows: Windows) -> tuple[GreedyText, ...]:
     """Return the greedy continuations of eight prompts, by which two engines are compared token by token.
 
-    Two engines diverge when rounding decides between two tokens of nearly equal probability; so each token has the gap
-    between the two most likely ones. Empty if the engine does not support this.
+    Two engines diverge when rounding decides between two tokens of nearly equal probability, so each token is returned
+    with the gap between the two largest log-probabilities. Empty if the engine does not support greedy continuations.
     """
     prompts = windows.ids[spread(PROMPTS, len(windows.ids)), :PROMPT_TOKENS]
     try:

@@ -1,12 +1,12 @@
-"""Predictions of a model over the windows of a text, saved, compared with the baseline's, and their statistics.
+"""Saved predictions of a model over the windows of a text, and their comparison with the baseline's predictions.
 
 perplexity = exp(mean nats)            nats = -ln p(token)
 ln ratio   = mean(nats - baseline's)   paired: the same words are hard for both models
 KL         = sum over the vocabulary of p_base (ln p_base - ln p)
 
-Statistics are those of llama.cpp, with standard errors over windows. Logits are saved in float32, so that nothing is
-lost; or the k most likely log-probabilities, with the probability of all other tokens as one number. Merging those
-tokens cannot increase a divergence, so the result is a lower bound. Arithmetic is float32, a few positions at a time.
+Statistics are those of llama.cpp, with standard errors over windows. Either all logits are saved in float32, or with
+`top_k` the k largest log-probabilities of each position. All other tokens then count as one token, which cannot
+increase a divergence, so the result is a lower bound. Arithmetic is in float32, on 64 positions at a time.
 
 2,048 distributions over a vocabulary of 151,936 take 1.2 GiB. Space for their file is allocated at once: a full disk is
 an error at the beginning instead of a bus error later.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 PATIENCE_S = 30.0  # Seconds before progress is printed.
-LEAST_BEYOND = 5  # Minimum number of tokens beyond a reported percentile: fewer would describe single tokens.
+LEAST_BEYOND = 5  # Minimum number of tokens beyond a reported percentile, so that it does not describe single tokens.
 Floats = NDArray[np.float64]
 File = NDArray[np.float32]  # Memory-mapped file, [windows, values].
 VALUE_BYTES = 4
@@ -85,7 +85,7 @@ class SavedPredictions:
         for part, target in _in_chunks(logits, targets):
             logs = part.float().log_softmax(-1)
             top = logs.topk(self.top_k)
-            # topk may put a token before argmax's choice that is equally likely.
+            # Of several equally likely tokens, topk may put another one first than argmax.
             first = logs.argmax(-1, keepdim=True)
             others = torch.where(top.indices[:, 1:] == first, top.indices[:, :1], top.indices[:, 1:])
             ids = torch.cat([first, others], dim=-1).to(torch.int32).view(torch.float32)
@@ -93,7 +93,7 @@ class SavedPredictions:
         self._file[window] = torch.cat(rows).cpu().flatten().numpy()
 
     def put_top_k(self, window: int, ids: Tensor, logs: Tensor, target_logs: Tensor) -> None:
-        """Save ids and log-probabilities, [positions, k or more], most likely first; and the targets', [positions]."""
+        """Save ids and `logs`, [positions, k or more], most likely first, and the targets' log-probabilities."""
         numbers = ids[:, : self.top_k].to(torch.int32).contiguous().view(torch.float32)
         row = torch.cat([numbers, logs[:, : self.top_k].float(), target_logs[:, None].float()], dim=-1)
         self._file[window] = row.cpu().flatten().numpy()
@@ -114,7 +114,7 @@ class SavedPredictions:
     def _compare_top_k(self, saved: Tensor, baseline: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         ids = saved[:, : self.top_k].contiguous().view(torch.int32).long()
         baseline_logs = baseline.float().log_softmax(-1)
-        # float64, because the rest is a small difference from 1.
+        # float64, because the probability of the remaining tokens is 1 minus a sum near 1.
         top, baseline_top = saved[:, self.top_k : -1].double(), baseline_logs.gather(-1, ids).double()
         # Probability of the remaining tokens, at least 1e-9, because 0 has no logarithm.
         rest, baseline_rest = ((1 - logs.exp().sum(-1)).clamp_min(1e-9) for logs in (top, baseline_top))
@@ -135,7 +135,7 @@ def check_room(file_bytes: int) -> None:
 
 @contextmanager
 def scratch_file(rows: int, row_values: int) -> Iterator[File]:
-    """Yield a memory-mapped temporary file without a name, [rows, row_values]; QualityError without space."""
+    """Yield a memory-mapped unnamed temporary file, [rows, row_values]. Raises QualityError if the disk is full."""
     file_bytes = rows * row_values * VALUE_BYTES
     try:
         with tempfile.TemporaryFile() as file:
@@ -165,7 +165,7 @@ def _no_room(file_bytes: int, why: str) -> QualityError:
 def save_step_predictions(
     source: TokenSource, windows: Windows, saved: SavedPredictions, progress: Progress, *, name: str, dtype: torch.dtype
 ) -> bool:
-    """Save the predictions of an engine's decode step; return False if the engine gives none."""
+    """Save the predictions of an engine's decode step; return False if the engine does not expose predictions."""
     for window in _with_progress(range(len(windows.ids)), progress, f"scoring {name} by its decode step"):
         # The unscored part of a window is its prompt.
         scores = source.step_scores(windows.ids[window, :-1].tolist(), prompt_tokens=SCORED_FROM + 1)
@@ -204,7 +204,7 @@ def score_against(
     name: str,
     replace: bool,
 ) -> PositionScores:
-    """Compare the saved predictions of the windows `numbers` with the baseline's, which replace them on request."""
+    """Compare the saved predictions of the windows `numbers` with the baseline's; if `replace`, save the baseline's."""
     compared: list[PositionScores] = []
     for window, logits, targets in predictions(baseline, windows, progress, numbers, name=name):
         compared.append(saved.compare(window, logits, targets))
@@ -216,7 +216,7 @@ def score_against(
 def predictions(
     model: PreTrainedModel, windows: Windows, progress: Progress, numbers: Sequence[int], *, name: str
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield a model's predictions by its own forward: window, logits [positions, vocabulary], targets [positions]."""
+    """Run a forward pass over each window of `numbers`; yield (window, logits [positions, vocabulary], targets)."""
     ids, targets = (torch.from_numpy(part).to(model.device) for part in (windows.ids, windows.targets))
     extra: dict[str, Any] = {}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
@@ -280,7 +280,7 @@ def _outermost(values: Floats, share: float) -> float | None:
 
 
 def standard_error(values: Floats) -> float | None:
-    """Return that of the mean, with windows as the independent units; None for a single window."""
+    """Return the standard error of the mean, with windows as the independent units; None for a single window."""
     means = values.mean(axis=1)
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else None
 

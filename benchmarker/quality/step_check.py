@@ -1,7 +1,7 @@
 """Comparison of the timed decode step with the model's forward.
 
 A step that is captured, compiled or given other kernels may be fast because it is wrong, and greedy tokens hardly show
-it: with logits 1.5 times too large they are all the same. So the step runs over a text token by token, and its
+the error: logits 1.5 times too large give the same tokens. So the step runs over a text token by token, and its
 distributions are compared with those of the same model's forward over the whole text.
 """
 
@@ -24,7 +24,7 @@ LIMIT_S = 30.0
 
 
 def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) -> list[TokenIds]:
-    """Return texts of equal length with about 256 steps in all; the prompt of each is one token."""
+    """Return texts of equal length for about 256 steps in total, fewer if they would take more than 30 s."""
     steps = max(LEAST_STEPS, min(STEPS, int(LIMIT_S / step_s)))
     length = max(2, min(longest, steps + 1))
     count = -(-steps // (length - 1))
@@ -33,11 +33,11 @@ def texts_for(ids: Callable[[int], TokenIds], *, longest: int, step_s: float) ->
 
 
 def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDivergence | None:
-    """Compare the step with the forward over texts of one length; None if the engine gives no predictions."""
+    """Compare the decode step with the forward over texts of equal length; None if the engine gives no predictions."""
     import numpy
 
     steps, plain = [], []
-    # A quantized cache packs a prompt at once and new tokens late: as a prompt, half of the text is packed.
+    # A quantized KV cache packs a prompt at once but new tokens late, so half of the text is the prompt.
     prompt_tokens = 1 if source.kv_value_bytes is None else len(texts[0]) // 2
     for text in texts:
         forward, step = source.forward_scores(text), source.step_scores(text, prompt_tokens=prompt_tokens)
@@ -64,7 +64,7 @@ def step_divergence(source: TokenSource, texts: Sequence[TokenIds]) -> StepDiver
 
 
 def _compared(forward: Scores, step: Scores) -> tuple[NDArray[numpy.float64], NDArray[numpy.bool_]]:
-    """Return KL and agreement of the most likely tokens for each step. The first row is the prompt's: left out."""
+    """Return for each step the KL divergence, and True if the most likely tokens agree; skip the prompt's row."""
     import numpy
 
     expected = forward.log_probabilities[1 - len(step.log_probabilities) :].astype(numpy.float64)

@@ -1,7 +1,7 @@
 """AWQ checkpoints in 4 bits, through transformers and gptqmodel's kernels.
 
-AWQ scales channels with large activations before rounding, and folds the scaling into the previous layer. Checkpoints
-are made elsewhere. The output layer is not quantized.
+AWQ scales channels with large activations before rounding, and folds the scaling into the previous layer. benchmarker
+makes no AWQ checkpoints, except dummies. The output layer is not quantized.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AWQOptions(FormOptions):
 
 
 def check(options: AWQOptions, target: Target) -> None:
-    """Raise an error for a type, a library or a device without support, whatever the checkpoint."""
+    """Raise SpecError if the dtype is not supported, or the kernel does not run on the device."""
     if target.dtype == "float32":
         raise SpecError("awq: its kernels support 16-bit types only; use --dtype float16 or bfloat16")
     if target.dtype == "bfloat16" and target.device != "cpu":
@@ -63,7 +63,7 @@ def quantization_config(options: AWQOptions) -> dict[str, Any]:  # noqa: ARG001
 
 
 def awq_tensors(linear: PlannedLinear, options: AWQOptions) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    """Return the tensors of one layer: `qweight` [in, out / 8], `qzeros` [groups, out / 8], along the outputs."""
+    """Return a dummy layer's tensors; `qweight` [in, out / 8] and `qzeros` [groups, out / 8] pack 8 codes per word."""
     inputs, outputs = linear.in_features, linear.out_features
     if inputs % GROUP_SIZE or outputs % IN_A_WORD:
         raise SpecError(

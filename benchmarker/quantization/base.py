@@ -57,26 +57,26 @@ class Loader:
     prepare: Callable[[Checkpoint, Any, Target, Progress], Checkpoint] = lambda checkpoint, options, target, progress: (
         checkpoint
     )
-    """Makes the checkpoint for `load` if quantizing takes long: once, cached on disk."""
+    """Returns the checkpoint that `load` gets. GPTQ quantizes it here and caches the result on disk."""
     reads: Callable[[dict[str, Any]], bool] = lambda stored: False
     """Returns whether a checkpoint with this `quantization_config` is loaded as it is."""
     stored_options: Callable[[dict[str, Any]], dict[str, Any]] = lambda stored: {}
-    """Maps the `quantization_config` of a checkpoint that it `reads` to the options that the config determines."""
+    """Maps a `quantization_config` that `reads` accepts to the options that it determines: `{"bits": 4}`."""
     unpacked_unless: str | None = None
-    """Devices on which transformers computes with a stored checkpoint's packed weights, if not on all."""
-    stored_only: str | None = None  # Error text for a checkpoint that `reads` rejects, if the loader does not quantize.
+    """Devices or schemes for which transformers keeps a stored checkpoint packed, as text; None without a limit."""
+    stored_only: str | None = None  # Error text for an unquantized checkpoint; None if the loader quantizes.
     packing: Packing | None = None
     """Format of a dummy checkpoint; None for 16-bit weights that are quantized while loading."""
     of_gguf: bool = False  # True for the loader of GGUF files.
     aliases: tuple[str, ...] = ()  # Unambiguous other names: `nf4`.
     dtypes: tuple[DType, ...] = get_args(DType)  # Supported types of tensors that are not quantized.
     quantizes_experts: bool = False  # True if it quantizes experts that are fused in 3-D parameters.
-    splits: tuple[Split, ...] = ()  # Ways in which several GPUs can share the model.
+    splits: tuple[Split, ...] = ()  # Supported splits of the model over several GPUs.
     bits: tuple[int, ...] = ()  # Supported bits per quantized weight.
     extra_tensors: Callable[[nn.Module], Iterator[torch.Tensor]] = lambda module: iter(())
-    """Yields tensors of any model's module that are neither parameters nor buffers, mostly scales."""
+    """Yields the tensors of a module that are neither parameters nor buffers, such as scales."""
     kernels: Mapping[str, Category] = field(default_factory=dict)
-    """Category of its kernels and operators in profiles; a test compares profiling/kernel_categories.py."""
+    """Category by kernel or operator name in profiles; a test checks profiling/kernel_categories.py with it."""
 
     @property
     def has_low_bits(self) -> bool:
@@ -90,7 +90,7 @@ def require(variant: str, *packages: str) -> None:
 
 
 def own_config_notes(title: str, own: dict[str, Any], options: Options) -> tuple[str, ...]:
-    """Return notes on a quantized checkpoint, and on the options that its own config overrides."""
+    """Return the notes that a checkpoint is quantized already, and which `options` its own config overrides."""
     choices = options.model_dump(include=options.model_fields_set & own.keys())
     unused = [f"{key}={value}" for key, value in choices.items() if own[key] != value]
     note = f"the checkpoint is {title} already ({', '.join(f'{key}={value}' for key, value in own.items())})"
@@ -121,7 +121,7 @@ def has_int8_head(options: Options) -> bool:
 
 
 def check_supported(loader: Loader, options: Options, target: Target) -> None:
-    """Raise an error for missing libraries, and for devices or types without support."""
+    """Raise a BenchmarkerError if a library is missing, or the device or dtype is not supported."""
     require(loader.name, *loader.packages)
     loader.check(options, target)
     if has_int8_head(options) and installed_version("torchao") is None:
@@ -134,7 +134,7 @@ ONE_BY_ONE = "experts run one after the other (experts_implementation=eager): to
 
 
 def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, config: Any) -> Loaded:
-    """Load with a torchao config that leaves inductor's flags alone, since all variants are compiled with the same."""
+    """Load a model and quantize it with a torchao config; a checkpoint saved by torchao keeps its own config."""
     from transformers import TorchAoConfig
 
     is_stored, experts = checkpoint.quantization is not None, checkpoint.fused_experts
@@ -151,12 +151,12 @@ def load_torchao(checkpoint: Checkpoint, options: Options, target: Target, confi
 
 
 def reads_torchao(config_name: str) -> Callable[[dict[str, Any]], bool]:
-    """Return a `reads` for checkpoints that torchao saved with the config class of this name."""
+    """Return a function for `Loader.reads` that accepts checkpoints saved with this config class of torchao."""
     return lambda stored: stored.get("quant_method") == "torchao" and _torchao_type(stored).get("_type") == config_name
 
 
 def torchao_group(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the group size of a checkpoint that torchao saved; empty for one scale per row."""
+    """Return `{"group_size": 128}` for a checkpoint that torchao saved; {} if it has one scale per row."""
     data = _torchao_type(stored).get("_data") or {}
     granularity = data.get("granularity") or {}
     group = data.get("group_size") or (granularity.get("_data") or {}).get("group_size")
@@ -174,9 +174,9 @@ def with_fused_experts(
     target: Target,  # noqa: ARG001
     progress: Progress,  # noqa: ARG001
 ) -> Checkpoint:
-    """Return the checkpoint with the names of the fused experts' weights, [experts, outputs, inputs].
+    """Return the checkpoint with `fused_experts` set to its expert weights of shape [experts, outputs, inputs].
 
-    Experts that are stored as [experts, inputs, outputs] are left out: a row of torchao's scales would be of inputs.
+    Weights of shape [experts, inputs, outputs] are left out: torchao would compute a scale per input, not per output.
     """
     if checkpoint.quantization is not None or not any(checkpoint.config.get(key) for key in EXPERT_COUNTS):
         return checkpoint
@@ -195,7 +195,7 @@ def is_fused_expert(path: str, module: nn.Module, parameter: torch.Tensor) -> bo
 
 
 def with_head(loaded: Loaded, options: Options) -> Loaded:
-    """Return the model with the output layer that the options request; UnsupportedError if it cannot be quantized."""
+    """Quantize the output layer if the options request `lm_head=int8`; UnsupportedError if that is not possible."""
     if not has_int8_head(options):
         return loaded
     import torch

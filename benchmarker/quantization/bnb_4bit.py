@@ -1,7 +1,7 @@
-"""4-bit weights through bitsandbytes, dequantized to 16 bits for each product.
+"""4-bit weights through bitsandbytes, dequantized to 16 bits for each matrix product.
 
 NF4's sixteen values are quantiles of a normal distribution, which weights resemble. Every 64 weights share a scale.
-Double quantization also quantizes the scales, which saves about 0.4 bits per weight and costs one more step.
+Double quantization also quantizes the scales, which saves about 0.4 bits per weight and adds a dequantization.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Bnb4Options(FormOptions):
     quant_type: Literal["nf4", "fp4"] = "nf4"
-    """Sixteen values: quantiles of a normal distribution, or 4-bit floating-point numbers."""
+    """Sixteen values of a weight: quantiles of a normal distribution (nf4), or 4-bit floating-point numbers (fp4)."""
     double_quant: bool = False
     """Quantize the scales too."""
 
@@ -55,7 +55,7 @@ def stored_options(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def extra_tensors(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield scales and code table of a 4-bit weight, and those of the scales with double quantization."""
+    """Yield scales and code table of a module's 4-bit weight, and those of its scales if these are quantized too."""
     state = getattr(getattr(module, "weight", None), "quant_state", None)
     while state is not None:
         for name in ("absmax", "code", "offset"):

@@ -24,7 +24,7 @@ def calibration_text(path: str | None) -> str:
 
 
 def computed_dtype(target: Target) -> DType:
-    """Return the type of the calibration forward pass: on most CPUs 16 bits take ten times as long."""
+    """Return the dtype for calibration: float32 on a CPU (16 bits take ten times as long), else the target's."""
     return "float32" if target.device == "cpu" else target.dtype
 
 

@@ -1,7 +1,7 @@
-"""Formats of quantized checkpoints, with the engines and devices that run each packed.
+"""Table of quantized checkpoints' formats, with the engines and devices that compute with their packed weights.
 
-`doctor` and docs/checkpoints.md print this table. vLLM and SGLang get a checkpoint as it is (`passed on`), and their
-version decides. Their columns contain more only if a format runs in another way than its name suggests.
+`doctor` and docs/checkpoints.md print this table. vLLM and SGLang get an unchanged checkpoint (`passed on`); their
+version decides whether it runs. Other text in their columns is an exception, such as NVFP4 with 16-bit activations.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PASSED_ON = "passed on"
 @dataclass(frozen=True)
 class FormatRow:
     name: str
-    quant: str  # Loader.
+    quant: str  # Name of the loader.
     packed_on: str
     """Devices on which eager, cuda_graph and compile keep the weights packed."""
     native: str
-    """Kernel of the engine native."""
+    """Kernel that the engine `native` uses, or "no"."""
     vllm: str = PASSED_ON
     sglang: str = PASSED_ON
     llama_cpp: str = "no"
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Packages of the engines through transformers."""
+        """Packages that eager, cuda_graph and compile require."""
         gpu_packages = next((each.gpu_packages for each in FORMATS if each.name == self.quant), ())
         return (*LOADERS[self.quant].packages, *gpu_packages)
 
@@ -70,7 +70,7 @@ ROWS = (
 
 
 def format_sheet(*, is_here: bool) -> Sheet:
-    """Return the table; `is_here` names only packages that this machine lacks."""
+    """Return the table; if `is_here`, it lists only the required packages that are not installed."""
 
     def needs(row: FormatRow) -> str:
         packages = [name for name in row.needs if not is_here or installed_version(name) is None]

@@ -1,9 +1,8 @@
 """Share of a model's weights that a quantization covers, by kind of module.
 
-The weights of a stored checkpoint are examined after a first forward pass: some libraries unpack them to 16 bits there,
-and then run at the speed of 16 bits under the name of the quantization. Counted are the weights that a decode step
-reads: of an embedding one row, and of a mixture of experts all experts. The share is one of parameters, so that an
-output layer in 16 bits weighs as much as it did before the other weights became smaller.
+A stored checkpoint is examined after its first forward pass: some libraries unpack its weights to 16 bits there, and
+the row would have the name of the quantization and the speed of 16 bits. The share is that of the parameters, not of
+the bytes, that a decode step reads: one row of an embedding, and all experts of a mixture of experts.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ NAMES: dict[ModuleKind, re.Pattern[str]] = {
 
 
 def coverage_after_forward(model: PreTrainedModel) -> WeightCoverage:
-    """Run one forward pass of one token, and return the weights that a step reads, by kind of module."""
+    """Run one forward pass of one token, and return the weights that a decode step reads, by kind of module."""
     run_token(model)
     return weight_coverage(model)
 
 
 def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
-    """Return the weights of a model as they are stored now. Shared weights count once, as the output layer."""
+    """Return the weights that a decode step reads, as stored now. A tied embedding counts once, as output layer."""
     modules, head = dict(model.named_modules()), model.get_output_embeddings()
     parameters: Counter[ModuleKind] = Counter()
     quantized: Counter[ModuleKind] = Counter()
     bytes_by_type: dict[ModuleKind, Counter[str]] = defaultdict(Counter)
     seen: set[tuple[str, int]] = set()
     for path in sorted(modules, key=lambda path: modules[path] is not head):
-        kind, rows = _kind(modules, path, head)
+        kind, rows = module_kind(modules, path, head)
         for tensors, count, is_quantized in _weights(modules[path]):
             parts = [part for tensor in tensors for part in flat(tensor)]
             storages = {(str(part.device), part.untyped_storage().data_ptr()) for part in parts}
@@ -74,7 +73,7 @@ def weight_coverage(model: PreTrainedModel) -> WeightCoverage:
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]]:
-    """Yield tensors that are stored together, with the number of weights in them, and True if they are quantized."""
+    """Yield the tensors of each weight (codes and scales), its number of parameters, and True if it is quantized."""
     if is_linear(module):
         bias: Any = getattr(module, "bias", None)
         count = weights_of(module) + (bias.numel() if bias is not None else 0)
@@ -84,9 +83,8 @@ def _weights(module: nn.Module) -> Iterator[tuple[list[torch.Tensor], int, bool]
         yield [parameter], parameter.numel(), has_low_bits(parameter)
 
 
-def _kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
-    """Return the kind of a module, by the innermost name that has one, and the number of rows of which a step reads
-    one."""
+def module_kind(modules: dict[str, nn.Module], path: str, head: Any) -> tuple[ModuleKind, int]:
+    """Return a module's kind, and n if a decode step reads 1/n of the module: the rows of an embedding, else 1."""
     from torch import nn
 
     module, names = modules[path], path.split(".")
@@ -125,7 +123,7 @@ def quantizable_share(loader: Loader, model: PreTrainedModel) -> float:
 
 
 def refusal(loader: Loader, coverage: WeightCoverage | None) -> str | None:
-    """Return why a model is not a model of this quantization; None if at least half of it is quantized."""
+    """Return an error message if less than half of a model is quantized, else None."""
     if coverage is None or coverage.unquantized_share <= LARGEST_UNQUANTIZED:
         return None
     experts = coverage.kinds.get("experts")

@@ -1,8 +1,8 @@
 """GPTQ weights in 2, 3, 4 or 8 bits through optimum and gptqmodel, the successor of auto-gptq.
 
 GPTQ rounds a layer's weights column by column, and adjusts the remaining columns to compensate each error on a
-calibration text. A GPTQ checkpoint is loaded with its own config; a plain one is quantized once and cached; a dummy is
-written packed. All three are then loaded by the same code. The output layer is not quantized.
+calibration text. A GPTQ checkpoint is loaded with its own config; an unquantized checkpoint is quantized once and
+cached; a dummy is written in GPTQ's storage format. The output layer is not quantized.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FORMAT_KEYS = ("bits", "group_size", "sym", "desc_act", "damp_percent")
 WEIGHT_KEYS = {*FORMAT_KEYS, "calibration_samples", "calibration_tokens"}
 """Options that determine the weights."""
 SMALL = 1 << 27
-"""Parameters below which gptqmodel packs in Python: seconds instead of 40 s to compile its C++ extension."""
+"""Number of parameters below which gptqmodel packs in Python, in seconds; compiling its C++ extension takes 40 s."""
 COPIED = ("generation_config.json", *TOKENIZER_FILES)
 
 
@@ -77,9 +77,9 @@ class GPTQOptions(FormOptions):
     calibration: str | None = None
     """Text file for calibration; None for the text that ships with benchmarker."""
     calibration_samples: Annotated[int, Field(gt=0)] = 64
-    """Number of text pieces."""
+    """Number of calibration samples, consecutive pieces of the text."""
     calibration_tokens: Annotated[int, Field(gt=0)] = 512
-    """Tokens per piece."""
+    """Tokens per calibration sample."""
 
     @field_validator("group_size")
     @classmethod
@@ -123,7 +123,7 @@ def _own_config_wins(own: dict[str, Any], options: GPTQOptions) -> tuple[str, ..
 
 
 def prepare(checkpoint: Checkpoint, options: GPTQOptions, target: Target, progress: Progress) -> Checkpoint:
-    """Return a GPTQ checkpoint as it is, or the quantized one, cached or new."""
+    """Return a GPTQ checkpoint unchanged; quantize an unquantized one, unless the cache has the result."""
     if checkpoint.quantization is not None:
         return checkpoint
     text = calibration_text(options.calibration)
@@ -160,7 +160,7 @@ def _make(
     size = f"{len(pieces)} pieces of {options.calibration_tokens} tokens"
     progress.note(f"quantizing with GPTQ: {size} to calibrate on")
     described = options.model_dump(include=WEIGHT_KEYS) | {"dtype": target.dtype}
-    # Upper limit: the size of the plain weights.
+    # Upper limit: the size of the unquantized weights.
     needed_bytes = sum(path.stat().st_size for path in checkpoint.folder.glob("*.safetensors"))
     with cache.new_entry(
         key, kind="gptq", model=checkpoint.model_id, options=described, needed_bytes=needed_bytes
@@ -174,6 +174,7 @@ def _make(
 
 
 def _pieces(checkpoint: Checkpoint, options: GPTQOptions, text: str) -> list[dict[str, torch.Tensor]]:
+    """Return `calibration_samples` samples of `calibration_tokens` tokens each, or as many as the text has."""
     import torch
 
     samples, length = options.calibration_samples, options.calibration_tokens
@@ -202,19 +203,19 @@ def _quantize(
         desc_act=options.desc_act,
         act_group_aware=is_group_aware(options),
         sym=options.sym,
-        # The format's own layout; other kernels rearrange the weights themselves.
+        # The torch kernel uses the layout of the GPTQ format; other kernels rearrange the weights at loading.
         backend="torch",
     )
     model = read_model(checkpoint, replace(target, dtype=computed_dtype(target)))
-    # Without it, optimum moves the blocks to the first GPU.
+    # Without hf_device_map, optimum moves the blocks to the first GPU.
     vars(model)["hf_device_map"] = {"": target.device}
     with undisturbed(), _blocks_reported(progress):
         if sum(parameter.numel() for parameter in model.parameters()) < SMALL:
             os.environ["GPTQMODEL_DISABLE_PACK_EXT"] = "1"
         quantizer.quantize_model(model)
-        # Tensors, which are not JSON.
+        # The dataset is tensors, which `save` could not write as JSON.
         quantizer.dataset = None
-        # Tensors that are not quantized; packed weights and scales are buffers.
+        # Parameters are the unquantized tensors; packed weights and scales are buffers.
         for parameter in model.parameters():
             parameter.data = parameter.data.to(getattr(torch, target.dtype))
         del model.config.quantization_config
@@ -248,7 +249,7 @@ def _blocks_reported(progress: Progress) -> Iterator[None]:
 
 
 def _config(checkpoint: Checkpoint, options: GPTQOptions, target: Target, note: str) -> dict[str, Any]:
-    """Return config.json: optimum's own names an earlier version of the format and contains the calibration tokens."""
+    """Return config.json's content. It replaces optimum's, which has an older format version and the dataset."""
     quantization = gptq_config(options) | {
         "format": "gptq" if options.sym else "gptq_v2",
         "meta": {"quantizer": [f"{name}:{version(name)}" for name in LIBRARIES[2:]], "benchmarker": note},

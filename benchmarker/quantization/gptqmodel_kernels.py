@@ -1,4 +1,4 @@
-"""gptqmodel's kernels and storage formats: which kernel can run, loading of GPTQ and AWQ layers, and which one ran.
+"""gptqmodel's kernels and storage formats: checks of a kernel before and after loading of GPTQ and AWQ layers.
 
 gptqmodel silently uses another kernel if the requested one is not suitable; here that is an error.
 
@@ -53,14 +53,14 @@ KERNELS: dict[str, Kernel] = {
     "exllama_v2": Kernel("ExLlamaV2", "ExllamaV2Linear", "nvidia", (4,), (-1, 32, 64, 128)),
     "marlin": Kernel("Marlin", "MarlinLinear", "nvidia", (4, 8), (-1, 32, 64, 128), (8, 0), symmetric_only=True),
 }
-"""From gptqmodel's declarations (SUPPORTS_BITS, ...), which it logs and does not always enforce."""
+"""Kernels and their limits, from gptqmodel's declarations (SUPPORTS_BITS, ...), which it does not always enforce."""
 
 
 def check_kernel(name: KernelName, quantization: dict[str, Any], gpu: TorchGpu | None) -> None:
     """Raise DeviceError or SpecError if the kernel does not support format (bits, group_size, sym) or device."""
     if name == "auto":
         if gpu is None and quantization["bits"] == 4 and quantization["group_size"] == -1:
-            # It is TorchFusedLinear, whose operator fails at the first product.
+            # gptqmodel chooses TorchFusedLinear, whose operator fails in the first forward pass.
             raise SpecError(
                 "gptq: the kernel that gptqmodel chooses on CPUs cannot run 4 bits with group_size=-1. "
                 "Set options.kernel to 'torch'."
@@ -93,7 +93,7 @@ def _device_problem(kernel: Kernel, gpu: TorchGpu | None) -> str | None:
 
 
 def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, Any]) -> None:
-    """Raise SpecError if groups or words do not divide a linear layer (input and output features by name)."""
+    """Raise SpecError if the group size or 32 does not divide a layer's (inputs, outputs) in `linears`."""
     group_size = quantization["group_size"]
     for name, (inputs, outputs) in linears.items():
         if group_size != -1 and inputs % group_size:
@@ -106,7 +106,7 @@ def check_shapes(linears: dict[str, tuple[int, int]], quantization: dict[str, An
 
 
 def read_packed(quant: str, checkpoint: Checkpoint, target: Target, quantization: Any) -> PreTrainedModel:
-    """Return the model with gptqmodel's linear layers, for a transformers config that names the kernel."""
+    """Load a model with gptqmodel's linear layers; `quantization` is transformers' config with the kernel's name."""
     import_libraries("gptqmodel")
     try:
         with undisturbed():
@@ -171,7 +171,7 @@ def gptq_config(options: Any) -> dict[str, Any]:
 
 
 def _has_random_zeros(options: Any) -> bool:
-    # Zero points of 3 bits lie across words.
+    # 3-bit zero points cross the boundaries of words.
     return not options.sym and WORD_BITS % options.bits == 0
 
 
@@ -236,8 +236,7 @@ def random_words(tensor: torch.Tensor, generator: torch.Generator, bits: int) ->
 
 
 def random_zeros(tensor: torch.Tensor, generator: torch.Generator, bits: int) -> torch.Tensor:
-    """Fill words with zero points next to the middle code, as asymmetric checkpoints have them: kernels for symmetric
-    weights do not support these."""
+    """Fill words with random zero points, the middle code or one beside it, as in asymmetric checkpoints."""
     import torch
 
     middle, count = 2 ** (bits - 1), WORD_BITS // bits
@@ -248,10 +247,10 @@ def random_zeros(tensor: torch.Tensor, generator: torch.Generator, bits: int) ->
 
 
 def balanced(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Replace the lowest code, which has no opposite, by zero. 3-bit codes lie across words and are not changed.
+    """Replace code 0 (the lowest weight) by the middle code (weight 0), so that the weights' mean is 0.
 
-    Otherwise the weights' mean would be a tenth of their deviation, all outputs of a layer would share the sum of its
-    inputs, and the model would repeat one token.
+    With a mean of a tenth of their standard deviation, all outputs of a layer would share the sum of its inputs, and
+    the model would repeat one token. 3-bit codes cross the boundaries of words and are not changed.
     """
     if WORD_BITS % bits:
         return words
@@ -270,7 +269,7 @@ def deviation(bits: int) -> float:
 
 
 def zero_words(bits: int) -> list[int]:
-    """Return the code of zero minus one, 32 times, as signed 32-bit words."""
+    """Return 32 zero points, the middle code minus one (format version 1), packed in signed 32-bit words."""
     stored = 2 ** (bits - 1) - 1
     stream = sum(stored << (bits * position) for position in range(WORD_BITS))
     words = [(stream >> (WORD_BITS * word)) & 0xFFFFFFFF for word in range(bits)]

@@ -29,7 +29,7 @@ Linear = Any  # Module with in_features and out_features, of any library.
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Return the bytes of the unique storages of all parameters and buffers."""
+    """Return the bytes of all parameters, buffers and scales of a model; shared storage counts once."""
     return storage_bytes(tensor for module in model.modules() for tensor in module_tensors(module))
 
 
@@ -64,7 +64,7 @@ def load_facts(loaded: Loaded, *, load_s: float, peak_bytes: int | None, quantiz
 
 
 def parameter_count(model: PreTrainedModel) -> int:
-    """Return the parameters of the architecture: packed weights count as unpacked, shared ones once."""
+    """Return the number of parameters that the unquantized model has; shared ones count once."""
     packed_linears: list[Linear] = [module for module in model.modules() if is_linear(module) and _is_packed(module)]
     packed_ids = {id(tensor) for module in packed_linears for tensor in module.parameters(recurse=False)}
     head: Linear | None = model.get_output_embeddings()
@@ -221,7 +221,7 @@ def find_checkpoint(
 
 
 def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
-    """Return the form with the quantization and the options of the model's checkpoint.
+    """Return the variant with the quantization (if `auto`) and the options that the model's checkpoint determines.
 
     The config of a hub id is read for `auto` alone, because that takes a request to the hub.
     """
@@ -242,7 +242,7 @@ def of_checkpoint(form: QuantT, model: ModelSpec) -> QuantT:
 
 
 def options_of(quant: str, options: Options, checkpoint: Checkpoint) -> Options:
-    """Return the options with those that a quantized checkpoint's own config determines."""
+    """Return the options, overridden by those in a quantized checkpoint's own config."""
     stored, loader = checkpoint.quantization or {}, LOADERS[quant]
     return options.model_copy(update=loader.stored_options(stored)) if loader.reads(stored) else options
 
@@ -258,7 +258,7 @@ def file_refusal(quant: str, checkpoint: Checkpoint) -> str | None:
 
 
 def check_stored(quant: str, model_id: str, config: dict[str, Any]) -> None:
-    """Raise ModelError if the quantization cannot read the stored one, or requires a quantized checkpoint."""
+    """Raise ModelError if `quant` cannot load a checkpoint with this config.json, quantized otherwise or not at all."""
     stored, loader = config.get("quantization_config"), LOADERS[quant]
     if not isinstance(stored, dict):
         if loader.stored_only:
@@ -315,7 +315,7 @@ def prepare_and_load(
 
 
 def load_quantized(quant: str, checkpoint: Checkpoint, options: Options, target: Target, progress: Progress) -> Loaded:
-    """Load a prepared checkpoint, with the output layer that the options request. No quantized weight is an error."""
+    """Load a prepared checkpoint with the requested output layer; UnsupportedError if no weight is quantized."""
     refusal = file_refusal(quant, checkpoint)
     if refusal:
         raise UnsupportedError(refusal)

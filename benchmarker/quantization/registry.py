@@ -41,7 +41,7 @@ LOADERS: dict[str, Loader] = {
 
 
 def stored_quant(stored: dict[str, Any]) -> str | None:
-    """Return the quantization that loads checkpoints with this `quantization_config` as they are."""
+    """Return the quantization that loads checkpoints with this `quantization_config` unchanged, or None."""
     return next((name for name, loader in LOADERS.items() if loader.reads(stored)), None)
 
 
@@ -57,7 +57,7 @@ def quant_named(text: str) -> str:
 
 
 def resolved_quant(form: QuantT) -> QuantT:
-    """Return the form with the quantization's own name instead of an alias; FieldError for unknown options."""
+    """Replace an alias in `form.quant` by the quantization's name; FieldError for an unknown name or option."""
     form = with_scheme(form)
     form = form.model_copy(update={"quant": quant_named(form.quant)})
     try:

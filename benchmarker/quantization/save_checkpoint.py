@@ -1,4 +1,4 @@
-"""A checkpoint in a folder of the user's: `benchmarker checkpoint make -o FOLDER`."""
+"""`benchmarker checkpoint make -o FOLDER`: write a checkpoint to a folder of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarker.quantization.load import load_quantized
 
 
 def check_new(folder: Path) -> None:
-    """Raise SpecError if the folder has content, before anything is made."""
+    """Raise SpecError if `folder` is a file or is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SpecError(f"-o {folder}: exists already; give a new folder")
 
@@ -22,12 +22,12 @@ def check_new(folder: Path) -> None:
 def save_checkpoint(
     quant: str, checkpoint: Checkpoint, options: Options, target: Target, folder: Path, progress: Progress
 ) -> None:
-    """Copy a checkpoint, or quantize it while loading and save the model with the library's own format."""
+    """Copy a checkpoint if it is quantized already or `quant` is fp16; else quantize it and save the result."""
     if checkpoint.quantization is not None or quant == "fp16":
         shutil.copytree(checkpoint.folder, folder, ignore=shutil.ignore_patterns(DESCRIPTION), dirs_exist_ok=True)
     else:
         load_quantized(quant, checkpoint, options, target, progress).model.save_pretrained(folder)
-    # The description marks random weights.
+    # benchmarker.json marks random weights.
     for name in (*TOKENIZER_FILES, *([DESCRIPTION] if checkpoint.dummy else [])):
         if (checkpoint.folder / name).is_file():
             shutil.copyfile(checkpoint.folder / name, folder / name)

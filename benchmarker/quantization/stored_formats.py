@@ -1,7 +1,7 @@
 """Formats of published checkpoints that transformers loads by itself: compressed-tensors, FP8, AutoRound and MXFP4.
 
-These checkpoints are made elsewhere. transformers has a kernel for packed weights on some devices only. Elsewhere it
-unpacks the weights to 16 bits, while loading or in the first forward pass, and the model then has the speed and the
+benchmarker does not make these checkpoints. transformers has kernels for packed weights on some devices only. On others
+it unpacks the weights to 16 bits, while loading or in the first forward pass, and the model then has the speed and the
 memory of 16 bits. The weights are therefore examined after a first forward pass (coverage.py).
 """
 
@@ -37,15 +37,15 @@ FP8_GPU = "NVIDIA GPUs of compute capability 8.9 and above"
 
 
 class StoredOptions(FormOptions):
-    """Options of a quantized checkpoint; all come from its own config, or select the format of random weights."""
+    """Options of a stored format: read from the checkpoint's config, or given by the user for a dummy."""
 
     scheme: str = ""
-    """Number format of weights and activations, which names the row: `w4a16`, `fp8-dynamic`."""
+    """Number format of weights and activations, and name of the variant: `w4a16`, `fp8-dynamic`."""
 
 
 @dataclass(frozen=True)
 class StoredFormat:
-    """A `quant_method` of a checkpoint's config.json."""
+    """Format of all checkpoints with one `quant_method` in config.json."""
 
     method: str
     name: str  # Name of the loader.
@@ -53,16 +53,16 @@ class StoredFormat:
     packages: tuple[str, ...]
     gpu_packages: tuple[str, ...]  # Packages that supply the kernels on a GPU.
     kernels: str | None
-    """Devices on which transformers computes with the packed weights; None if it always unpacks them."""
+    """Devices or schemes for which transformers keeps the weights packed, as text; None if it cannot load them."""
     options: Callable[[dict[str, Any]], dict[str, Any]]
     """Maps `quantization_config` to the loader's options."""
     is_read: bool = True  # False if transformers cannot read the format.
     bits: tuple[int, ...] = (4, 8)
-    packing: Packing | None = None  # Format of random weights; None if they are not made.
+    packing: Packing | None = None  # Format of dummies; None if they cannot be made.
 
 
 def with_scheme(form: QuantT) -> QuantT:
-    """Return the form of `compressed-tensors` for the name of one of its schemes: `--quant w4a16`."""
+    """Replace a scheme's name by its loader: `w4a16` becomes `compressed-tensors` with the option `scheme=w4a16`."""
     scheme = form.quant.lower().replace("_", "-")
     if scheme not in SCHEMES:
         return form
@@ -155,7 +155,7 @@ FORMATS = (
 
 
 def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progress: Progress) -> Loaded:  # noqa: ARG001
-    """Load the checkpoint as it is, with the option of transformers and own layers that keep the weights packed."""
+    """Load a stored checkpoint, with transformers' packed kernels if it has some, or benchmarker's linear layers."""
     from benchmarker.quantization.stored_kernels import replace_compressed
 
     if "fp4" in options.scheme and target.dtype != "bfloat16":
@@ -172,7 +172,7 @@ def load(checkpoint: Checkpoint, options: StoredOptions, target: Target, progres
 
 
 def _read(checkpoint: Checkpoint, target: Target, switch: Any) -> PreTrainedModel:
-    """Return the model with all unquantized weights in the type of the target."""
+    """Return the model with all unquantized weights in `target.dtype`."""
     import torch
 
     stored = checkpoint.quantization or {}
@@ -186,7 +186,7 @@ def _read(checkpoint: Checkpoint, target: Target, switch: Any) -> PreTrainedMode
             "(symmetric: false); use --engine vllm"
         ) from error
     for name, parameter in model.named_parameters():
-        # transformers keeps the type in the file of what an FP8 checkpoint does not quantize.
+        # transformers loads the unquantized weights of an FP8 checkpoint in the file's type.
         if name.endswith((".weight", ".bias")) and parameter.dtype in (torch.float16, torch.bfloat16, torch.float32):
             parameter.data = parameter.data.to(getattr(torch, target.dtype))
     return model
@@ -210,7 +210,7 @@ def unpacked_words(loader: Loader, coverage: WeightCoverage) -> str:
 
 
 def packed_switch(stored: dict[str, Any]) -> Any:
-    """Return compressed-tensors' config with `use_optimized_inference`, or None if transformers lacks the option."""
+    """Return a config that requests packed kernels for compressed-tensors; None if transformers has no such option."""
     if stored.get("quant_method") != COMPRESSED:
         return None
     from transformers import CompressedTensorsConfig

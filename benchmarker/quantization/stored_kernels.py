@@ -18,7 +18,7 @@ WORD_CODES = 8  # Codes of 4 bits in a word.
 
 
 def replace_compressed(model: PreTrainedModel) -> Counter[str]:
-    """Replace the linear layers that have an equal here; return the number of each class."""
+    """Replace linear layers by `Int4Linear` or `ScaledLinear` if possible; return the number of layers by class."""
     replaced: Counter[str] = Counter()
     for name, module in list(model.named_modules()):
         own = _own_linear(module)
@@ -27,7 +27,7 @@ def replace_compressed(model: PreTrainedModel) -> Counter[str]:
             replaced[type(own).__name__] += 1
     hook: Any = getattr(model, "ct_decompress_hook", None)
     if hook is not None and not any(hasattr(module, "quantization_scheme") for module in model.modules()):
-        # It would wrap every module in code that torch.compile cannot trace.
+        # The hook would wrap every module in code that torch.compile cannot trace.
         hook.remove()
         del model.ct_decompress_hook
     return replaced

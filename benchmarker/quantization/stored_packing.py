@@ -1,8 +1,8 @@
 """Random tensors of the stored formats: compressed-tensors, FP8 in blocks, and AutoRound.
 
 Names, shapes and types of compressed-tensors are computed by the library itself, on torch's meta device. The codes are
-random, since quantizing random weights takes minutes and gives the same bytes to read. The scales give the weights the
-deviation of the model's initialization.
+random, since quantizing random weights takes minutes and gives as many bytes to read. The scales give the weights the
+standard deviation of the model's initialization.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 COMPRESSED = "compressed-tensors"
 SCHEMES = ("w4a16", "w8a16", "w8a8", "fp8-dynamic", "nvfp4", "nvfp4a16")
-"""Schemes of compressed-tensors that can be written. Its name of a scheme is W4A16 or FP8_DYNAMIC."""
+"""Schemes of compressed-tensors for dummies. The library spells them W4A16, FP8_DYNAMIC, ..."""
 FP8_BLOCK = [128, 128]  # Weights that share a scale in most FP8 checkpoints.
-FP8_STD = 448 / 5  # Deviation of FP8 codes: five deviations are the largest number of float8_e4m3fn.
+FP8_STD = 448 / 5  # Standard deviation of FP8 codes: a fifth of the largest float8_e4m3fn.
 FP4_STD = math.sqrt((0.5**2 + 1 + 1.5**2 + 2**2 + 3**2 + 4**2 + 6**2) / 8)
 FP4_SCALE = 256.0  # Scale of a group of NVFP4 weights, in FP8, before the division by the global scale.
 AUTOROUND_GROUP = 128
 
 
 def compressed_config(options: Any) -> dict[str, Any]:
-    """Return the library's own `quantization_config` of a scheme; SpecError if it cannot be written."""
+    """Return the library's own `quantization_config` of a scheme; SpecError if the scheme is not in SCHEMES."""
     scheme = _library_scheme(options.scheme)
     from compressed_tensors.compressors.format import infer_module_format
     from compressed_tensors.quantization import QuantizationConfig
@@ -85,7 +85,7 @@ def _type_name(tensor: torch.Tensor) -> str:
 
 
 def _compressed_fills(linear: PlannedLinear, weights: Any) -> dict[tuple[str, str], Fill]:
-    """Return the values by a tensor's name and type."""
+    """Return the function that fills each tensor, by the tensor's name and dtype."""
     bits, shape = weights.num_bits, (linear.out_features, linear.in_features)
     code_std = FP8_STD if weights.type == "float" else deviation(bits)
     return {
@@ -152,7 +152,7 @@ def autoround_config(options: Any) -> dict[str, Any]:  # noqa: ARG001
 
 
 def autoround_tensors(linear: PlannedLinear, options: Any) -> tuple[PlannedTensor, ...]:  # noqa: ARG001
-    """Return GPTQ's tensors without `g_idx`, the default of AutoRound's export."""
+    """Return a dummy layer's tensors in GPTQ's format without `g_idx`, as AutoRound exports them by default."""
     inputs, outputs, word = linear.in_features, linear.out_features, 8
     if inputs % AUTOROUND_GROUP or outputs % word:
         raise SpecError(

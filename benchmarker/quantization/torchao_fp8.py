@@ -1,6 +1,6 @@
-"""8-bit floating-point weights and activations through torchao, with a scale per row and per token.
+"""8-bit floating-point weights and activations through torchao, with a scale per weight row and per token.
 
-The product is of two fp8 (e4m3) matrices, at twice the rate of 16 bits on NVIDIA GPUs from Ada and Hopper on. Like W8A8
+The GEMM multiplies fp8 (e4m3) matrices, at twice the rate of 16 bits on NVIDIA GPUs from Ada and Hopper on. Like W8A8
 in int8, this helps prefill and large batches. Embedding, norms and output layer stay in bfloat16.
 """
 
@@ -10,11 +10,11 @@ from benchmarker.checkpoints.base import Checkpoint, Progress, Target
 from benchmarker.core.errors import DeviceError, SpecError
 from benchmarker.quantization.base import FormOptions, Loaded, Loader, load_torchao, reads_torchao, torch_gpu
 
-CAPABILITY = (8, 9)  # Lowest compute capability with fp8 products.
+CAPABILITY = (8, 9)  # Lowest compute capability with fp8 tensor cores.
 
 
 def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
-    """Raise an error without torchao, bfloat16 or an NVIDIA GPU with fp8 products."""
+    """Raise DeviceError without an NVIDIA GPU with fp8 tensor cores, SpecError for a dtype other than bfloat16."""
     gpu = torch_gpu(target.device)
     if gpu is None:
         raise DeviceError("fp8: needs an NVIDIA GPU of compute capability 8.9; this is the CPU. int8-dynamic runs here")
@@ -23,7 +23,7 @@ def check(options: FormOptions, target: Target) -> None:  # noqa: ARG001
     if gpu.capability < CAPABILITY:
         raise DeviceError(f"fp8: needs compute capability 8.9; this is {gpu}. int8-dynamic runs here")
     if target.dtype != "bfloat16":
-        # torch's product with row scales returns bfloat16 only.
+        # torch's GEMM with row scales returns bfloat16 only.
         raise SpecError(f"fp8: torch's product of rows gives bfloat16, not {target.dtype}; use --dtype bfloat16")
 
 

@@ -25,7 +25,7 @@ CAPABILITY = (8, 0)  # Lowest compute capability with the kernel.
 
 
 class Int4Options(FormOptions):
-    """int4 with zero points."""
+    """Options of int4 weights with zero points."""
 
     group_size: Literal[32, 64, 128, 256] = 128
     """Input channels that share a scale and a zero point."""
@@ -35,7 +35,7 @@ class Int4Options(FormOptions):
 
 
 def check(options: Int4Options, target: Target) -> None:  # noqa: ARG001
-    """Raise an error without torchao, bfloat16 or an NVIDIA GPU with the kernel."""
+    """Raise DeviceError without an NVIDIA GPU of capability 8.0, SpecError for a dtype other than bfloat16."""
     gpu = torch_gpu(target.device)
     if gpu is None:
         raise DeviceError("int4: torchao's kernel needs an NVIDIA GPU; this is the CPU. bnb4 and gptq run here too")
@@ -65,8 +65,7 @@ def torchao_config(options: Int4Options) -> Any:
 
 
 def check_groups(checkpoint: Checkpoint, options: Int4Options) -> None:
-    """Raise SpecError if the groups do not divide every layer's rows, since torchao would leave such a layer in 16
-    bits."""
+    """Raise SpecError if the group size does not divide a layer's inputs: torchao would leave that layer in 16 bits."""
     for key, title in (("hidden_size", "hidden size"), ("intermediate_size", "intermediate size")):
         inputs = checkpoint.config.get(key)
         if isinstance(inputs, int) and inputs % options.group_size:

@@ -1,10 +1,9 @@
 """int8 weights and activations through torchao (W8A8), with a scale per token computed at run time.
 
-Weight-only int8 converts weights to 16 bits before the product; here the product is of integers, at twice the rate of
-16 bits on GPUs with int8 tensor cores. This helps prefill and large batches; at batch 1, quantizing the activations
-costs more than it saves. Without compilation, torchao 0.18 formats each activation as text before its product
-(kernel/intmm.py), which synchronizes at every layer and prevents capture. Embedding, norms and output layer stay in 16
-bits.
+Weight-only int8 converts weights to 16 bits before the GEMM; W8A8 multiplies integers, at twice the rate of 16 bits on
+GPUs with int8 tensor cores. This helps prefill and large batches; at batch 1, quantizing the activations costs more
+than it saves. Without compilation, torchao 0.18 formats each activation as text before the GEMM (kernel/intmm.py),
+which synchronizes at every layer and prevents CUDA graphs. Embedding, norms and output layer stay in 16 bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The answer in at most three lines: the variant, its gain with the interval, its costs, and the command that runs it.
+"""Answer in at most three lines: the fastest variant with its gain, its costs, and the command that runs it.
 
-A variant is called the fastest only if the statistics separate it from the next, and a number appears only if the table
-has it. Otherwise the answer states the decided differences and the command that would decide.
+A variant is called the fastest only if it is significantly faster than every other. Otherwise the answer lists the
+significant differences and the command that measures more rounds. It contains only numbers that the table shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarker.schema.registry import workload_of
 
 
 def answer(results: Results, ranking: Ranking) -> tuple[str, ...]:
-    """Return at most three sentences; none if nothing was measured."""
+    """Return the answer in at most three sentences; an empty tuple if nothing was measured."""
     if results.sides:
         return _answer_of_sides(results, ranking)
     if ranking.fastest is None:
@@ -107,7 +107,7 @@ def _doubt(ranking: Ranking, fastest: Row) -> str:
 def _to_decide(results: Results, ranking: Ranking) -> str:
     """Return `4 more rounds would decide, about 11 min: benchmarker sweep CONFIG --resume FOLDER --rounds 9`.
 
-    With fewer rounds than a test needs the spread is unknown, and the count is a minimum.
+    Below three rounds the spread is unknown, and the text begins `At least 2 more rounds are needed`.
     """
     more = [rounds_to_decide(rival.ratio, tests=len(ranking.rivals)) for rival in ranking.undecided]
     rounds = max((count for count in more if count), default=0 if more else 1)
@@ -115,10 +115,10 @@ def _to_decide(results: Results, ranking: Ranking) -> str:
         return "More rounds would hardly decide."
     is_minimum = not more or any(rival.ratio.rounds < MIN_ROUNDS for rival in ranking.undecided)
     counted = f"{'at least ' if is_minimum else ''}{plural(rounds, 'more round', 'more rounds')}"
-    effect = "are needed" if is_minimum else "would decide"
+    effect = ("is needed" if rounds == 1 else "are needed") if is_minimum else "would decide"
     round_time_s = round_s(results.records)
     how_long = f", {approximate_duration(rounds * round_time_s)}" if round_time_s else ""
-    total = rounds + 1 + max(record.round for record in results.records)
+    total = rounds + finished_rounds(results.records)
     command = f"{results.resume or 'benchmarker sweep CONFIG'} --rounds {total}"
     return f"{counted[0].upper()}{counted[1:]} {effect}{how_long}: {code(command)}"
 
@@ -136,10 +136,19 @@ def _costs(row: Row, named: Row | None) -> str:
     return f"Costs {'; '.join(filter(None, costs))}." if any(costs) else ""
 
 
-def round_s(records: Sequence[RunRecord]) -> float | None:
-    """Return seconds per round of all variants: the median time between two processes, times the variants.
+def finished_rounds(records: Sequence[RunRecord]) -> int:
+    """Return the number of finished rounds; the last round does not count if a variant has no record of it."""
+    last = max(record.round for record in records)
+    is_finished = {record.variant.name for record in records if record.round == last} == {
+        record.variant.name for record in records
+    }
+    return last + is_finished
 
-    The median ignores pauses, such as before a resumed sweep. None if no sweep has two processes.
+
+def round_s(records: Sequence[RunRecord]) -> float | None:
+    """Return the duration of a round in s: the median time between two processes' starts, times the number of variants.
+
+    The median ignores pauses, such as the one before a resumed sweep. None if no sweep has two processes.
     """
     starts: dict[str, list[float]] = defaultdict(list)
     for record in records:
@@ -179,7 +188,7 @@ def budget_lines(recommendation: Recommendation) -> list[str]:
 
 
 def recommendation_to_dict(recommendation: Recommendation) -> dict[str, Any]:
-    """Return plain values. `variant` is null if nothing is recommended, and `why` contains the reason."""
+    """Return the recommendation for JSON. If nothing is recommended, `variant` is null and `why` gives the reason."""
     chosen = recommendation.chosen.row if recommendation.chosen else None
     nearest = recommendation.nearest if chosen is None else None
     has_engines = any("engine" in candidate.row.form for candidate in recommendation.candidates)

@@ -1,4 +1,4 @@
-"""Sentences around a table: the header above it, the caption and the caveats below it, and the drift of the machine."""
+"""Sentences around a table: the header above it, and the caption and the caveats below it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PACKAGES = ("torch", "transformers", "torchao", "bitsandbytes", "optimum", "gptq
 REASON_LENGTH = 300
 UUID_LENGTH = 12
 COMMIT_LENGTH = 7
-CLOCKS_WITHIN = 1.03  # Ratio of clocks above which the clocks of the variants are printed.
+CLOCKS_WITHIN = 1.03  # Ratio of the highest to the lowest clock above which the clocks of the variants are printed.
 SMALLEST_CHANGE = 0.01
 LARGEST_P = 0.01
 RecordT = TypeVar("RecordT", bound=RunRecord)
@@ -69,12 +69,12 @@ def machine_lines(records: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def each(records: Sequence[RecordT], value_of: Callable[[RecordT], str]) -> str:
-    """Return the distinct values of the records, separated by commas."""
+    """Return the distinct values of `value_of(record)`, separated by commas."""
     return names(value for value in dict.fromkeys(map(value_of, records)) if value)
 
 
 def in_brackets(*parts: str) -> str:
-    """Return ` (first, second)` without empty parts."""
+    """Return ` (first, second)` without empty parts; "" if all parts are empty."""
     words = ", ".join(filter(None, parts))
     return f" ({words})" if words else ""
 
@@ -109,7 +109,7 @@ def _procedure(records: Sequence[RunRecord]) -> str:
 
 
 def caption(results: Results) -> str:
-    """Return one paragraph below the tables; empty if there is no number to explain."""
+    """Return the paragraph that explains the numbers of the tables; empty if no row has numbers."""
     rows = [row for row in results.rows if row.status == "ok"]
     if not rows:
         return ""
@@ -151,7 +151,7 @@ def _speed_up(rows: Sequence[Row]) -> list[str]:
 
 
 def reference_note(rows: Sequence[Row]) -> list[str]:
-    """Return to which variants the speed-ups of a table are relative."""
+    """Return `["Speed-up is relative to fp16."]`; an empty list if no row has a speed-up."""
     references = list(dict.fromkeys(row.speed_up.reference for row in rows if row.speed_up))
     if not references:
         return []
@@ -192,7 +192,7 @@ def plain_caveats(records: Sequence[RunRecord], rows: Sequence[Row]) -> tuple[st
 
 
 def disturbed(rows: Sequence[Row]) -> list[str]:
-    """Return the rows with times that other programs may have lengthened, and those with invalid times."""
+    """Return lines on the rows that other programs may have slowed down, and on the rows with invalid times."""
     return _flag_lines(rows, DISTURBING) + _failed_rows([row for row in rows if row.status == "invalid"])
 
 
@@ -230,7 +230,7 @@ def origins(records: Sequence[RunRecord]) -> list[str]:
 
 
 def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | None]) -> dict[str, list[str]]:
-    """Return the distinct names of variants by a value of their records. Records without the value are skipped."""
+    """Return the names of the variants by `value_of(record)`. Records for which this is None are skipped."""
     variants: dict[str, dict[str, None]] = {}
     for record in records:
         if value := value_of(record):
@@ -239,7 +239,7 @@ def variants_by(records: Sequence[RecordT], value_of: Callable[[RecordT], str | 
 
 
 def failed(rows: Sequence[Row]) -> list[str]:
-    """Return one line per reason with all its rows, except invalid ones, then the rounds that were left out."""
+    """Return a line for each reason that rows failed for, then lines on failed rounds. Invalid rows are left out."""
     return _failed_rows([row for row in rows if row.status != "invalid"]) + _failed_rounds(rows)
 
 
@@ -248,7 +248,7 @@ def _failed_rows(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.status != "ok":
             by_failure[row.variant, row.status, row.reason or ""].append(row)
-    # A reason of several variants, such as an unreachable hub, is printed once, also if its numbers differ.
+    # A reason of several variants, such as an unreachable hub, is printed once, even if numbers in its text differ.
     alike: dict[str, dict[str, str]] = defaultdict(dict)
     for (variant, status, reason), members in by_failure.items():
         explanation = f"{_where(members)}: {_why(status, reason)}"
@@ -333,18 +333,18 @@ def conditions(records: Sequence[RunRecord], rows: Sequence[Row]) -> list[str]:
 
 
 class Drift(NamedTuple):
-    """A trend that all variants share."""
+    """Trend of the latency over the measurement that all variants share."""
 
     change: float  # Relative change of the latency over the whole time: 0.02 is 2 % slower at the end.
     span_s: float
-    p: float  # Two-sided, for no trend.
+    p: float  # Two-sided p value of the hypothesis that there is no trend.
 
 
 def find_drift(records: Sequence[RunRecord]) -> Drift | None:
-    """Return the trend if it exceeds 1 % over the whole time and is significant (p < 0.01).
+    """Return the trend; None if it is at most 1 % over the whole time or not significant (p < 0.01).
 
-    The model is a straight line through the logarithms of the medians over time, with a level of its own for every
-    variant and cell (analysis of covariance): slope = sum(t y) / sum(t t) of the deviations from each group's means.
+    The model is a common slope of the logarithm of the median latency over time, with an intercept for each variant and
+    cell (analysis of covariance): slope = sum(t y) / sum(t t), with t and y relative to their means in the cell.
     """
     groups: dict[tuple[str, CellKey], list[tuple[float, float]]] = defaultdict(list)
     for record in records:

@@ -28,19 +28,19 @@ Columns = list[Column[Row]]
 LIMITS_TITLE = "Against the limits of the device"
 OUTLIER_NOTE = "Outlier round N: this round differs so much from the others that the interval is too wide for a number."
 WIDE_NOTE = "Wide: the ends of the interval differ by more than a factor of two, too much for a number."
-MOST_CELLS = 12  # Largest number of other cells in the table. `--all` prints more.
+MOST_CELLS = 12  # Largest number of other cells for which `other_cells` returns a table.
 MOST_NAMES = 3
 
 
 class InCell(Protocol):
-    """A row, a change, or another value that belongs to a cell."""
+    """Object that belongs to a cell, such as a row or a change."""
 
     @property
     def cell(self) -> CellKey | None: ...
 
 
 def names(rows: Sequence[Row]) -> Columns:
-    """Return the columns of the variant's name, and of its surroundings, such as the engine, if they vary."""
+    """Return columns of the variant's name, and of its sweep and engine (`Row.surroundings`) if they vary."""
     columns = [Column[Row]("variant", lambda row: row.name_in_sweep, "left")]
     if any(row.sweep for row in rows):
         columns.append(Column("sweep", lambda row: row.sweep, "left"))
@@ -67,7 +67,7 @@ def axis_column(heading: str, value_of: Callable[[CellKey], Any]) -> Column[InCe
 
 
 def metric_columns(rows: Sequence[Row]) -> Columns:
-    """Return a column for every metric of a repeat. In a row without numbers the first column gives the status."""
+    """Return a column per metric of a timed repeat. Rows without numbers show their status in the first column."""
     if not rows:
         return []
     metrics = [metric for metric in rows[0].described.metrics if not metric.of_cell]
@@ -87,7 +87,7 @@ def metric_column(metric: Metric) -> Column[Row]:
 
 
 def speed_up(rows: Sequence[Row]) -> Columns:
-    """Return the column of the speed-up with its verdict; none if no row has one."""
+    """Return the column of the speed-up with its verdict; no column if no row has a speed-up."""
     if not any(row.speed_up for row in rows):
         return []
     column = _ratio_column(
@@ -100,7 +100,7 @@ def speed_up(rows: Sequence[Row]) -> Columns:
 
 
 def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = False) -> Columns:
-    """Return the speed-up relative to one named row, if references differ; `is_bare` omits interval and verdict."""
+    """Return a column of ratios to variant `named`; no column if it repeats the speed-ups. `is_bare`: no intervals."""
     if named is None or all(row.speed_up == row.against_named for row in rows):
         return []
 
@@ -117,7 +117,7 @@ def against_named(rows: Sequence[Row], named: str | None, *, is_bare: bool = Fal
 
 
 def changes(rows: Sequence[Row]) -> Columns:
-    """Return the column of the ratios to the first of several sweeps; none within one sweep."""
+    """Return the column of ratios to the same variant in the first sweep; no column for a single sweep."""
     first = next((row.sweep for row in rows), "")
     if not first:
         return []
@@ -127,7 +127,7 @@ def changes(rows: Sequence[Row]) -> Columns:
 
 
 def whole_call(rows: Sequence[Row], baseline: str | None) -> Columns:
-    """Return the column `whole call`, the ratio of whole latencies; no column if all its values equal the speed-up."""
+    """Return the column of ratios of whole-call latencies; no column if it repeats the speed-ups."""
 
     def is_equal(call: SpeedUp | None, speed_up: SpeedUp | None) -> bool:
         if call is None or speed_up is None or speed_up.reference != call.reference:
@@ -150,7 +150,7 @@ def _ratio_column(
 
 
 def with_verdict(speed_up: SpeedUp | None) -> str:
-    """Return the text of a speed-up, with the verdict unless an outlier round takes the number's place."""
+    """Return `1.87x [1.83, 1.91] faster`, `1.87x` if there is no interval, or `outlier round 3`."""
     if speed_up is None:
         return MISSING
     has_verdict = speed_up.ratio.low is not None and not speed_up.outlier
@@ -166,7 +166,7 @@ def memory(rows: Sequence[Row], unit: str | None = None) -> Columns:
 
 
 def plain_costs(rows: Sequence[Row]) -> Columns:
-    """Return the columns of memory and of every measured metric of a process, with one unit of bytes."""
+    """Return columns of peak memory and of metrics measured once per process; all bytes are in the same unit."""
     facts = [metric for metric in rows[0].described.metrics if metric.of_cell] if rows else []
     units = [metric.shown_unit for metric in facts if any(metric.name in row.facts for row in rows)]
     unit = next((unit for unit in units if unit in ("MiB", "GiB")), None)
@@ -182,7 +182,7 @@ def fact_columns(rows: Sequence[Row], metric: Metric) -> Columns:
 def estimate_columns(
     rows: Sequence[AnyRow], heading: str, estimate_of: Callable[[AnyRow], Estimate | None], *, scale: float
 ) -> list[Column[AnyRow]]:
-    """Return one column of values without their intervals, or none if no row has one."""
+    """Return a column of values without their intervals; no column if no row has a value."""
 
     def text(row: AnyRow) -> str:
         return measured_text(row, measured, scale=scale) if (measured := estimate_of(row)) else MISSING
@@ -194,7 +194,7 @@ def estimate_columns(
 def number_columns(
     rows: Sequence[AnyRow], heading: str, value_of: Callable[[AnyRow], float | None], form: Callable[[float], str]
 ) -> list[Column[AnyRow]]:
-    """Return one column, or none if no row has its number, of which `form` returns the text."""
+    """Return a column of numbers formatted by `form`; no column if no row has a number."""
     return [] if all(value_of(row) is None for row in rows) else [number_column(heading, value_of, form)]
 
 
@@ -228,20 +228,20 @@ def latency_columns(rows: Sequence[Row]) -> Columns:
 
 
 def quality_columns(rows: Sequence[Row]) -> Columns:
-    """Return the declared facts that show how exact a variant is."""
+    """Return the columns of the workload's quality metrics, such as the error of the result."""
     facts = [metric for metric in rows[0].described.metrics if metric.is_quality] if rows else []
     return [column for metric in facts for column in fact_columns(rows, metric)]
 
 
 def bound(rows: Sequence[Row]) -> Columns:
-    """Return the column of each row's bottleneck; none if no row was explained."""
+    """Return the column of each row's bottleneck; no column if no row was explained."""
     if not any(row.bound_by for row in rows):
         return []
     return [Column("bound by", lambda row: row.bound_by or MISSING, "left")]
 
 
 def floors(rows: Sequence[Row]) -> Sheet | None:
-    """Return the table of latencies and floors; None without a floor."""
+    """Return the table of latencies and shortest possible times (floors); None if no row has a floor."""
     measured = [row for row in rows if row.floor_s is not None and row.latency]
     if not measured:
         return None
@@ -269,7 +269,7 @@ def floors(rows: Sequence[Row]) -> Sheet | None:
 
 
 def first_table(ranking: Ranking) -> Sheet:
-    """Return the rows of the ranking in at most nine columns. The leader is bold."""
+    """Return the table of the ranking's rows, with at most nine columns and the leader in bold."""
     rows = ranking.rows
     leader = ranking.leader.variant if ranking.leader else None
     title = f"At {cell_words(ranking.cell)}" if ranking.cell else ""
@@ -304,21 +304,21 @@ def first_table(ranking: Ranking) -> Sheet:
 
 
 def pace_text(row: Row) -> str:
-    """Return the ranking metric, the status of a failed row, the outlier round or the wide interval."""
+    """Return the ranking metric: `36.15`; `outlier round 3` or `wide` for a wide interval; a failed row's status."""
     if row.pace is None:
         return status_words(row.status)
     return measured_text(row, row.pace, scale=row.ranking.scale)
 
 
 def measured_text(row: Row, measured: Estimate, *, scale: float) -> str:
-    """Return a value without its interval, or `outlier round 3` or `wide` in place of a number with a wide interval."""
+    """Return a value without its interval: `36.15`; if the interval is wide, `outlier round 3` or `wide`."""
     if not is_wide(measured):
         return decimal(measured.value * scale)
     return row.spread_text(measured, scale=scale) if row.outlier else "wide"
 
 
 def withheld_notes(rows: Sequence[Row]) -> list[str]:
-    """Return the meaning of the texts that replace numbers in these rows."""
+    """Return the notes that explain `outlier round N` and `wide`, if these rows contain them."""
     outliers = [row.outlier for row in rows if row.is_withheld]
     ratios = [ratio for row in rows for ratio in (row.speed_up, row.against_named, row.change) if ratio]
     outliers += [ratio.outlier for ratio in ratios if is_wide(ratio.ratio)]
@@ -331,7 +331,7 @@ def _why(column: Column[Row]) -> Column[Row]:
 
 
 def other_cells(results: Results, shown: CellKey | None) -> Sheet | None:
-    """Return the table of the cells other than that of the first table; None if there are none or too many."""
+    """Return a table of the fastest variant in each cell except `shown`; None for zero or more than 12 such cells."""
     measured = results.measured_cells
     cells = [cell for cell in measured if cell != shown]
     if results.sides or not 0 < len(cells) <= MOST_CELLS:
@@ -364,14 +364,14 @@ def _of_leader(column: Column[Row]) -> Column[Ranking]:
 
 
 def contenders(ranking: Ranking) -> list[Row]:
-    """Return the leader and the rows that are as fast; without a leader, the rows that may be the fastest."""
+    """Return the leader and the rows that are as fast; if there is no leader, the rows that may be the fastest."""
     others = (ranking.fastest, *(rival.row for rival in ranking.undecided or ranking.same))
     first = ranking.leader or ranking.fastest
     return [row for row in (first, *(row for row in others if row is not first)) if row]
 
 
 def may_lead(ranking: Ranking) -> str:
-    """Return the names of the contenders: `int8, gptq or bnb4`."""
+    """Return the names of `contenders(ranking)`: `int8, gptq or bnb4`."""
     names = [plain_line(row.label) for row in contenders(ranking)]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]

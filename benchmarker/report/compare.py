@@ -48,17 +48,17 @@ from benchmarker.schema.registry import workload_of
 
 AnyExplanation = TypeVar("AnyExplanation", bound=Explanation | NotExplained)
 NAMED = 20  # Number of folders that an error lists.
-SEVERAL = 3  # Number of folders from which one of them was probably meant, and a list of differences is useless.
-MOST_CAVEATS = 4  # Number of caveats in the short form, the most important ones. The others are counted.
+SEVERAL = 3  # Number of folders from which an error lists the folders instead of the differences between records.
+MOST_CAVEATS = 4  # Largest number of caveats that `brief` prints, the most important first. The others are counted.
 
 
 @dataclass(frozen=True)
 class Comparison(Results):
-    """Rows of all variants, with the explanation of each."""
+    """Results with the explanation of each variant's speed."""
 
     sides: Mapping[str, Comparison] = field(default_factory=dict)
     explained: tuple[Explanation | NotExplained, ...] = ()  # Explanations in the order of the rows.
-    contrasts: tuple[Contrast, ...] = ()  # Each explained variant compared with the baseline, part by part.
+    contrasts: tuple[Contrast, ...] = ()  # Differences between each explained variant and the baseline.
 
     def _repr_markdown_(self) -> str:
         return to_markdown(self)
@@ -72,14 +72,14 @@ def compare(
 ) -> Comparison:
     """Read all records below these paths and compare their variants.
 
-    Several folders are kept apart: each is compared within itself, and every other with the first.
+    Several folders are kept apart: variants are compared within a folder, and each folder with the first.
 
     Args:
         paths: Records, or folders with records anywhere below them. A single path needs no list.
         baseline: Variant to which all others are compared. By default the baseline of the sweep's file if it is not
             the workload's default one, and otherwise the unquantized variant in each variant's engine.
         force: Compare also records that differ in device, model or versions. The tables name the differences.
-        pool: Take the records of all folders together, as if one sweep had made them.
+        pool: Compare the records of all folders as if one sweep had written them.
 
     Raises:
         ResultsError: No record, no such baseline, or records that do not compare.
@@ -116,7 +116,7 @@ def _compare_collected(collected: Collected, *, baseline: str | None, force: boo
 
 
 def _side_by_side(sides: Mapping[str, Comparison], *, force: bool) -> Comparison:
-    """Return the rows of all sweeps, each with its sweep in the variant's name. Raises ResultsError."""
+    """Return one comparison with the rows of all sweeps; variants are renamed `int8 (SWEEP)`. Raises ResultsError."""
     first, *others = sides
     changed = [
         difference
@@ -169,7 +169,7 @@ def compare_records(
     )
     explained = tuple(explain(name, members) for name, members in results.members.items())
     verdicts = {(row.variant, row.cell): row.call.verdict if row.call else None for row in results.rows if row.cell}
-    # A difference of records compared by --force may be that of devices or versions.
+    # With --force, the cause of a difference may be the device or a version instead of the variant.
     contrasts = () if results.differences else contrasts_of(explained, results.baseline or "", verdicts)
     values = {field.name: getattr(results, field.name) for field in fields(Results)}
     values |= {"rows": with_bounds(results.rows, explained), "reasons": reasons(explained)}
@@ -199,7 +199,7 @@ def whole(results: Results) -> list[Block]:
 
 
 def brief(results: Results, recommendation: Recommendation | None = None, *, sheet: Sheet | None = None) -> list[Block]:
-    """Return the answer, the first table, and a hint at the rest; a recommendation and a sheet replace these."""
+    """Return the output without `--all`. `recommendation` replaces the answer, and `sheet` replaces the first table."""
     ranking = ranking_of(results)
     lines = recommendation_lines(results, recommendation) if recommendation else answer(results, ranking)
     other_sheet = other_cells(results, ranking.cell) if sheet is None and recommendation is None else None
@@ -228,7 +228,7 @@ def _rest(results: Results, hidden: int) -> str:
 
 
 def where(results: Results) -> str:
-    """Return model, device and number of processes in a line or two."""
+    """Return model, device and number of processes; a line for each sweep if they differ between sweeps."""
     if results.sides:
         texts = {name: where(side) for name, side in results.sides.items()}
         alike = len(set(texts.values())) == 1
@@ -238,13 +238,13 @@ def where(results: Results) -> str:
 
 
 def forced(results: Results) -> list[str]:
-    """Return the differences between records that `--force` compared."""
+    """Return a line with the differences between records that `--force` compared; no line if there are none."""
     differences = "; ".join(plain_line(difference, longest=300) for difference in results.differences)
     return [f"{bold('not comparable, forced:')} {differences}"] if differences else []
 
 
 def caveats_of(results: Results, *, is_whole: bool = False) -> list[str]:
-    """Return the workload's caveats; of sweeps that are kept apart, their differences and the caveats of each."""
+    """Return the differences between sweeps that are kept apart, and the workload's caveats of each sweep."""
 
     def lines_of(side: Results) -> Sequence[str]:
         baseline = side.baseline if is_whole else None
@@ -268,7 +268,7 @@ def left_out(results: Results) -> list[str]:
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """Return the tables: the first table's cell with all columns, every cell, and those of the workload."""
+    """Return tables with all columns: of the cell `headline(rows)`, of all cells, and those that the workload adds."""
     rows, chosen = results.rows, headline_rows(results.rows)
     workload = workload_of(results.workload)
     cell = chosen[0].cell if chosen else None
@@ -292,7 +292,7 @@ def sheets(results: Results) -> list[Sheet]:
 
 
 def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet:
-    """Return the first table with these columns in this order. Raises SpecError for an unknown or ambiguous column."""
+    """Return the first table with the columns `names`, sorted by `sort`. Raises SpecError if a column is ambiguous."""
     first = first_table(ranking_of(results))
     choices = column_choices(results, first)
     picked = [_column(name, choices, option="--columns") for name in (names or "").split(",") if name.strip()]
@@ -303,7 +303,7 @@ def chosen_sheet(results: Results, names: str | None, sort: str | None) -> Sheet
 
 
 def column_choices(results: Results, first: Sheet) -> dict[str, Column[Any]]:
-    """Return the columns that `chosen_sheet` accepts by their headings in small letters."""
+    """Return the columns that `chosen_sheet` accepts, by heading in lower case."""
     limits = workload_of(results.workload).limit_sheet(list(first.rows))
     of_rows = (sheet for sheet in sheets(results) if all(isinstance(row, Row) for row in sheet.rows))
     columns: dict[str, Column[Any]] = {}
@@ -335,7 +335,7 @@ def _sorted(rows: Sequence[Any], column: Column[Any]) -> list[Any]:
 
 
 def to_csv(results: Results, sheet: Sheet | None) -> str:
-    """Return the printed columns of a table; without a table, every key of every row in base units."""
+    """Return the texts of `sheet` as CSV; if it is None, all values of all rows in base units."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if sheet:

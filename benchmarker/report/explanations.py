@@ -1,4 +1,4 @@
-"""Blocks of `benchmarker explain`: waterfalls side by side, then each variant's reason, proof and advice."""
+"""Blocks of `benchmarker explain`: waterfalls side by side, then each variant's bottleneck, evidence and advice."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _why_not(unexplained: NotExplained) -> str:
 
 
 def reasons(explanations: Sequence[Explanation | NotExplained]) -> tuple[str, ...]:
-    """Return one short paragraph per cause. Variants with one cause share a paragraph."""
+    """Return a short paragraph per bottleneck. Variants with the same bottleneck and advice share a paragraph."""
     causes: dict[tuple[str, str], list[Explanation]] = defaultdict(list)
     warnings: dict[str, list[str]] = defaultdict(list)
     unexplained = []
@@ -162,7 +162,7 @@ def _variant(explanation: Explanation, shared: Sequence[str], *, has_advice: boo
 
 
 def ceiling_words(ceiling: Ceiling, unit: str) -> str:
-    """Return `136 to 161 tok/s`."""
+    """Return `136 to 161 tok/s`, or `at most 161 tok/s, the kernels' time alone` if there is no lower limit."""
     most = rate(ceiling.per_s, unit)
     if ceiling.least_per_s is None:
         return f"at most {most}, the kernels' time alone"

@@ -1,4 +1,4 @@
-"""Speed of one variant over its saved runs: a line per sweep, a table per device and cell."""
+"""Speed of one variant over its saved runs: a table for each device and cell, with a row for each sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMIT_LENGTH = 7
 
 @dataclass(frozen=True)
 class Past:
-    """A variant in one sweep and cell, with the first of its records."""
+    """Row of a variant in one saved sweep and cell, with the first record of the sweep."""
 
     row: Row
     record: RunRecord

@@ -63,7 +63,6 @@ def _median_text(metric: Metric, cell: CellBase) -> str:
 
 
 def run_blocks(comparison: Comparison) -> list[Block]:
-    """Return header, table with a row per cell, limits, caption and caveats of one run."""
     rows, records, workload = comparison.rows, comparison.records, workload_of(comparison.workload)
     columns = [*workload.cell_columns(rows, always=True), *workload.timing_columns(rows), *memory(rows), *bound(rows)]
     limits = workload.limit_sheet(rows)
@@ -78,15 +77,15 @@ def run_blocks(comparison: Comparison) -> list[Block]:
 
 
 class ShownRecord(RunRecord):
-    """A record that a notebook shows as the summary of its run."""
+    """Record that a notebook shows as a summary of the run."""
 
     def _repr_markdown_(self) -> str:
         return to_markdown(run_blocks(compare_records([self])))
 
 
 def read_record(path: str | Path) -> ShownRecord:
-    """Read one record; it has the class of its workload too. Raises ResultsError for a missing or unreadable file."""
+    """Read one record, of a class derived from ShownRecord and the workload's record class. Raises ResultsError."""
     record = record_io.read_record(Path(path))
-    # The workload's fields come before those of any record.
+    # The workload's class is the first base, so that its fields come before those of RunRecord.
     kind = type(ShownRecord.__name__, (type(record), ShownRecord), {"__module__": __name__})
     return cast("type[ShownRecord]", kind).model_construct(**dict(record))

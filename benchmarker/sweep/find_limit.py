@@ -1,8 +1,7 @@
-"""Search for the largest value of one axis that fits into memory, or that meets another limit of its workload, such as
-an SLO: doubling until one fails, then bisection.
+"""Search for the largest value of an axis that fits into memory, or meets an SLO: doubling, then bisection.
 
-Each value is tried in a fresh process, for which all of the device's memory is free. Its record is kept, also if it ran
-out of memory.
+Each value is measured in a fresh process, so that all of the device's memory is free. The records of all values are
+kept, including those that ran out of memory.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ from benchmarker.sweep.retries import OUT_OF_MEMORY
 from benchmarker.sweep.sweep_state import RUN, now_id
 
 PARTS = 8
-"""The result is exact to the first value divided by this number."""
+"""Resolution of the result: the first value divided by this number."""
+DIGITS = 9  # Decimal places of a value; rounded sums of steps can be compared for equality.
 
 
 @dataclass(frozen=True)
 class Trial:
-    value: int
+    value: float
     reason: str | None
     """Why the value does not fit; None if it fits."""
     peak_bytes: int | None
@@ -46,11 +46,17 @@ class Trial:
         """First sentence of the reason: torch's message continues with a list of byte counts."""
         return (self.reason or "").partition(". ")[0]
 
+    @property
+    def text(self) -> str:
+        return f"{self.value:,}".removesuffix(".0")
+
 
 @dataclass(frozen=True)
 class Limit:
     axis: str
     trials: tuple[Trial, ...]
+    unit: str | None = None
+    """Unit and SLO of the values: `requests per second within TTFT 500 ms`; None if memory is the limit."""
 
     @property
     def largest(self) -> Trial | None:
@@ -65,11 +71,14 @@ class Limit:
     def words(self) -> str:
         """Sentence, as `largest seq_len that fits: 12,288 (peak 71.20 GiB); 12,416 does not: CUDA out of memory`."""
         largest, refused = self.largest, self.refused
+        if self.unit:
+            number = largest.text if largest else f"fewer than {refused.text}"
+            return f"{number} {self.unit}; at {refused.text}: {refused.why}"
         if largest is None:
-            return f"no {self.axis} fits: {refused.value:,}: {refused.why}"
+            return f"no {self.axis} fits: {refused.text}: {refused.why}"
         peak = f" (peak {gib(largest.peak_bytes)})" if largest.peak_bytes else ""
-        first = f"largest {self.axis} that fits: {largest.value:,}{peak}"
-        return f"{first}; {refused.value:,} does not: {refused.why}"
+        first = f"largest {self.axis} that fits: {largest.text}{peak}"
+        return f"{first}; {refused.text} does not: {refused.why}"
 
 
 def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Sequence[str] = RUN) -> Limit:
@@ -78,42 +87,51 @@ def find_limit(job: Job, axis: str, terminal: Terminal, *, folder: Path, run: Se
     shortest = {"warmup": 1, "warmup_limit": 1, "runs": 1, "profile": False, "limits": False, "energy": False}
     small = job.model_copy(update={"procedure": job.procedure.model_copy(update=shortest)})
 
-    def tried(value: int) -> Trial:
+    units: list[str | None] = []
+
+    def tried(value: float) -> Trial:
         grid = small.grid.model_copy(update={axis: (value,)})
         record = _measured(small.model_copy(update={"grid": grid}), folder / f"{axis}-{value}.json", run)
+        units.append(record.limit_unit(axis))
         trial = _trial(value, record)
         outcome = "fits" if trial.fits else f"does not fit: {trial.why}"
-        terminal.line(f"{axis} {value:,}: {outcome}" + (f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""))
+        peak = f", peak {gib(trial.peak_bytes)}" if trial.peak_bytes else ""
+        terminal.line(f"{axis} {trial.text}: {outcome}{peak}")
         return trial
 
     folder.mkdir(parents=True, exist_ok=True)
-    return Limit(axis, search(tried, start=start, step=max(1, start // PARTS)))
+    step = max(1, start // PARTS) if isinstance(start, int) else start / PARTS
+    trials = search(tried, start=start, step=step)
+    return Limit(axis, trials, units[0])
 
 
-def search(tried: Callable[[int], Trial], *, start: int, step: int) -> tuple[Trial, ...]:
+def search(tried: Callable[[float], Trial], *, start: float, step: float) -> tuple[Trial, ...]:
     """Double the value until it does not fit, then bisect until two values differ by no more than a step."""
     trials = [tried(start)]
     while trials[-1].fits:
         trials.append(tried(2 * trials[-1].value))
     low, high = trials[-2].value if len(trials) > 1 else start, trials[-1].value
-    while high - low > step:
-        middle = low + max(step, (high - low) // 2 // step * step)
+    while round(high - low, DIGITS) > step:
+        middle = round(low + max(step, (high - low) // (2 * step) * step), DIGITS)
         trials.append(tried(middle))
         low, high = (middle, high) if trials[-1].fits else (low, middle)
     return tuple(trials)
 
 
-def _start(job: Job, axis: str) -> int:
+def _start(job: Job, axis: str) -> float:
     workload = workload_of(job.workload)
     sizes = [size.name for size in workload.axes if size.is_size]
     if axis not in sizes:
         hint = did_you_mean(axis, sizes)
         raise SpecError(f"--find-limit {axis}: no size of {workload.name}{hint}: {', '.join(sizes)}")
-    values = [int(getattr(point, axis)) for point in job.grid.points()]
+    values = [getattr(point, axis) for point in job.grid.points()]
+    flag = axis.replace("_", "-")
+    if not all(values):
+        raise SpecError(f"--find-limit {axis}: give --{flag} alone, the first value of the search")
     if len(set(values)) < len(values):
-        flag = axis.replace("_", "-")
         raise SpecError(f"--find-limit {axis}: several cells for one --{flag}; give one value for every other axis")
-    return min(values)
+    first: float = min(values)
+    return first
 
 
 def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
@@ -127,7 +145,7 @@ def _measured(job: Job, path: Path, run: Sequence[str]) -> RunRecord:
     return read_record(path)
 
 
-def _trial(value: int, record: RunRecord) -> Trial:
+def _trial(value: float, record: RunRecord) -> Trial:
     if record.why_unfit:
         return Trial(value, record.why_unfit, None)
     last: CellBase | RunRecord = record.cells[0] if record.cells else record

@@ -67,6 +67,15 @@ def test_every_command_and_option_exists(page):
         assert {word for word in words if word.startswith("-")} <= options, text
 
 
+def test_every_function_in_the_calls_of_a_run_exists():
+    text, file = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), ""
+    calls = re.findall(r"^\| (\S*\.py)? \| `(\w+)` \|", text, re.MULTILINE)
+    for path, function in calls:
+        file = path or file
+        assert f"def {function}(" in (ROOT / "benchmarker" / file).read_text(encoding="utf-8"), (file, function)
+    assert len(calls) == 19
+
+
 def test_the_schema_names_every_field_of_a_record():
     schema = json.loads((DOCS / "record.schema.json").read_text())
     for name in WORKLOADS:

@@ -411,6 +411,11 @@ def test_the_answer_ends_with_the_command_that_decides(tmp_path):
     assert lines[1] == f"1 more round would decide: `benchmarker sweep configs/x.yaml --resume {tmp_path}/s --rounds 4`"
 
 
+def test_the_command_that_decides_ends_an_unfinished_round(tmp_path):
+    comparison = compared(tmp_path, *rounds("fp16", STEADY[:3]), *rounds("int8", STEADY[:2]))
+    assert lines_of(comparison)[1] == "At least 1 more round is needed: `benchmarker sweep CONFIG --rounds 3`"
+
+
 def test_a_row_with_kernels_of_ours_has_an_asterisk_in_table_and_answer(tmp_path):
     facts = EngineFacts(
         name="native",

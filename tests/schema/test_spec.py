@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from benchmarker.core.errors import SpecError
 from benchmarker.execution.jobs import result_key
 from benchmarker.schema.config_io import parse_option, read_experiment
-from benchmarker.workloads.generation.generation_job import resolve
-from benchmarker.workloads.generation.spec import Grid, Point, VariantSpec
+from benchmarker.workloads.generation.spec import Grid, Point
 from tests.jobs import job_with
 from tests.records import environment
 
@@ -67,7 +66,7 @@ MISTAKES = {
     "variants:\n  - {quant: fp16}\n  - {quant: bnb-4}\n": (
         "variants[1].quant: no quantization 'bnb-4'; did you mean 'bnb4'?"
     ),
-    "variants:\n  - {quant: fp16, runtime: compiled}\n": (
+    "variants:\n  - {quant: fp16, engine: compiled}\n": (
         "variants[0].engine: no engine 'compiled'; did you mean 'compile'?"
     ),
     MINIMAL + "procedure: {run: 5}\n": "procedure: no key 'run'; did you mean 'runs'?",
@@ -127,8 +126,3 @@ def test_an_option_is_a_key_and_a_plain_value(text: str) -> None:
 def test_the_shipped_configs_are_valid() -> None:
     for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"):
         assert read_experiment(path).variants
-
-
-def test_runtime_is_another_name_of_the_key_engine() -> None:
-    variant = resolve(VariantSpec.model_validate({"quant": "int8", "runtime": "cuda_graph"}))
-    assert (variant.engine, variant.runtime, variant.name) == ("cuda_graph", "cuda_graph", "int8 cuda_graph")

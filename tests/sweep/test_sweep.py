@@ -17,8 +17,8 @@ from benchmarker.core.formatting import approximate_duration
 from benchmarker.schema.config_io import read_experiment
 from benchmarker.schema.record import DeviceFacts
 from benchmarker.schema.record_io import UNFINISHED, read_record, write_record
-from benchmarker.sweep.folder import LOCK, OWNER, locked
 from benchmarker.sweep.request import chosen, rounds_of
+from benchmarker.sweep.resume import LOCK, OWNER, locked
 from benchmarker.sweep.sweep_plan import Task, order, without_given_up
 from benchmarker.workloads.generation.spec import GenerationJob
 from tests.faults.stage import Stage

@@ -20,7 +20,7 @@ import pytest
 from benchmarker.core.console import one_line_errors
 from benchmarker.core.errors import ResultsError, SpecError
 from benchmarker.sweep import child
-from benchmarker.sweep.folder import LOCK
+from benchmarker.sweep.resume import LOCK
 from tests.faults.stage import Stage, killed_at_write
 
 OK_OF_B = [(0, "b", 50, "ok"), (0, "b", 100, "ok")]

@@ -18,7 +18,7 @@ import pytest
 
 from benchmarker.core.errors import DeviceError, ResultsError, SpecError
 from benchmarker.core.process import Terminated
-from benchmarker.sweep.folder import locked
+from benchmarker.sweep.resume import locked
 from benchmarker.sweep.sweep_plan import local_numbers
 from benchmarker.sweep.workers import share_of, visible_card
 from tests import records

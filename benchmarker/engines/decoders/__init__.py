@@ -1,1 +1,1 @@
-"""Engines that run a transformers model in this process: the decode step is what differs between them."""
+"""Engines that run a transformers model in this process. They differ in how a decode step runs."""

@@ -1,13 +1,13 @@
 """The decode step compiled by torch.compile over a fixed KV cache, and captured as a graph on a GPU.
 
-On a GPU one decoder layer is compiled and all of the model's layers run it: in Qwen3-4B that is a 36th of the work of
-compiling them all. torch guards compiled code on every number it read, including a layer's own index, by which the
-layer finds its part of the cache. Each layer would then be compiled anew, until torch gives up after eight and silently
-runs the rest uncompiled. So each layer is given its own part of the cache. On a CPU, without a capture, the whole step
-is compiled at once: one layer at a time took up to twice as long there.
+On a GPU, one decoder layer is compiled, and its compiled code runs every layer of the model: a 36th of the compile time
+for the 36 layers of Qwen3-4B. torch compiles a function again if a number that it read has changed. If layers looked up
+their KV cache by layer index, every layer would be compiled again, and after eight compilations torch would silently
+run the remaining layers uncompiled. Therefore each layer is passed only its own KV cache. On a CPU, which has no
+graphs, the whole step is compiled at once; compiled layer by layer, a step took up to twice as long.
 
-A graph break is an error, and so is a recompilation while timing: a row labelled `compile` was compiled. Prefill stays
-uncompiled, except that `native` compiles `prompt_layer` for it.
+A graph break or a recompilation in a timed run raises an error, so that every result of the engine `compile` comes from
+compiled code. Prefill is not compiled, except by the engine `native` (`prompt_layer`).
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from benchmarker.kernels.opaque_linear import make_opaque
 Function = Callable[..., Any]
 
 ON_GPU = {
-    # A GEMV becomes a reduction by inductor, tuned step by step: cuBLAS leaves a third of the bandwidth unused there
-    # (205 to 249 tok/s for fp16 on an H100).
+    # Inductor writes a GEMV as a reduction and tunes it. cuBLAS leaves a third of the memory bandwidth unused in a GEMV
+    # (fp16 on an H100: 205 tok/s with cuBLAS, 249 with inductor).
     "coordinate_descent_tuning": True,
-    # Small independent kernels become one, but not GEMMs: combined, they are tuned as one too, and int8's query, key
-    # and value took 19 us instead of 12 (H100).
+    # Inductor combines small independent kernels, except GEMMs: combined GEMMs are also tuned together, and the query,
+    # key and value GEMMs of int8 took 19 us instead of 12 (H100).
     "combo_kernels": True,
     "combo_kernels_pointwise_only": True,
-    # Short sums need no reduction.
+    # Sums of fewer than 16 numbers are unrolled into additions.
     "unroll_reductions_threshold": 16,
-    # Otherwise torch 2.11 times a second block size next to the one that an earlier process chose and kept. If it then
-    # chooses the second, sums round differently, and random weights give another text.
+    # If True, torch 2.11 compares the cached block size with a second one in every process. The block size changes the
+    # rounding of sums, and with random weights the generated text.
     "dynamic_scale_rblock": False,
-    # A kernel is launched while the previous one ends (Hopper and newer).
+    # Programmatic dependent launch: a kernel starts while the previous kernel ends (Hopper and newer).
     "triton.enable_pdl": True,
     "triton.unique_kernel_names": True,
 }
 BESIDE_OUR_PRODUCTS = ON_GPU | {"coordinate_descent_tuning": False, "max_autotune_pointwise": True}
-"""Settings for a model in which inductor compiles only short kernels, and no GEMV: candidates are compiled in parallel.
+"""Settings for a model whose GEMVs are all our kernels: inductor compiles only short kernels, candidates in parallel.
 Set-up of Qwen3-4B with empty caches (H100, 2026-11-25) took 10 s instead of 29 in fp16, and 14 instead of 41 in GPTQ.
 """
 TIMES_THE_CACHE = 5
-"""Bytes written before each timing, as a multiple of the cache: 90 us on an H100. A host launches a kernel in 30 us."""
+"""Bytes that inductor overwrites before each timing, as a multiple of the L2 cache: 90 us on an H100."""
 REPEATS = {"memory_warmup_iters": 5, "benchmark_iters": 40}
-"""Inductor's default is 100 each. Fewer keep set-up as short as without the larger overwrite."""
+"""Iterations per candidate kernel. Inductor's default is 100 each; fewer iterations offset the larger overwrite."""
 
-SHORT_SUM = 256  # Maximum length of a sum whose numbers one program of a GPU kernel holds at once: an attention head's.
+SHORT_SUM = 256  # Maximum number of summands that a Triton program keeps in registers: head_dim of an attention head.
 
 
 def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
@@ -72,7 +72,7 @@ def compile_decoder(model: PreTrainedModel, device: Device, *, capture: Capture 
 
 
 class CompiledStep(LibraryStep):
-    """A compiled decode step: whole, or one layer that is run as often as the model has layers."""
+    """A compiled decode step: if captured, one compiled layer runs all layers; else the step is compiled as a whole."""
 
     name = "compile"
     is_compiled = True
@@ -82,7 +82,7 @@ class CompiledStep(LibraryStep):
         super().__init__(model)
         self._on_cpu = device.kind == "cpu"
         self._is_captured = is_captured
-        self.settings: dict[str, Any] = {}  # Settings of inductor that override those chosen here.
+        self.settings: dict[str, Any] = {}  # Inductor settings that override `settings_on_gpu()`.
         make_opaque(model)
         self._functions: dict[str, Function] = {}
         self._frames = 0
@@ -102,8 +102,8 @@ class CompiledStep(LibraryStep):
     def through_layers(
         self, layer: Function, ids: Tensor, cache: StaticKVCache, sequence_lengths: SequenceLengths
     ) -> tuple[Tensor, nn.Module | None]:
-        """Run tokens, [batch, tokens], through all decoder layers by the compiled form of `layer`. Return the hidden
-        states, [batch, tokens, hidden], and the norm that must still be applied to them."""
+        """Run token ids, [batch, tokens], through all decoder layers with the function `layer` compiled. Return the
+        hidden states, [batch, tokens, hidden], before the model's last norm, and this norm (None if not found)."""
         name, norm = type(self.model).__name__, getattr(self.model.base_model, "norm", None)
         ran = 0
         left: Tensor | None = None
@@ -122,7 +122,7 @@ class CompiledStep(LibraryStep):
 
         def leave_last_norm(forward: Function, hidden: Tensor) -> Tensor:
             nonlocal left
-            # Some models apply the same norm before their layers too.
+            # Some models also apply this norm before their layers.
             if ran < len(self._layers):
                 applied: Tensor = forward(hidden)
                 return applied
@@ -153,13 +153,13 @@ class CompiledStep(LibraryStep):
     def run_compiled(self, function: Function, *arguments: Any) -> Any:
         name = function.__name__
         if name not in self._functions:
-            # A prompt of a second length is compiled for any length.
+            # None: the first prompt length is compiled exactly, a second length compiles code for all lengths.
             dynamic = None if function is prompt_layer else False
             self._functions[name] = torch.compile(function, backend=self.backend, fullgraph=True, dynamic=dynamic)
         return self._functions[name](*arguments)
 
     def backend(self, graph: GraphModule, example_inputs: list[Tensor]) -> Function:
-        """Compile with inductor and count it. torch's own counters include what quantization libraries compile."""
+        """Compile a graph with inductor and count it; torch's counters include graphs of quantization libraries."""
         from torch._dynamo.utils import counters
         from torch._inductor.compile_fx import compile_fx
 
@@ -179,7 +179,7 @@ class CompiledStep(LibraryStep):
         return nullcontext() if self._on_cpu else kernels_timed_alone()
 
     def forget(self) -> None:
-        # Guards of an earlier shape would be tried first at every step, and would count as recompilations.
+        # Otherwise torch checks the guards of earlier shapes at every step and reports a new shape as a recompilation.
         torch.compiler.reset()
         self._functions = {}
 
@@ -189,20 +189,20 @@ class CompiledStep(LibraryStep):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn the compiler's errors into one sentence that names the operation."""
+        """Turn errors of the compiler into UnsupportedError with one sentence that names the operation."""
         from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
         from torch._inductor.exc import InductorError
 
         try:
             yield
         except FailOnRecompileLimitHit as error:
-            # It is an error because of fullgraph; otherwise torch would run the rest uncompiled.
+            # torch raises this error only with fullgraph; else it would run the remaining layers uncompiled.
             raise UnsupportedError(
                 "torch.compile: the decoder layers differ in what they are compiled for, and torch hit its limit of "
                 f"compilations: {_reason(error.__cause__ or error)}"
             ) from error
         except (TorchDynamoException, InductorError) as error:
-            # An error that this program raises while the compiler traces it is quoted by the compiler.
+            # The compiler's message quotes an UnsupportedError that our own code raised while it was traced.
             ours = re.search(r"raised exception UnsupportedError\([^'\"]*(['\"])(.+)\1", str(error))
             raise UnsupportedError(ours[2] if ours else f"torch.compile: {_reason(error)}") from error
         except RuntimeError as error:
@@ -223,7 +223,7 @@ class CompiledStep(LibraryStep):
         is_compiled = self._frames or not has_shape or self.needs_compiler
         return {
             "frames_compiled": self._frames,
-            # fullgraph makes a break an error before anything is timed.
+            # With fullgraph, a graph break is an error before anything is timed.
             "graph_breaks": 0 if self._frames else None,
             "recompilations": self._recompilations,
             "setup_cache": ("cold" if self._cache_misses else "warm") if self._frames else None,
@@ -237,7 +237,7 @@ def decode_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], argume
 
 
 def prompt_layer(layer: nn.Module, hidden: Tensor, rest: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-    """Do the same as `decode_layer`. The compiler keeps compiled code by function."""
+    """Do the same as `decode_layer`. torch caches compiled code by function, so prefill needs a second function."""
     forward: Function = type(layer).forward
     return forward(layer, hidden, *rest, **arguments)
 
@@ -272,10 +272,10 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def kernels_timed_alone() -> Iterator[None]:
-    """Make inductor overwrite five times the last-level cache before it times a candidate, as Triton's `do_bench` does.
+    """Make inductor overwrite five times the size of the L2 cache before it times a kernel, like Triton's `do_bench`.
 
-    By default it overwrites as much as the cache, which takes less time on an H100 than the host needs to launch the
-    candidate, so that the measured time is the launch.
+    By default inductor overwrites the size of the cache once. On an H100 this takes less than the 30 us in which the
+    host launches the kernel, so that inductor would measure the launch.
     """
     from torch._inductor.runtime import benchmarking
 
@@ -295,10 +295,10 @@ def kernels_timed_alone() -> Iterator[None]:
 
 @contextmanager
 def short_sums() -> Iterator[None]:
-    """Make inductor keep the numbers of a short sum in registers instead of reading them twice.
+    """Make inductor keep up to 256 summands in registers (persistent reduction) instead of reading them twice.
 
-    By default it does so up to 64 numbers, and up to 1,024 if all rows are contiguous. After the joined GEMM of query,
-    key and value, heads are not: their norm in Qwen3-4B at 512 tokens took 20 us instead of 4 (H100, 2026-11-25).
+    Inductor's limit is 64 summands, or 1,024 if all rows are contiguous. After a joined query-key-value GEMM, heads are
+    not contiguous: their norm in Qwen3-4B at 512 tokens took 20 us instead of 4 (H100, 2026-11-25).
     """
     from torch._inductor.choices import InductorChoices
     from torch._inductor.virtualized import V
@@ -311,7 +311,7 @@ def short_sums() -> Iterator[None]:
             usual: bool = InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
             return usual or (bool(is_short) and not cooperative_reduction)
 
-    # torch's caches ignore the handler: the tag separates code that was compiled without it.
+    # The keys of torch's compile caches do not contain the choices handler; the tag makes the keys differ.
     compiler: Any = config
     tag = f"{compiler.cache_key_tag}, sums of {SHORT_SUM} at once"
     with V.set_choices_handler(Choices()), compiler.patch(cache_key_tag=tag):

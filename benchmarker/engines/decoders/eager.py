@@ -1,10 +1,10 @@
 """`model.generate`, as users call it: a growing KV cache, one Python call per layer and token, nothing compiled.
 
-`generate` copies every token to the host and hands it to a streamer, so that a clock reading in the streamer is the
-moment at which the token is known. `generate` waits for the device once per token anyway, to check whether it is done.
+`generate` copies every token to the host and passes it to a streamer, which reads the clock. The measurement adds no
+synchronization: `generate` waits for the device at every token anyway, to check whether the text has ended.
 
-The quantized KV caches of transformers grow, so that only this engine has the option `kv_cache`. Importing this file
-needs no torch.
+Only this engine has the option `kv_cache`: the quantized KV caches of transformers grow with the text, while the other
+engines need a cache at fixed addresses. Importing this file needs no torch.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
 KVForm = Literal["fp8", "int8", "int4"]
 BITS: dict[KVForm, int] = {"fp8": 8, "int8": 8, "int4": 4}
 GROUP = 64  # Values that share a scale and a zero point in HQQ's caches.
-UNPACKED = 127  # Maximum number of newest tokens that HQQ's caches leave unpacked.
+UNPACKED = 127  # Maximum number of newest tokens that HQQ's caches keep unquantized.
 
 
 class EagerOptions(Options):
     """Options of the engine `eager`."""
 
     kv_cache: KVForm | None = None
-    """Quantization of keys and values; null keeps the activations' type. fp8: one scale per layer, fixed by the prompt.
-    int8, int4: HQQ's, in groups of 64, with up to 127 of the newest tokens unpacked; need the library hqq. Every step
-    unpacks the whole cache: the option saves memory in a long context, and no time."""
+    """Quantization of the KV cache; null keeps the activations' type. fp8: one scale per layer, computed from the
+    prompt. int8, int4: by the library hqq in groups of 64; up to 127 of the newest tokens stay unquantized. Every step
+    dequantizes the whole cache: the option saves memory in a long context, but no time."""
 
 
 class EagerDecoder(TorchDecoder):
     def __init__(self, model: PreTrainedModel, device: Device, *, kv_cache: KVForm | None = None) -> None:
         super().__init__(model, device)
         self.kv_cache: KVForm | None = kv_cache
-        # Fails before anything is timed if this model cannot have such a cache.
+        # Raises an error before anything is timed if the model does not support the cache.
         if kv_cache is None:
             growing_cache(model)
         else:
@@ -84,7 +84,7 @@ class EagerDecoder(TorchDecoder):
         return generation
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Yield tokens of `generate`, which runs in a thread of its own."""
+        """Yield tokens as soon as `model.generate`, in a second thread, has made them."""
         import torch
 
         streamer = TokenQueue()
@@ -96,7 +96,7 @@ class EagerDecoder(TorchDecoder):
                     prompt, attention_mask=torch.ones_like(prompt), streamer=streamer, **arguments
                 )
             except BaseException as error:  # noqa: BLE001
-                # Raised again by the reader of the tokens.
+                # The thread that reads the tokens raises the error again.
                 streamer.items.put(error)
             else:
                 streamer.items.put(None)
@@ -140,7 +140,7 @@ class EagerDecoder(TorchDecoder):
         if self.kv_cache is not None:
             cache = quantized_cache(self.model, self.kv_cache)
             if context is not None:
-                # Packed tokens cannot be cut off again, so each generation starts with a new cache.
+                # Quantized tokens cannot be removed from the cache, so each generation fills a new one.
                 self._fill(cache, context)
             return {"past_key_values": cache}
         return {} if context is None else {"past_key_values": self._filled(context)}
@@ -168,7 +168,7 @@ class EagerDecoder(TorchDecoder):
         return self._cache
 
     def kernels_per_token(self, count: Callable[[Callable[[], object]], int]) -> float | None:
-        """Return half the kernels that two more tokens add, so that prefill cancels out."""
+        """Return (kernels for 4 new tokens - kernels for 2) / 2, in which the kernels of prefill cancel out."""
         if self._last is None:
             return None
         prompt, context = self._last
@@ -184,7 +184,7 @@ class EagerDecoder(TorchDecoder):
             stored = "fp8 by transformers, a scale a layer, fixed by the prompt"
         experts = experts_implementation(self.model)
         if experts == "grouped_mm" and self.device.kind != "cpu":
-            experts = "batched_mm"  # `generate` exchanges it for its decode steps.
+            experts = "batched_mm"  # `generate` replaces grouped_mm in decode steps.
         return EngineFacts(
             name="eager",
             tokens_read="each",
@@ -214,8 +214,8 @@ class TokenQueue:
 
 
 def greedy_arguments(new_tokens: int) -> dict[str, Any]:
-    """Return arguments of `generate` for exactly that many greedy tokens. As an argument, `eos_token_id=None` switches
-    the end-of-text token off; in a GenerationConfig it would fall back to the model's own."""
+    """Return arguments that make `generate` return exactly `new_tokens` greedy tokens. As an argument,
+    `eos_token_id=None` disables the end-of-text token; in a GenerationConfig, None would select the model's token."""
     return {
         "max_new_tokens": new_tokens,
         "eos_token_id": None,
@@ -243,7 +243,7 @@ def missing_library(kv_form: KVForm | None) -> str | None:
 
 
 def static_cache_refusal(engine: str, options: Iterable[str]) -> str | None:
-    """Return why an engine with a fixed cache has no option `kv_cache`; None if the option is not set."""
+    """Return why the engine does not support `kv_cache`; None if it does, or if `kv_cache` is not in `options`."""
     if engine == "eager" or "kv_cache" not in options:
         return None
     return (
@@ -253,7 +253,7 @@ def static_cache_refusal(engine: str, options: Iterable[str]) -> str | None:
 
 
 def growing_cache(model: PreTrainedModel) -> DynamicCache:
-    """Return an empty cache, or raise ModelError if the config has a kind of layer that its model lacks."""
+    """Return an empty cache. Raises ModelError if transformers cannot make a cache for the model's config."""
     from transformers import DynamicCache
 
     with model_errors("transformers cannot make the KV cache of this config"):
@@ -261,7 +261,7 @@ def growing_cache(model: PreTrainedModel) -> DynamicCache:
 
 
 def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
-    """Return an empty cache; raise UnsupportedError if the model cannot have it."""
+    """Return an empty quantized cache. Raises UnsupportedError if transformers cannot quantize this model's cache."""
     from transformers.cache_utils import QuantizedCache
 
     config = model.config.get_text_config(decoder=True)
@@ -279,7 +279,7 @@ def quantized_cache(model: PreTrainedModel, kv_form: KVForm) -> QuantizedCache:
 
 
 def value_bytes(kv_form: KVForm, element_bytes: int) -> float:
-    """Return the bytes of a stored value, with its share of scale and zero point. HQQ's unpacked tokens take more."""
+    """Return the bytes per quantized value, scale and zero point included: 0.5625 for int4 in a float16 model."""
     scales = 0.0 if kv_form == "fp8" else 2 * element_bytes / GROUP
     return BITS[kv_form] / 8 + scales
 

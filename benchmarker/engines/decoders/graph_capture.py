@@ -1,11 +1,11 @@
 """Recording a decode step as a CUDA or HIP graph, so that a replay costs the host one launch instead of thousands.
 
-A capture fails on any operation that waits for the device, such as reading a number back. The error then names that
-line, which shows whose kernel cannot run this way.
+A capture fails at any operation that waits for the device, such as copying a number to the host. The error message
+contains the failing line of code, which shows the library whose operation cannot be captured.
 
-While a stream of torch's own is recorded, a kernel that a library launches on the default stream runs at once and is
-missing from the graph, whose replays are then fast and wrong. Here the default stream has to wait for the recorded one,
-which turns such a launch into an error. The kernels in the graph are counted as well.
+If one of torch's own streams is recorded and a library launches a kernel on the default stream, the kernel runs at once
+and is missing from the graph, whose replays are then fast and wrong. This file records a stream that synchronizes with
+the default stream, so that such a launch is an error. The kernels in the graph are counted as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarker.engines.base import UnsupportedError
 from benchmarker.hardware.device import Device, torch_device
 
 Step = Callable[[], None]
-WARM_STEPS = 3  # Steps before a capture, in which kernels are loaded and tuned and get workspaces.
+WARM_STEPS = 3  # Warm-up steps before a capture: they load and tune kernels and allocate workspaces.
 LATE = "previous error during capture"
-"""Message of CUDA and HIP if the call that broke the capture reported no error itself."""
+"""Part of CUDA's and HIP's error message if an earlier call broke the capture without reporting an error."""
 NODES_THAT_RUN = (0, 1, 2)  # CUgraphNodeType and hipGraphNodeType of a kernel, a copy and a fill.
 BROKEN = 2  # CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that can no longer succeed.
 
@@ -34,15 +34,15 @@ BROKEN = 2  # CUstreamCaptureStatus and hipStreamCaptureStatus of a capture that
 @dataclass(frozen=True)
 class Captured:
     replay: Step
-    pool_bytes: int | None  # Memory reserved for temporary tensors of the step, which count as free between replays.
+    pool_bytes: int | None  # Bytes reserved for temporary tensors of a step. They count as free between replays.
     kernels: int | None = None
     """Kernels, copies and fills in the graph; None if the driver's library does not report them."""
     step: Step | None = None
-    """Function that was recorded. A graph contains only addresses: tensors that the step reads must live as long."""
+    """Recorded function. It keeps the tensors that the step reads alive; the graph contains only their addresses."""
 
 
 Capture = Callable[[Step], Captured]
-"""Runs a step a few times and records it, or raises UnsupportedError. The tests have one that needs no device."""
+"""Function that runs a step a few times and records it, or raises UnsupportedError. Tests pass one without a GPU."""
 
 
 def capture_for(device: Device) -> Capture | None:
@@ -79,7 +79,7 @@ class GraphCapture:
             return Captured(graph.replay, max(0, torch.cuda.memory_reserved() - before), kernels, step)
 
     def _unrecorded(self, step: Step) -> str | None:
-        """Capture once more, and return a sentence with the module that broke the capture; None if none is found."""
+        """Capture again; return a sentence with the class of the module that broke the capture, None if not found."""
         library = DriverLibrary()
         names: list[str] = []
 
@@ -104,7 +104,7 @@ class GraphCapture:
                 step()
         torch.cuda.current_stream().wait_stream(self._stream)
         self._device.synchronize()
-        # A capture empties the cache at its start. Emptied before the first reading, all growth is the graph's own.
+        # A capture starts by emptying torch's memory cache. Emptied here, reserved memory grows only by the graph's.
         gc.collect()
         self._device.release()
 
@@ -145,15 +145,15 @@ class DriverLibrary:
 def _end_capture_of_random_numbers() -> None:
     """Let the current device draw random numbers again.
 
-    After a failed capture torch's generator is still "being captured", and `torch.randn` raises. A copy of its state
-    has the same seed and offset, and is not being captured.
+    After a failed capture, torch still marks its generator as being captured, and `torch.randn` raises an error. A
+    clone of the generator's state has the same seed and offset, but not this mark.
     """
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     generator.graphsafe_set_state(generator.clone_state())
 
 
 def operation(error: BaseException) -> str:
-    """Return the line of code that failed, and the first line of its message."""
+    """Return the failing line of code and its message, such as "rope.py:12 `n.item()`: operation not permitted"."""
     # If ending the capture failed as well, the first error is the informative one.
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__

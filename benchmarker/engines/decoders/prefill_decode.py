@@ -3,9 +3,9 @@
 Every decode step has the same shapes and addresses, as compilers and graph captures require. `LibraryStep` runs the
 functions as they are; it is the specification of the faster steps of the engines compile and native.
 
-A prompt of 26 tokens is a thousand launches from Python, which take several times as long as the work on the device.
-`CapturedPrefill` records the whole prefill as a graph for each length. A shorter prompt is padded on the right: no real
-token sees padding, because attention is causal, and each decode step writes to its positions before it reads.
+The prefill of 26 tokens takes a thousand launches from Python, several times as long as the work on the device.
+`CapturedPrefill` records the whole prefill as one graph for each padded length. A shorter prompt is padded on the
+right. Padding changes no token: attention is causal, and a decode step writes to a position before it reads it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ from benchmarker.engines.decoders.static_kv_cache import (
     cache_attention,
 )
 from benchmarker.engines.decoders.torch_engine import expert_modules, linear_kernels
+from benchmarker.quantization.load import has_low_bits
 from benchmarker.schema.model import KernelUse, ProductChoice, attention_use
 
 if TYPE_CHECKING:
     from benchmarker.engines.decoders.static_decoder import Shape
 
-PART = 128  # Vocabulary entries in one part of the two-step argmax.
-STEP = 32  # Padded lengths are multiples of it. Up to a few hundred rows a GEMM takes as long as reading its weights.
+PART = 128  # Vocabulary entries in one block of the two-step argmax.
+STEP = 32  # Padded lengths are multiples of 32. Up to a few hundred rows, a GEMM takes as long as reading its weights.
 KEEPS_PADDING = "a sliding window or a recurrent state would keep the padding of a captured prompt"
-GROUPED_ON = (9, 10)  # Major compute capabilities for which torch's grouped product has a bfloat16 kernel.
-LONGEST_CHUNK = 4096  # Tokens of a sequence in one graph.
-MOST_ROWS = 16_384  # Tokens of all sequences in one graph: activations of more would take gigabytes and save no time.
+QUANTIZED_EXPERTS = (
+    "quantized experts run one after the other, chosen on the host, which no graph or compiled step repeats; "
+    "use --engine eager"
+)
+GROUPED_ON = (9, 10)  # Major compute capabilities for which torch's grouped GEMM has a bfloat16 kernel.
+LONGEST_CHUNK = 4096  # Maximum tokens of a sequence in one graph.
+MOST_ROWS = 16_384  # Maximum tokens of a batch in one graph. More activations would take gigabytes and save no time.
 
 
 def prefill(model: PreTrainedModel, prompt: Tensor, cache: StaticKVCache) -> Tensor:
-    """Put a prompt, [batch, tokens], into the cache at its position; return its last logits, [batch, 1, vocabulary]."""
+    """Run a prompt, [batch, tokens], from the cache's position on; return its last logits, [batch, 1, vocabulary]."""
     logits: Tensor = model(input_ids=prompt, past_key_values=cache.layers, use_cache=True, logits_to_keep=1).logits
     assert cache.position.on_host is not None
     cache.go_to(cache.position.on_host + prompt.shape[1])
@@ -56,7 +61,7 @@ def decode_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> 
 
 
 def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) -> tuple[Tensor, Tensor]:
-    """Run `decode_step` with the static cache's attention selected. A compiler gets this function."""
+    """Do the work of `decode_step` inside `cache_attention`. torch.compile compiles this function."""
     logits = model(
         input_ids=token, past_key_values=cache.layers, use_cache=True, sequence_lengths=cache.sequence_lengths
     ).logits
@@ -67,7 +72,7 @@ def attending_step(model: PreTrainedModel, token: Tensor, cache: StaticKVCache) 
 def likeliest_token(logits: Tensor) -> Tensor:
     """Return the likeliest token after the last position: [batch, positions, vocabulary] to [batch, 1].
 
-    The argmax is taken over parts and then among them, which keeps a whole GPU busy.
+    The argmax first selects a block of 128 vocabulary entries and then an entry in it, which keeps a whole GPU busy.
     """
     last = logits[:, -1]
     if last.shape[1] % PART:
@@ -89,15 +94,20 @@ def cache_length(tokens: int) -> int:
 
 
 def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
-    """Return the product of the experts, by transformers' name, that a graph of this many tokens records.
+    """Return "grouped_mm" or "batched_mm", transformers' implementation of fused experts for a graph of `rows` tokens.
 
-    `batched_mm` copies the experts of each token. `grouped_mm` reads each expert once; only its bfloat16 kernel never
-    copies sizes to the host. None without fused experts.
+    `batched_mm` copies the weights of each token's experts. `grouped_mm` reads each expert once; only its bfloat16
+    kernel can be captured, because the others copy sizes to the host. None if the model has no fused experts.
+
+    Raises:
+        UnsupportedError: The experts are quantized, and their library multiplies them one after the other.
     """
     modules = expert_modules(model)
     if not modules:
         return None
     weight, config = next(modules[0].parameters()), modules[0].config
+    if has_low_bits(weight):
+        raise UnsupportedError(QUANTIZED_EXPERTS)
     per_token = experts_per_token(config) or 1
     has_kernel = not weight.is_cuda or (
         torch.version.hip is None and torch.cuda.get_device_capability(weight.device)[0] in GROUPED_ON
@@ -108,7 +118,7 @@ def captured_experts(model: PreTrainedModel, rows: int) -> str | None:
 
 @contextmanager
 def experts_as(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """Make transformers multiply fused experts by this implementation; None leaves the model's own."""
+    """Make transformers use this implementation of fused experts; None changes nothing."""
     configs = {id(module.config): module.config for module in expert_modules(model)} if implementation else {}
     before = {key: config._experts_implementation for key, config in configs.items()}
     for config in configs.values():
@@ -121,7 +131,7 @@ def experts_as(model: PreTrainedModel, implementation: str | None) -> Iterator[N
 
 
 class LibraryStep:
-    """The decode step as the libraries wrote it, and the base of the compiled steps."""
+    """The unchanged decode step of the libraries, and the base class of the compiled steps."""
 
     name = "cuda_graph"
     is_compiled = False
@@ -135,8 +145,8 @@ class LibraryStep:
     def run_prompt(
         self, ids: Tensor, cache: StaticKVCache, visible: SequenceLengths, last: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Put a padded prompt, [batch, tokens], into the cache. The result is that of `decode_step`. `visible` includes
-        the padded prompt; `last`, [1], is the index of the last real token."""
+        """Run a padded prompt, [batch, tokens]; return the next token and its logits, like `decode_step`. `visible`:
+        lengths of the sequences with padding. `last`: index of the last real token, [1]."""
         with cache_attention(self.model):
             logits: Tensor = self.model(
                 input_ids=ids,
@@ -151,7 +161,7 @@ class LibraryStep:
         """Prepare for a new shape, before its cache is allocated."""
 
     def forget(self) -> None:
-        """Drop everything of the previous shape."""
+        """Drop code that was compiled for the previous shape."""
 
     def tuning(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -164,7 +174,7 @@ class LibraryStep:
         return nullcontext()
 
     def check(self) -> None:
-        """Raise UnsupportedError if the timed steps were of another kind."""
+        """Raise UnsupportedError if a compiled step ran without compiled code."""
 
     def attention(self, cache: StaticKVCache) -> str:
         return cache.attention()
@@ -183,7 +193,7 @@ class LibraryStep:
 
 
 def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tensor:
-    """Put the prompt into the cache and the first new token into `shape.token`, and return the prompt's logits."""
+    """Run the prompt, write the first new token to `shape.token` and `shape.tokens`, and return the last logits."""
     logits = prefill(model, prompt, shape.cache)
     shape.token.copy_(likeliest_token(logits))
     shape.tokens.index_copy_(1, shape.cache.position.on_device.view(1), shape.token)
@@ -192,7 +202,7 @@ def plain_prefill(model: PreTrainedModel, shape: Shape, prompt: Tensor) -> Tenso
 
 @dataclass(frozen=True)
 class RecordedPrefill:
-    """Graph of one padded length, and the memory that it reads and writes."""
+    """Graph of the prefill of one padded length, with the tensors that the graph reads and writes."""
 
     ids: Tensor
     start: Tensor  # Position of the first token in the cache.
@@ -203,7 +213,7 @@ class RecordedPrefill:
 
 
 class CapturedPrefill:
-    """Prefill by graphs, which are kept in `Shape.prefills`."""
+    """Prefill by graph replays. `Shape.prefills` stores the graphs by padded length."""
 
     def __init__(self, step: LibraryStep, capture: Capture | None) -> None:
         self._step = step
@@ -211,14 +221,14 @@ class CapturedPrefill:
         self._plain_reason: str | None = None
 
     def prepare(self, shape: Shape, prompt_tokens: int) -> bool:
-        """Record the graphs for a prompt of this length, and return whether any was new."""
+        """Record the missing graphs for a prompt of this length. Return False if there was nothing to record."""
         before = len(shape.prefills), self._plain_reason
         for length in sorted({length for _, length in chunks(prompt_tokens, len(shape.token))}):
             self._recorded(shape, length)
         return before != (len(shape.prefills), self._plain_reason)
 
     def run(self, shape: Shape, prompt: Tensor, *, shared: bool) -> Tensor:
-        """Do the work of `plain_prefill`. If `shared`, pad to a power of two, so that many lengths need few graphs."""
+        """Do the work of `plain_prefill` by graphs. `shared`: pad to a power of two, for which few graphs suffice."""
         position, start = shape.cache.position, 0
         logits: Tensor | None = None
         for count, exact in chunks(prompt.shape[1], len(prompt)):
@@ -251,19 +261,19 @@ class CapturedPrefill:
         except UnsupportedError as error:
             self._plain_reason = str(error)
         shape.cache.go_to(known_position or 0)
-        # Recording overwrites the depth.
+        # Recording overwrites the context in the cache.
         shape.context = None
         return shape.prefills.get(length)
 
     def _record(self, shape: Shape, length: int, capture: Capture) -> RecordedPrefill:
-        # The graph holds this function: a reference to the shape in it would be a cycle that keeps the memory.
+        # The graph keeps `step` alive: a reference from `step` to the shape would be a cycle that keeps the memory.
         cache, token, tokens, batch = shape.cache, shape.token, shape.tokens, len(shape.token)
         device = cache.position.on_device.device
         ids = torch.zeros(batch, length, dtype=torch.int64, device=device)
         start = torch.zeros((), dtype=torch.int64, device=device)
         count = torch.ones((), dtype=torch.int64, device=device)
         starts = cache.sequence_lengths.query_starts
-        # The lengths are set in the step.
+        # `step` sets the lengths.
         visible = SequenceLengths(cache.sequence_lengths.lengths.clone(), starts * length, starts * cache.length)
         logits: list[Tensor] = []
         experts = captured_experts(self._step.model, batch * length)
@@ -298,7 +308,7 @@ def padded(tokens: int) -> int:
 
 
 def chunks(tokens: int, batch: int) -> Iterator[tuple[int, int]]:
-    """Yield the chunks of a prompt: number of tokens and padded length of each."""
+    """Yield the number of tokens and the padded length of each chunk of a prompt."""
     longest = max(STEP, min(LONGEST_CHUNK, MOST_ROWS // batch // STEP * STEP))
     for start in range(0, tokens, longest):
         count = min(longest, tokens - start)

@@ -1,9 +1,9 @@
-"""Layers of a cache at fixed addresses, by kind.
+"""Layers of a KV cache at fixed addresses: full attention, sliding windows and recurrent states.
 
-Full attention writes at a position on the device. A layer with a sliding window keeps a ring of its newest positions,
-which a step can read in any order because keys are stored with their rotation; transformers' own window layer moves the
-whole window at every step and counts on the host, which a captured graph does not repeat. Linear attention and short
-convolutions keep transformers' layers, which update their states in place.
+Full attention writes at a position that is stored on the device. A layer with a sliding window stores a ring of its
+newest positions, which a decode step can read in any order because keys are stored with their rotary embedding.
+transformers' own window layer moves the whole window at every step and counts positions on the host, which the replay
+of a graph does not repeat. Linear attention and short convolutions use transformers' layers, which update in place.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 from benchmarker.checkpoints.read_model import run_token
 from benchmarker.engines.base import UnsupportedError
 
-# No `from __future__ import annotations` here: the compiler looks at these classes as they are.
+# No `from __future__ import annotations` here: torch.compile reads the annotations of these classes.
 
 UNSUPPORTED_LAYERS = {
     "chunked_attention": "chunked attention",
@@ -27,7 +27,7 @@ UNSUPPORTED_LAYERS = {
     "hybrid": "attention and a recurrent state in one layer",
     "hybrid_sliding": "a sliding window and a recurrent state in one layer",
 }
-"""Kinds of layers, by transformers' name, that have no static cache here."""
+"""Layer types of transformers' configs that have no static cache here, with their names in messages."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class CachePosition:
 
     on_device: Tensor  # Scalar int64 tensor, which decode steps advance in place.
     on_host: int | None = None
-    """The position as a number; None once a decode step has run. At 0 a prefill needs no mask."""
+    """The position as a number; None during decoding, which advances only `on_device`. A prefill at 0 needs no mask."""
 
 
 class StaticKVLayer(StaticLayer):
@@ -50,7 +50,7 @@ class StaticKVLayer(StaticLayer):
         self.position = position
 
     def allocate(self, batch: int, key: Tensor, value: Tensor) -> None:
-        """Allocate memory for keys and values like these of a trial token, [1, key heads, 1, head_dim]."""
+        """Allocate zeros. `key`, `value`: those of a trial token, [1, key heads, 1, head_dim], for sizes and type."""
         self.dtype, self.device = key.dtype, self.position.on_device.device
         self.stored_keys, self.stored_values = (
             token.new_zeros(batch, self.max_cache_len, token.shape[1], token.shape[3], device=self.device)
@@ -69,8 +69,8 @@ class StaticKVLayer(StaticLayer):
         return self.stored_keys.transpose(1, 2), self.stored_values.transpose(1, 2)
 
     def write(self, positions: Tensor, key_states: Tensor, value_states: Tensor) -> None:
-        # Written in the stored layout: through the transposed view, the compiler would copy the whole cache into
-        # another layout at every step.
+        # In the stored layout: if written through the transposed view `keys`, compiled code would copy the whole cache
+        # into another layout at every step.
         self.stored_keys.index_copy_(1, positions, key_states.transpose(1, 2))
         self.stored_values.index_copy_(1, positions, value_states.transpose(1, 2))
 
@@ -84,8 +84,8 @@ class WindowLayer(StaticKVLayer):
     is_sliding = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Return the ring in a decode step. In a prompt, return the keys and values that its mask covers: of the window
-        before the prompt, and of all its tokens."""
+        """Write keys and values into the ring. Return the ring in a decode step; in a prefill, return the keys and
+        values of the window before the prompt and of the whole prompt, as transformers' mask requires."""
         start, size = self.position.on_host, self.max_cache_len
         if start is None:
             self.write(self.position.on_device.reshape(1) % size, key_states, value_states)
@@ -105,9 +105,9 @@ class WindowLayer(StaticKVLayer):
 
 
 class StateView:
-    """Cache of one layer with recurrent states, as its modules address it, whatever their index in the model.
+    """Cache that contains a single layer with recurrent states and returns it for every layer index.
 
-    Compiled code that reads a layer's index is compiled anew for each layer.
+    Code that looks up its layer in the whole cache would be compiled again for each index.
     """
 
     def __init__(self, layer: LinearAttentionLayer) -> None:
@@ -115,7 +115,7 @@ class StateView:
 
     @property
     def layers(self) -> "StateView":
-        # An attribute would be a reference cycle, which holds the states until the garbage collector runs.
+        # An attribute would be a reference cycle, which keeps the states in memory until the garbage collector runs.
         return self
 
     def __getitem__(self, layer_index: int) -> LinearAttentionLayer:
@@ -142,7 +142,7 @@ class StateView:
 
 
 def supported_cache(model: PreTrainedModel, length: int) -> StaticCache:
-    """Return transformers' cache without memory; raise UnsupportedError for layers that have no static cache here."""
+    """Return transformers' static cache, not yet allocated. Raises UnsupportedError for an unsupported layer type."""
     config: Any = model.config.get_text_config(decoder=True)
     kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
     if not kinds and getattr(config, "attention_chunk_size", None):
@@ -162,9 +162,9 @@ def supported_cache(model: PreTrainedModel, length: int) -> StaticCache:
 
 
 def tried_layers(model: PreTrainedModel) -> list[Any]:
-    """Return transformers' layers of a cache that holds one token: the sizes that a config does not give.
+    """Run one token through the model and return its cache layers, which show sizes that a config does not contain.
 
-    Their tensors are on the meta device, so that they can be kept without memory.
+    The tensors of these layers are on the meta device and take no memory.
     """
     cache = StaticCache(config=model.config, max_cache_len=1)
     run_token(model, cache)
@@ -174,7 +174,7 @@ def tried_layers(model: PreTrainedModel) -> list[Any]:
 
 
 def cache_bytes(parts: Sequence[Any], trial: Sequence[Any], batch: int) -> int:
-    """Return the bytes of a static cache of `parts` with the sizes of a trial token."""
+    """Return the bytes of a static cache of the layers `parts`. `trial`: the model's `tried_layers`."""
     total = 0
     for part, tried in zip(parts, trial, strict=True):
         total += batch * sum(state.nbytes for state in _states(tried))
@@ -191,5 +191,5 @@ def _states(part: Any) -> list[Tensor]:
 
 
 def overwritten_tensors(part: Any) -> list[Tensor]:
-    """Return the tensors in which a later token replaces an earlier one."""
+    """Return the tensors of a layer in which new tokens overwrite old ones: a ring, or recurrent states."""
     return [part.stored_keys, part.stored_values] if isinstance(part, WindowLayer) else _states(part)

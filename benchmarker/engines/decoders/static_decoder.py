@@ -1,7 +1,7 @@
-"""Generation over a fixed KV cache: a new shape is set up once, then only prefill and decode steps are repeated.
+"""Generation over a fixed KV cache: set-up once per shape (batch and cache length), then only prefill and decode steps.
 
-A step reads its token from a fixed address and leaves the next token there, so that it can be compiled or replayed from
-a graph without the host. New tokens stay on the device and are read once, after the clock has stopped.
+A decode step reads its token from a fixed address and writes the next token to it, so that a graph can replay the step
+without the host. New tokens stay on the device and are read once, after the clock has stopped.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from benchmarker.measure.clock import Generation, time_steps
 from benchmarker.schema.model import EngineFacts, StepFacts
 
 PIECE = 8
-"""Steps launched on a GPU between two reads of the tokens. At most twice as many are wasted at the end of a text."""
+"""Steps that `stream` launches on a GPU between two reads of tokens. Up to 16 steps are wasted at the end of a text."""
 
 
 @dataclass
 class Shape:
     cache: StaticKVCache
     token: Tensor  # Input tokens of the next step, [batch, 1].
-    tokens: Tensor  # Each token at its own position, [batch, positions of the cache].
-    plain_step: Callable[[], None]  # One decode step, kernel by kernel.
-    step: Callable[[], None]  # One decode step as the engine runs it: kernel by kernel, or as the replay of a graph.
+    tokens: Tensor  # New tokens by their position in the cache, [batch, positions of the cache].
+    plain_step: Callable[[], None]  # One decode step, launched kernel by kernel.
+    step: Callable[[], None]  # One decode step as the engine runs it: the replay of `captured`, else `plain_step`.
     captured: Captured | None
     logits: list[Tensor]
-    """Logits of the newest step, [batch, 1, vocabulary]. A captured step writes to the same memory at each replay."""
-    experts: str | None = None  # Product of the experts in the graph.
-    context: Tensor | None = None  # Tokens of the depth that the cache holds.
+    """List of one tensor: logits of the newest step, [batch, 1, vocabulary]. Each replay of a graph overwrites them."""
+    experts: str | None = None  # transformers' implementation of fused experts in a step.
+    context: Tensor | None = None  # Ids of the context in the cache, [batch, depth].
     prefills: dict[int, RecordedPrefill] = field(default_factory=lambda: {})
 
 
 def cuda_graph_decoder(model: PreTrainedModel, device: Device, *, capture: Capture | None = None) -> StaticCacheDecoder:
-    """Make a decoder with the libraries' own step, captured as a graph: `generate` makes two thousand launches per
-    token from Python. Any quantization's kernels work if they never wait for the device."""
+    """Return a decoder that replays the libraries' own step as a graph, instead of two thousand launches per token from
+    Python. It works with every quantization whose kernels never wait for the device."""
     return StaticCacheDecoder(LibraryStep(model), device, capture=capture or capture_for(device))
 
 
 class StaticCacheDecoder(TorchDecoder):
-    """A fixed KV cache, prefill, and a decode step that is captured as a graph if there is a `capture`."""
+    """Decoder with a fixed KV cache. If `capture` is given, its decode step is captured as a graph."""
 
     def __init__(
         self, step: LibraryStep, device: Device, *, capture: Capture | None, captured_prefill: bool = False
@@ -109,7 +109,7 @@ class StaticCacheDecoder(TorchDecoder):
         if self._is_timed and shape.captured:
             self._replays += new_tokens - 1
         if is_new:
-            # Filling the cache to a depth happens in between and is not set-up.
+            # The time between the two intervals, in which the context is put into the cache, is not set-up.
             setup_ns = prepared_ns - called_ns + generation.end_ns - generation.start_ns
             self._setup_s = max(self._setup_s or 0.0, setup_ns / 1e9)
         return generation
@@ -119,7 +119,7 @@ class StaticCacheDecoder(TorchDecoder):
         return captured.run(shape, prompt, shared=shared) if captured else plain_prefill(self.model, shape, prompt)
 
     def stream(self, prompt: Tensor, new_tokens: int, stop: frozenset[int]) -> Iterator[list[int]]:
-        """Yield tokens while the device makes the next ones: on a GPU the host never waits for a whole piece."""
+        """Yield tokens. On a GPU, the next `PIECE` steps are launched before the newest tokens are read."""
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self._shape_with_room(prompt.shape[1] + new_tokens)
@@ -149,7 +149,7 @@ class StaticCacheDecoder(TorchDecoder):
         return read_later(shape, position, count)
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Score a text at the shape that ran last, if it has room: all of its sequences are the text."""
+        """Score a text at the shape that ran last, if its cache is long enough, with the text in every sequence."""
         self._check_device()
         with torch.no_grad(), self.step.explained():
             shape = self.shape if self.shape and self.shape.tokens.shape[1] >= ids.shape[1] else None
@@ -166,7 +166,7 @@ class StaticCacheDecoder(TorchDecoder):
         return torch.stack(rows)
 
     def _shape_with_room(self, tokens: int) -> Shape:
-        """Return a shape of one sequence. A new one is larger than needed, so that many lengths need few shapes."""
+        """Return a shape of batch 1 with at least `tokens` positions; a new shape rounds up to a power of two."""
         if self.shape is None or len(self.shape.tokens) > 1 or self.shape.tokens.shape[1] < tokens:
             positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", tokens)
             self._prepare(1, max(cache_length(tokens), min(1 << (tokens - 1).bit_length(), positions)))
@@ -190,14 +190,13 @@ class StaticCacheDecoder(TorchDecoder):
         return self.shape, True
 
     def _new_shape(self, batch: int, length: int) -> Shape:
+        experts = captured_experts(self.model, batch)
         cache = StaticKVCache(self.model, batch=batch, length=length, trial=self._trial)
         self._trial = cache.trial
         device = cache.position.on_device.device
         token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         tokens = torch.zeros(batch, length, dtype=torch.int64, device=device)
         logits: list[Tensor] = []
-
-        experts = captured_experts(self.model, batch) if self._capture else None
 
         def step() -> None:
             with experts_as(self.model, experts):
@@ -229,11 +228,11 @@ class StaticCacheDecoder(TorchDecoder):
         depth = 0 if self.shape.context is None else self.shape.context.shape[1]
         self.shape.cache.rewind(depth)
         self.shape.cache.begin_decoding()
-        # A profiler that starts after a capture may miss the kernels of a replay. The plain step runs the same ones.
+        # A profiler that starts after a capture may miss the kernels of a replay. The plain step launches the same.
         captured_logits = self.shape.logits[:]
         with torch.no_grad():
             kernels = float(count(self.shape.plain_step))
-        # A replay still writes to the memory that was captured.
+        # Replays write to the captured logits, which the plain step has replaced in the list.
         self.shape.logits[:] = captured_logits
         return kernels
 
@@ -251,6 +250,7 @@ class StaticCacheDecoder(TorchDecoder):
         return StepFacts(
             graph_kernels=captured.kernels if captured else None,
             attention=self.step.attention(self.shape.cache),
+            experts=self.shape.experts,
             products=self.step.products({batch, *(batch * length for length in self.shape.prefills)}),
         )
 
@@ -265,7 +265,7 @@ class StaticCacheDecoder(TorchDecoder):
             graph_replays=self._replays if self._capture else None,
             graph_kernels=last.graph_kernels,
             attention=last.attention,
-            experts=(self.shape and self.shape.experts) or experts_implementation(self.model),
+            experts=last.experts or experts_implementation(self.model),
             kernels_used=self.step.kernels_used(last.attention) if last.attention else self.step.linear_kernels(),
             **(self._captured_prefill.facts(self.shape) if self._captured_prefill else {}),
             **self.step.facts(has_shape=self.shape is not None),
@@ -273,7 +273,7 @@ class StaticCacheDecoder(TorchDecoder):
 
 
 def read_later(shape: Shape, position: int, count: int) -> Callable[[], list[int]]:
-    """Start copying tokens to the host, and return a function that waits for them."""
+    """Start copying tokens to the host, and return a function that waits for the copy and returns the tokens."""
     tokens = shape.tokens[0, position : position + count]
     if not tokens.is_cuda:
         values: list[int] = tokens.tolist()

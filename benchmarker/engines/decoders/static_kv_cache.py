@@ -36,11 +36,10 @@ from benchmarker.engines.decoders.static_cache_layers import (
 from benchmarker.kernels.decode_attention import decode_attention, supports
 from benchmarker.schema.model import OWN_ATTENTION
 
-# No `from __future__ import annotations` here: the compiler looks at these classes as they are, and torch reads the
-# operator's types from its annotations.
+# No `from __future__ import annotations` here: torch.compile and torch.library.custom_op read the annotations.
 
 LIBRARY = "benchmarker_decode"
-"""Name of attention by torch's kernels. transformers makes no mask for names other than its own."""
+"""Name of `attend` in transformers' registry of attentions. transformers makes masks only for its own attentions."""
 NATIVE = "benchmarker_decode_native"
 
 FLASH = "flash, reads the filled part"
@@ -50,12 +49,12 @@ UNSUPPORTED_ARGUMENTS = ("position_bias", "head_mask")
 
 
 class SequenceLengths(NamedTuple):
-    """Filled part of the cache, as arguments of variable-length attention; int32 tensors."""
+    """Number of filled positions per sequence, as arguments of variable-length attention; int32 tensors."""
 
     lengths: Tensor  # Positions that a decode step attends to, including its own, [batch].
     query_starts: Tensor  # Start of each sequence's queries when all are concatenated, [batch + 1].
     key_starts: Tensor
-    window: int | None = None  # Positions of the rings, if layers have a sliding window.
+    window: int | None = None  # Positions of the ring of each sliding-window layer; None without such layers.
     ring_lengths: Tensor | None = None
     ring_starts: Tensor | None = None
 
@@ -85,7 +84,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 class StaticKVCache:
     def __init__(self, model: PreTrainedModel, *, batch: int, length: int, trial: Sequence[Any] | None = None) -> None:
-        """Allocate a cache. `trial`: the model's `tried_layers`, which depend on no shape."""
+        """Allocate a cache. `trial`: result of `tried_layers(model)`, which is the same for every shape."""
         self.layers = supported_cache(model, length)
         self.length = length
         device: torch.device = cast("Any", model.get_input_embeddings().weight).device
@@ -99,7 +98,7 @@ class StaticKVCache:
         self.attending = max(attending, key=lambda part: part.max_cache_len)
         self.states = [part for part in parts if isinstance(part, LinearAttentionLayer)]
         self.window = next((part.max_cache_len for part in attending if isinstance(part, WindowLayer)), None)
-        """Positions of each ring."""
+        """Positions of the ring of each sliding-window layer; None without such layers."""
         config: Any = model.config.get_text_config(decoder=True)
         has_cap = getattr(config, "attn_logit_softcapping", None) is not None
         self._needs_scores = has_cap or any(name.endswith(".sinks") for name, _ in model.named_parameters())
@@ -114,7 +113,7 @@ class StaticKVCache:
             )
 
     def _allocated(self, part: Any, tried: Any, batch: int) -> Any:
-        """Return the static layer in the place of transformers' `part`, with the sizes of a trial token."""
+        """Return an allocated layer that replaces transformers' layer `part`, with the sizes of the layer `tried`."""
         if isinstance(part, LinearAttentionLayer):
             for name in ("conv_states", "recurrent_states"):
                 for index, state in getattr(tried, name).items():
@@ -128,13 +127,13 @@ class StaticKVCache:
         return part
 
     def attention(self, *, native: bool = False) -> str:
-        """Return the way in which most layers attend in a decode step."""
+        """Return the attention backend of most layers in a decode step: FLASH, ONE_KERNEL or MATMULS."""
         keys, values = self.attending.keys, self.attending.values
         return attention_backend(keys, values, native=native, needs_scores=self._needs_scores)
 
     @property
     def takes_padding(self) -> bool:
-        """Whether tokens after the prompt, which later steps overwrite, change nothing."""
+        """True if padding after a prompt leaves no trace: no layer has a ring or a recurrent state."""
         return not self._overwritten
 
     def go_to(self, position: int) -> None:
@@ -144,7 +143,7 @@ class StaticKVCache:
         self._limit_to_window()
 
     def rewind(self, position: int) -> None:
-        """Go back to an empty cache or to the depth at the last `keep`, with the states of that moment."""
+        """Go back to position 0, or to the position of the last `keep` and restore the tensors that `keep` copied."""
         self.go_to(position)
         for part in self.states:
             part.has_previous_state = dict.fromkeys(part.has_previous_state, position > 0)
@@ -155,13 +154,13 @@ class StaticKVCache:
                 tensor.copy_(kept)
 
     def keep(self) -> None:
-        """Copy the states and windows of a depth, which the following tokens overwrite, to the host."""
+        """Copy recurrent states and rings at the current position to the host, because later tokens overwrite them."""
         if self._overwritten:
             assert self.position.on_host is not None
             self._kept = self.position.on_host, [tensor.to("cpu", copy=True) for tensor in self._overwritten]
 
     def begin_decoding(self) -> None:
-        """Keep the position only on the device."""
+        """Set the position on the host to None: decode steps advance only the position on the device."""
         self.position.on_host = None
         for part in self.states:
             part.has_previous_state = dict.fromkeys(part.has_previous_state, True)
@@ -179,7 +178,7 @@ class StaticKVCache:
 
 @contextmanager
 def cache_attention(model: PreTrainedModel, *, native: bool = False) -> Iterator[None]:
-    """Make the model use `attend` in decode steps and padded prompts. A plain prefill keeps the model's attention."""
+    """Make the model use `attend`, as decode steps and padded prompts require. A plain prefill does not."""
     config: Any = model.config
     before = config._attn_implementation
     config._attn_implementation = NATIVE if native else LIBRARY
@@ -206,8 +205,9 @@ def attend(
 
     Args:
         query: [batch, heads, tokens, head_dim]: the last tokens of each sequence.
-        key: Whole cache, [batch, key heads, positions, head_dim], like the value.
-        others: Arguments of some models. Those not in `UNSUPPORTED_ARGUMENTS` have no effect.
+        key: Keys of the whole cache, [batch, key heads, positions, head_dim]. `value` has the same layout.
+        others: `sliding_window`, `softcap` and `s_aux` (attention sinks) of some models; `UNSUPPORTED_ARGUMENTS` raise
+            UnsupportedError; all other arguments are ignored.
     """
     sequence_lengths = _checked(module, attention_mask, sequence_lengths, others).of(key.shape[2])
     window, cap, sinks = (others.get(name) for name in ("sliding_window", "softcap", "s_aux"))
@@ -239,7 +239,7 @@ def attend(
     unfilled = torch.arange(key.shape[2], device=key.device) >= sequence_lengths.lengths.view(batch, 1, 1, 1)
     scores = scores.masked_fill(unfilled, float("-inf"))
     if sinks is not None:
-        # A sink takes part in the softmax and has no value.
+        # A sink has a score in the softmax, but no value vector.
         sinks = sinks.float().view(1, key.shape[1], -1, 1).expand(batch, -1, -1, 1)
         scores = torch.cat((scores, sinks), dim=-1)
     weights = scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype)
@@ -258,7 +258,7 @@ def _checked(
 
 
 def attention_backend(key: Tensor, value: Tensor, *, native: bool = False, needs_scores: bool = False) -> str:
-    """Return the way a decode step attends. `needs_scores`: the model caps its scores, or has attention sinks."""
+    """Return FLASH, ONE_KERNEL or MATMULS. `needs_scores`: the model caps its scores, or has attention sinks."""
     head_dim = key.shape[3]
     if needs_scores or value.shape[3] != head_dim:
         return MATMULS
@@ -273,8 +273,8 @@ def attention_backend(key: Tensor, value: Tensor, *, native: bool = False, needs
 def flash(
     query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, query_starts: Tensor, key_starts: Tensor, scaling: float
 ) -> Tensor:
-    """Run torch's flash attention over sequences of different lengths, whose queries are the last ones: query [batch,
-    heads, queries, head_dim]; stored keys and values [batch, positions, key heads, head_dim]."""
+    """Run torch's flash attention for the last tokens of sequences of different lengths: query [batch, heads, tokens,
+    head_dim]; stored keys and values [batch, positions, key heads, head_dim]."""
     batch, heads, queries, head_dim = query.shape
     in_a_row = query.transpose(1, 2).reshape(-1, heads, head_dim), key.flatten(0, 1), value.flatten(0, 1)
     filled = SequenceLengths(lengths, query_starts, key_starts)
@@ -286,7 +286,7 @@ def flash(
 def flash_kernel(
     query: Tensor, key: Tensor, value: Tensor, filled: SequenceLengths, *, positions: int, scaling: float
 ) -> Tensor:
-    """Call the operator beneath torch.nn.attention.varlen, which needs a GPU, with [tokens, heads, head_dim]."""
+    """Call the GPU operator that torch.nn.attention.varlen wraps, with tensors [tokens, heads, head_dim]."""
     queries = len(query) // len(filled.lengths)
     starts, sizes = (filled.query_starts, filled.key_starts), (queries, positions)
     output: Tensor = torch.ops.aten._flash_attention_forward(

@@ -1,8 +1,8 @@
 """One model divided among several GPUs, with one process for each: transformers' tensor parallelism.
 
 Every rank holds a part of each weight and runs the same generation. After the attention and after the MLP of each layer
-the ranks sum their results (all-reduce), and they gather the logits, so that each of them makes every token. Rank 0 is
-this process; its clock and its tokens are recorded.
+the ranks sum their results (all-reduce), and they gather the logits, so that every rank computes every token. Rank 0
+is this process; its clock and its tokens are recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarker.schema.model import EngineFacts, LoadFacts
 
 
 class DividedSource(TokenSource):
-    """The model of all ranks together, from rank 0."""
+    """A model divided among ranks. Every method runs on rank 0 and makes the other ranks run the same work."""
 
     def __init__(self, own: TorchDecoder, ranks: Ranks, loaded: LoadFacts) -> None:
         self.model = own.model
@@ -81,7 +81,7 @@ class DividedSource(TokenSource):
 def generated(
     decoder: TorchDecoder, prompt_ids: Sequence[TokenIds], new_tokens: int, context: Sequence[TokenIds] | None
 ) -> tuple[Generation, int]:
-    """Run one rank's part of a generation, once all are ready, and return it with the rank's peak memory."""
+    """Wait for all ranks, generate on this rank, and return the generation and the rank's peak memory in bytes."""
     barrier(decoder.device)
     generation = decoder.generate(prompt_ids, new_tokens, context=context)
     peak = decoder.device.peak_memory()
@@ -92,7 +92,7 @@ def generated(
 def open_divided(
     engine: TorchEngine, checkpoint: Checkpoint, form: Form, device: Device, progress: Progress
 ) -> Iterator[DividedSource]:
-    """Start the other ranks and load a part of the model in each. Raises SpecError or DeviceError or RankError."""
+    """Start the other ranks and load a share of the model in each. Raises SpecError, DeviceError or RankError."""
     _check(checkpoint, device, form.gpus)
     devices = [part.torch_name for part in devices_from(device, form.gpus)]
     progress.note(f"starting {form.gpus - 1} more process{'es' if form.gpus > 2 else ''} for {', '.join(devices[1:])}")
@@ -147,7 +147,7 @@ def _together(own: LoadFacts, others: Sequence[dict[str, Any]]) -> LoadFacts:
 
 
 def serve(rank: Rank, arguments: dict[str, Any]) -> None:
-    """Run a rank other than 0: carry out the messages of DividedSource with a part of the model."""
+    """Run a rank other than 0: load its share of the model, then execute the messages of DividedSource."""
     decoder: TorchDecoder | None = None
     context: list[list[int]] | None = None
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarker.checkpoints.base import Checkpoint, Progress, Target
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Batch: TypeAlias = "Sequence[TokenIds] | Tensor"  # Token ids, [batch][tokens].
-CHUNK = 4096  # Tokens that are put into the cache at once: activations of more would be larger than the cache itself.
+PYTHON_RULE = "the gated delta rule is transformers' Python loop, because the package fla is not installed"
+CHUNK = 4096  # Maximum tokens per forward pass of a prefill: larger activations would exceed the KV cache itself.
 
 
 class TorchDecoder(TokenSource):
-    """A loaded transformers model. A subclass runs its decode step: `generate` when timed, `stream` when not."""
+    """A loaded transformers model. Subclasses implement `generate`, which is timed, and `stream`, which is not."""
 
     model: PreTrainedModel
 
@@ -46,7 +48,7 @@ class TorchDecoder(TokenSource):
         raise NotImplementedError
 
     def log_probabilities(self, ids: Tensor, *, prompt_tokens: int = 1) -> Tensor:
-        """Do the work of `step_scores`: return [rows, vocabulary], float32, on the CPU."""
+        """Return log-probabilities for `step_scores`: [rows, vocabulary], float32, on the CPU."""
         raise NotImplementedError
 
     def tensor(self, ids: Batch) -> Tensor:
@@ -57,7 +59,7 @@ class TorchDecoder(TokenSource):
         return torch.tensor([list(row) for row in ids], device=torch_device(self.device))
 
     def context_tensor(self, context: Batch | None) -> Tensor | None:
-        """Return the same tensor for the same object: a decoder compares it with the context in its KV cache."""
+        """Return ids as a tensor; the same tensor for the same object, by which a decoder knows its cached context."""
         if context is None:
             return None
         if self._context is None or self._context[0] is not context:
@@ -92,7 +94,7 @@ class TorchDecoder(TokenSource):
 
     @property
     def has_own_kernels(self) -> bool:
-        """True if this program's kernels have replaced the libraries'."""
+        """True if benchmarker's kernels have replaced kernels of the libraries."""
         return any(use.origin == "benchmarker" for use in self.facts().kernels_used)
 
 
@@ -101,10 +103,10 @@ class TorchEngine(Engine):
     name: str
     summary: str
     decoder: Callable[..., TorchDecoder]
-    """Makes the decoder of a model on a device, with each option as a keyword; imports torch inside."""
+    """Function that returns a decoder: `decoder(model, device, **options)`. It imports torch only when called."""
     options: type[Options] = Options
     packages: tuple[str, ...] = ()
-    """Modules that it imports when it first runs. Imported early, they do not count as memory of the model."""
+    """Modules that the engine imports at its first run. They are imported before the memory of loading is measured."""
 
     def why_not_split(self, form: Form) -> str | None:  # noqa: ARG002
         return "its static KV cache holds every head on one GPU; use --engine eager"
@@ -132,7 +134,7 @@ class TorchEngine(Engine):
 def measure_load(
     checkpoint: Checkpoint, form: Form, device: Device, progress: Progress, *, packages: Sequence[str] = ()
 ) -> tuple[PreTrainedModel, LoadFacts]:
-    """Load a model and measure the cost, without imports and cached quantization. Raises BenchmarkerError."""
+    """Load a model; measure time and memory of loading, except imports and `prepare`. Raises BenchmarkerError."""
     loader, target = LOADERS[form.quant], Target(device.torch_name, form.dtype, form.gpus, form.split)
     prepared = loader.prepare(checkpoint, form.options, target, progress)
     import_libraries(*loader.packages, *packages)
@@ -153,21 +155,28 @@ def measure_load(
     )
     coverage_of = weight_coverage if prepared.quantization is None else coverage_after_forward
     coverage = coverage_of(loaded.model) if loader.has_low_bits else None
-    return loaded.model, facts.model_copy(update={"coverage": coverage})
+    update = {"coverage": coverage, "notes": (*facts.notes, *fallback_notes(loaded.model))}
+    return loaded.model, facts.model_copy(update=update)
+
+
+def fallback_notes(model: nn.Module) -> tuple[str, ...]:
+    """Return a note if transformers computes a recurrence in Python, because a package of kernels is missing."""
+    has_rule = any("GatedDelta" in type(module).__name__ for module in model.modules())
+    return (PYTHON_RULE,) if has_rule and find_spec("fla") is None else ()
 
 
 def expert_modules(model: nn.Module) -> list[Any]:
-    """Return the modules whose fused experts transformers multiplies by an implementation of its config."""
+    """Return the modules with fused experts, whose GEMM transformers selects by `config._experts_implementation`."""
     return [module for module in model.modules() if hasattr(module, "num_experts") and hasattr(module, "_apply_gate")]
 
 
 def experts_implementation(model: nn.Module) -> str | None:
-    """Return transformers' name of the product of the experts; None without fused experts."""
+    """Return transformers' implementation of fused experts, such as "grouped_mm"; None without fused experts."""
     return next((str(module.config._experts_implementation) for module in expert_modules(model)), None)
 
 
 def linear_kernels(model: nn.Module, *, compiled: bool) -> tuple[KernelUse, ...]:
-    """Count the libraries' linears by class; inductor writes the kernels of class `Linear` if `compiled`."""
+    """Count the model's linears by class. If `compiled`, inductor writes the kernels of class `Linear`."""
     linears = [module for module in model.modules() if is_linear(module)]
     return kernels_by_class(linears, total=len(linears), compiled=compiled)
 

@@ -1,4 +1,4 @@
-"""Speed over an axis of the grid, with crossings with the baseline; timed runs and the board over the measurement.
+"""Charts of speed over an axis of the grid, of every timed run, and of the board's clock, temperature and power.
 
 Raw runs in the order of measurement show drifts and steps that a mean hides.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 AXIS_PT = 250.0  # Length of the axis in points.
 DIGIT_PT = 5.7  # Width of a digit in points.
 LOGARITHMIC_FROM = 8.0  # Ratio of the last and first value of an axis from which it is logarithmic.
-MOST_SPAN = 20.0  # Deviation in percent beyond which a run is drawn at the edge of its strip.
-LEAST_SPAN = 2.5  # Smallest range of a strip in percent, so that tiny noise is not magnified.
+MOST_SPAN = 20.0  # Deviation in percent above which the vertical axis does not grow further.
+LEAST_SPAN = 2.5  # Smallest range of the vertical axis in percent, so that tiny noise is not magnified.
 QUANTITIES = {"sm_clock_mhz": "clock, MHz", "temperature_c": "hottest, °C", "power_w": "mean power, W"}
-"""Titles of the board's strips by the field of `Conditions`, which is None if the driver does not report it."""
+"""Titles in the board chart by field of `Conditions`. A field is None if the driver does not report it."""
 Points = dict[float, float]  # Drawn values by the value of the axis.
 
 
 def curves(rows: Sequence[Row], cell: CellKey | None, looks: dict[str, Series]) -> list[Chart]:
-    """Return a chart of the ranking metric over each numeric axis with several values."""
+    """Return a chart for each numeric axis with several values: the ranking metric over the axis."""
     charts = []
     for axis in rows[0].described.axes if rows else ():
         values = {row.cell[axis.name] for row in rows if row.cell}
@@ -71,7 +71,7 @@ def curve_chart(
     """Return a chart with a line per variant; None if fewer than two values of the axis were measured.
 
     Args:
-        cell: The first table's cell. Its other axes are held fixed if several cells have equally many points.
+        cell: Only rows with equal values of the other axes are drawn: the values with most points, or this cell's.
         value_of: Returns the drawn value of a row in the unit of `vertical`, or None.
         name: File name of the chart without ending. Default: the axis.
     """
@@ -95,7 +95,7 @@ def curve_chart(
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            # matplotlib's own labels for powers of ten are mathematics, which a drawing of ours does not typeset.
+            # matplotlib labels powers of ten with mathtext, which `text.parse_math` disables in these charts.
             axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.0f}"))
             axes.minorticks_off()
         else:
@@ -132,7 +132,7 @@ def _series(
 
 
 def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tuple[float, float]]:
-    """Return position and value of each crossing of a variant's line and the baseline's on the scales of the chart."""
+    """Return (x, y) of each point at which the drawn lines of a variant and the baseline cross."""
     scale, back = (math.log, math.exp) if is_logarithmic else (float, float)
     crossed = []
     for start, end in pairwise(sorted(base.keys() & points.keys())):
@@ -146,7 +146,7 @@ def crossings(base: Points, points: Points, *, is_logarithmic: bool) -> list[tup
 
 
 def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
-    """Return the positions whose labels do not touch. The first and last come before the others."""
+    """Return the positions to label, so that labels do not touch. The first and last position are chosen first."""
     scale = math.log if is_logarithmic else float
     pt_per_unit = AXIS_PT / (scale(places[-1]) - scale(places[0]))
     labelled: set[float] = set()
@@ -162,7 +162,7 @@ def with_room(places: Sequence[float], *, is_logarithmic: bool) -> set[float]:
 def rounds_chart(
     members: Mapping[str, Sequence[RunRecord]], cell: CellKey | None, looks: dict[str, Series]
 ) -> Chart | None:
-    """Return the deviation of every run from its variant's median in the first table's cell, one strip per variant."""
+    """Return a chart of each run's deviation from its variant's median in `cell`, with axes for each variant."""
     if cell is None:
         return None
     off = {name: changes for name, records in members.items() if (changes := _off_median(records, cell))}
@@ -211,7 +211,7 @@ def _off_median(records: Sequence[RunRecord], cell: CellKey) -> list[list[float]
 
 
 def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Series]) -> Chart | None:
-    """Return a strip for each quantity of the board over the time since the first cell."""
+    """Return a chart of the board's clock, temperature and power over the time since the first cell."""
     cells = [
         (name, cell.timed_at, cell.conditions)
         for name, records in members.items()
@@ -252,7 +252,7 @@ def board_chart(members: Mapping[str, Sequence[RunRecord]], looks: dict[str, Ser
 
 
 def plain_charts(results: Comparison) -> list[Chart]:
-    """Return the charts of any workload that the records can fill, in the order of the page."""
+    """Return the charts that every workload has, in the order of the page, except charts without data."""
     rows, cell, withheld = results.rows, headline(results.rows), withheld_variants(results)
     chosen = [row for row in rows if row.cell == cell]
     looks = series_of({row.variant: row.family for row in rows})

@@ -1,4 +1,4 @@
-"""The ranking metric with its intervals: bars, marks in every cell, and marks over a cost."""
+"""Charts of the ranking metric with its intervals: bars, marks for every cell, and marks over a cost such as memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarker.schema.registry import workload_of
 WIDEST_SPREAD = 1.5
 """Multiple of the largest value at which intervals are cut off, so that one bad row does not stretch the axis."""
 LETTER_PT = 5.0  # Width of an average letter in points.
-AXES_SHARE = 0.87  # Share of the figure for the axes in each direction.
+AXES_SHARE = 0.87  # Approximate share of the figure's width and height that the axes take.
 
 
 def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
-    """Return bars of the first table's cell from zero, the fastest first."""
+    """Return a bar chart of the rows of one cell, the fastest first; None if no row has a number."""
     able = sorted((row for row in rows if rate_of(row)), key=lambda row: -row.speed)
     if not able or able[0].cell is None:
         return None
@@ -49,7 +49,7 @@ def speed_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 
 
 def cells_chart(rows: Sequence[Row], looks: dict[str, Series], *, shape: str) -> Chart | None:
-    """Return one line per cell with one mark per variant, if there are several cells; `shape` names the axes."""
+    """Return a chart with a line per cell and a mark per variant; None for one cell. `shape` labels the cells' axis."""
     cells = [cell for cell in dict.fromkeys(row.cell for row in rows if rate_of(row)) if cell]
     if len(cells) < 2:
         return None
@@ -91,7 +91,7 @@ def memory_chart(rows: Sequence[Row], looks: dict[str, Series]) -> Chart | None:
 def draw_against(
     rows: Sequence[RowT], looks: dict[str, Series], cost_of: Callable[[RowT], float], horizontal: str
 ) -> Callable[[Ink], Figure]:
-    """Return a drawing of speed over a cost, which `cost_of` returns in the unit of the label `horizontal`."""
+    """Return a function that draws speed over cost. `cost_of` returns a row's cost in the unit of `horizontal`."""
     rates = {row.variant: rate for row in rows if (rate := rate_of(row))}
     best = {row.variant for row in front(rows)}
 
@@ -115,7 +115,7 @@ def draw_against(
 def marks(
     axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, *, name: str, hollow: bool = False
 ) -> None:
-    # Paper, not nothing: a line behind a hollow mark would fill it.
+    # A hollow mark has the paper's colour: through a transparent mark, the line behind it would be visible.
     inside = ink.paper if hollow else look.colour(ink)
     style = {"linestyle": "none", "markersize": 6, "markeredgewidth": 1.4, "markerfacecolor": inside, "clip_on": False}
     plot(axes, points, look, ink, label=label(name), **style)
@@ -160,7 +160,7 @@ def _overlap(first: Bbox, second: Bbox) -> float:
 
 
 def bounds(estimate: Estimate) -> tuple[float, float]:
-    """Return the ends of the interval, or one standard deviation to each side if there are too few rounds."""
+    """Return the ends of the interval; below three rounds, the value plus and minus one standard deviation."""
     if estimate.low is not None and estimate.high is not None:
         return estimate.low, estimate.high
     spread = estimate.deviation or 0.0
@@ -185,7 +185,7 @@ def spread_note(rows: Sequence[Row]) -> str:
 
 
 def rate_of(row: Row) -> Estimate | None:
-    """Return the drawn rate; None without a rate, and for a row without a number in the tables."""
+    """Return the ranking metric in its printed unit; None if it is missing or its interval is too wide."""
     rate, scale = row.pace, row.ranking.scale
     if rate is None or row.is_withheld:
         return None
@@ -203,7 +203,7 @@ def speed_words(row: Row) -> str:
 
 
 def front_note(rows: Sequence[Row], drawn: Sequence[Row]) -> str:
-    """Return the meaning of the marks, and the rows without one."""
+    """Return a note that explains full and hollow marks and lists the variants without a mark."""
     variants = {row.variant for row in drawn}
     missing = [row.variant for row in rows if row.variant not in variants]
     left_out = f" Without a number here: {', '.join(map(label, missing))}." if missing else ""

@@ -1,4 +1,4 @@
-"""Stacked bars of milliseconds per unit, one bar per variant."""
+"""Charts of stacked bars, one per variant: milliseconds of each part of a call or decode step."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOOKS: Mapping[str, tuple[int, int]] = {
     **{"KV update": (5, 0), "KV cache": (5, 0), "sampling": (5, 1), "loss": (5, 2), "optimizer": (5, 3)},
     **{"other": (6, 0), "bookkeeping": (6, 1), "communication": (6, 2)},
 }
-"""Colour and hatching by the name of a part. Charts that name a part differently draw it alike."""
-WIDEST_SCALE = 10.0  # Ratio to the shortest bar above which a bar gets another panel.
+"""Index of the colour and index of the hatching by part. `copy/cast` and `copies and casts` are names of one part."""
+WIDEST_SCALE = 10.0  # Largest ratio of the longest to the shortest bar of a panel.
 
 
 def stacked(
     bars: Mapping[str, Parts], names: Sequence[str], ink: Ink, *, horizontal: str, columns: int, totals: Parts | None
 ) -> Figure:
-    """Draw bars of milliseconds by part; `totals`, if any, stand beside the bars, sort them, and fill panels."""
+    """Draw stacked bars. With `totals`, write each bar's total beside it, and distribute the bars by `panels_of`."""
     panels = panels_of(totals) if totals else [list(bars)]
     legend_in = 0.17 * math.ceil(len(names) / columns)
     drawn = Figure(figsize=(WIDTH_IN, 0.35 + 0.4 * len(panels) + 0.36 * len(bars) + legend_in))
@@ -54,7 +54,7 @@ def stacked(
 
 
 def panels_of(totals: Parts) -> list[list[str]]:
-    """Distribute bars to panels in which the longest is at most ten times the shortest."""
+    """Distribute bars to panels so that the longest bar of a panel is at most ten times its shortest bar."""
     panels: list[list[str]] = []
     for name in sorted(totals, key=totals.__getitem__):
         if not panels or totals[name] > WIDEST_SCALE * totals[panels[-1][0]]:
@@ -64,7 +64,7 @@ def panels_of(totals: Parts) -> list[list[str]]:
 
 
 def looks_of(names: Sequence[str], colours: int) -> dict[str, tuple[int, int]]:
-    """Return colour and hatching of each part. Parts without a look get unused ones of so many colours."""
+    """Return (colour index, hatching index) of each part: that of LOOKS, or an unused pair."""
     looks = {name: LOOKS[name] for name in names if name in LOOKS}
     free = [(colour, hatch) for hatch in range(len(HATCHES)) for colour in range(colours)]
     for name in names:
@@ -84,7 +84,7 @@ def _panel(axes: Axes, bars: Mapping[str, Parts], names: Sequence[str], ink: Ink
             height=0.62,
             color=ink.faint if name == GAPS else ink.parts[colour],
             edgecolor=ink.paper,
-            linewidth=0.25,  # a part of a hundredth is as thin as a wider edge, which would paint it over
+            linewidth=0.25,  # a wider edge would cover a part of 1 % of the bar
             hatch="xxxx" if name == GAPS else HATCHES[hatch],
             label=name if is_labelled else None,
         )
@@ -103,7 +103,7 @@ def kernels_chart(
     units: Mapping[str, int] | None = None,
     subject: str = "call of each variant",
 ) -> Chart | None:
-    """Return stacked bars of kernel categories, one per variant; `units` is the number of units of each profile."""
+    """Return a chart of the time in each kernel category; `units` is the number of decode steps in each profile."""
     profiles = {name: profile for name, records in members.items() if (profile := profile_of(records))}
     if not profiles:
         return None
@@ -128,16 +128,16 @@ def kernels_chart(
 
 
 GAPS_ARE = {"cpu": "Python, and the time between operators", "device": "time in which the device waits for the host"}
-"""Meaning of gaps by the profiled unit."""
+"""Meaning of gaps by the source of the profile (`Phase.by`): CPU operators or device kernels."""
 
 
 def withheld_variants(results: Results) -> set[str]:
-    """Return the variants without a number in the first table: no chart has a bar of them."""
+    """Return the variants whose interval is too wide for a number in the first table. No chart has a bar for them."""
     return {row.variant for row in headline_rows(results.rows) if row.is_withheld}
 
 
 def waterfall_chart(explanations: Sequence[Explanation | NotExplained], withheld: Collection[str]) -> Chart | None:
-    """Return stacked bars as long as the measured unit; None if no variant is explained."""
+    """Return a chart of bars as long as the measured time, divided into its parts; None if no variant is explained."""
     explained = [each for each in explanations if isinstance(each, Explanation) and each.variant not in withheld]
     if not explained:
         return None

@@ -1,7 +1,7 @@
-"""Style of all charts: colours for colour-blind readers, on light and dark paper, with plain text.
+"""Style of all charts: colours for colour-blind readers, on light and dark paper. Text stays text in SVG.
 
-In the page a chart is SVG whose colours are CSS variables of the page, so one drawing serves light, dark and print. A
-PNG uses the light colours.
+In the page a chart is SVG whose colours are CSS variables of the page, so that one drawing has light, dark and print
+colours. A PNG has the light colours.
 """
 
 from __future__ import annotations
@@ -27,25 +27,23 @@ HATCHES = ("", "////", "....", "||||")
 
 @dataclass(frozen=True)
 class Ink:
-    """Colours of one drawing."""
-
     text: str
     faint: str  # Colour of grids and lines that are not data.
     paper: str
-    series: tuple[str, ...]  # Colours of variants only.
-    parts: tuple[str, ...]  # Colours of the parts of a time only.
+    series: tuple[str, ...]  # Colours of variants.
+    parts: tuple[str, ...]  # Colours of the parts of a time; none is in `series`.
 
     @property
     def variables(self) -> dict[str, str]:
-        """Colours by the names of the page's CSS variables."""
+        """Colours by the names of the page's CSS variables: `{"text": "#1b1f24", "series-0": "#0072b2"}`."""
         series = {f"series-{index}": colour for index, colour in enumerate(self.series)}
         parts = {f"part-{index}": colour for index, colour in enumerate(self.parts)}
         return {"text": self.text, "faint": self.faint, "paper": self.paper, **series, **parts}
 
 
-# Okabe and Ito's palette ("Color universal design", 2008) without its yellow, which white paper swallows, and without
-# black, which is the text's; after Tol's "muted" for the parts of a time, so that a colour means one thing.
-# Brighter on dark paper, in the same order of hues.
+# Variants: Okabe and Ito's palette ("Color universal design", 2008) without yellow, too faint on white, and black, the
+# colour of text. Parts of a time: Tol's "muted" palette, so that no colour has two meanings. DARK has brighter colours
+# in the same order of hues.
 LIGHT = Ink(
     "#1b1f24",
     "#d3d8de",
@@ -60,7 +58,7 @@ DARK = Ink(
     ("#4da6e0", "#ff8a3d", "#2fc49a", "#e6a3c8", "#9ad4f5", "#d9b45b", "#a8a8a8"),
     ("#8f84e0", "#d98acb", "#5fbf7d", "#b5e3f5", "#eee0a0", "#e8a0ab", "#c8c8c8"),
 )
-# Colours that nothing else has, to be found again in the SVG.
+# Placeholder colours in an SVG, which `_for_page` replaces by CSS variables.
 _MARKS = Ink(
     "#010101",
     "#010102",
@@ -100,7 +98,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Series:
-    """Look of one variant in every chart of a report."""
+    """Colour and marker of one variant in all charts of a report."""
 
     hue: int
     mark: int
@@ -114,9 +112,9 @@ class Series:
 
 
 def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
-    """Return the look of each variant, given its family, such as a quantization.
+    """Return the colour and marker of each variant. `variants` maps its name to its family, such as a quantization.
 
-    Each has a colour of its own if there are enough; otherwise the colour of its family with a marker of its own.
+    Each variant has its own colour if there are enough colours; otherwise variants of a family differ in the marker.
     """
     together: dict[str, list[str]] = {}
     for name, family in variants.items():
@@ -129,13 +127,13 @@ def series_of(variants: Mapping[str, str]) -> dict[str, Series]:
 
 
 def figure(height_in: float, *, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with one column of axes that share the horizontal axis."""
+    """Return an empty figure and its axes: `rows` axes, one below the other, that share the horizontal axis."""
     drawn = Figure(figsize=(WIDTH_IN, height_in))
     return drawn, list(drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
 
 
 def plot(axes: Axes, points: Sequence[tuple[float, float]], look: Series, ink: Ink, **style: Any) -> None:
-    """Draw the points of one variant. The style consists of arguments of matplotlib's `plot`."""
+    """Draw the points of one variant. `style` are further arguments of matplotlib's `plot`."""
     x, y = [x for x, _ in points], [y for _, y in points]
     axes.plot(x, y, color=look.colour(ink), marker=look.marker, **style)
 

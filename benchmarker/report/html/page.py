@@ -1,8 +1,8 @@
-"""The HTML page: one file without requests, with all tables and charts.
+"""HTML page with all tables and charts, in one file that makes no requests.
 
-Every number comes through the columns and rows of `benchmarker compare`. Names come from files that someone else may
-have written: `html` and jinja2 escape every text, and a content policy forbids every request and every script but the
-page's own.
+Every number comes from the columns and rows of `benchmarker compare`. Names come from files that someone else may have
+written: `html` and jinja2 escape every text, and a content security policy forbids all requests and all scripts except
+the page's own script.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RANDOM_WEIGHTS = (
     "Random weights: time and memory are those of normally distributed weights; text and quality mean nothing"
 )
 """Badge of a page whose records have random weights."""
-MOST_VALUES = 4  # Number of values of one property of the environment that are shown. The others are counted.
+MOST_VALUES = 4  # Largest number of shown values of one property of the environment. The others are counted.
 
 
 def to_html(results: Comparison, charts: Sequence[Chart]) -> str:
@@ -108,7 +108,7 @@ def _profiles(results: Comparison) -> list[tuple[str, Sheet]]:
 
 
 def surroundings(records: Sequence[RunRecord]) -> list[tuple[str, str]]:
-    """Return name and value of each recorded property of the environment."""
+    """Return (name, value) of each recorded property of the environment: `("driver", "570.86")`."""
     environments = [record.environment for record in records]
     facts = [_facts(environment) for environment in environments]
     packages = sorted({name for environment in environments for name in environment.packages})

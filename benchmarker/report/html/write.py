@@ -21,7 +21,7 @@ def write_report(results: Comparison, path: Path) -> list[Chart]:
     """Write the page atomically and return its charts.
 
     Raises:
-        SpecError: The file name does not end as a page's; it may be a record's.
+        SpecError: The file name does not end in .html or .htm.
         MissingLibraryError: A drawing library is not installed.
         ResultsError: The file cannot be written.
     """

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from benchmarker.core.errors import ErrorKind, status_of
+from benchmarker.core.formatting import percent
 from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
 from benchmarker.workloads.serving.serving_statistics import (
+    LARGEST_BACKLOG,
     Slo,
     attained,
+    backlog,
     failed,
     parse_slo,
     problem_of,
@@ -27,6 +30,8 @@ from benchmarker.workloads.serving.serving_statistics import (
 
 UNQUANTIZED = (None, "F16", "BF16", "F32")
 """Forms of a GGUF file without quantized weights; None for the default."""
+
+LOAD_UNITS = {"concurrency": "requests at once", "rate": "requests per second"}
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -62,6 +67,8 @@ class Load(SampleBase):
     """Tokens of the prompt, as the server counted them."""
     output_tokens: tuple[Count, ...]
     """Tokens that came, as the server counted them."""
+    requested_tokens: tuple[Positive, ...] = ()
+    """Tokens that each request shall generate. Empty if it is the cell's number for all of them."""
     errors: tuple[str | None, ...]
     """First line of the error of a failed request, at most 200 characters."""
     itl_steps: tuple[Count, ...] = ()
@@ -73,7 +80,7 @@ class Load(SampleBase):
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:
         arrays = (self.ttft_s, self.request_s, self.prompt_tokens, self.output_tokens, self.errors)
-        if any(len(array) != len(self.start_s) for array in arrays):
+        if any(len(array) != len(self.start_s) for array in (*arrays, self.requested_tokens or arrays[0])):
             raise ValueError("the arrays of a load have one element for each request")
         if len(self.itl_steps) != len(self.itl_counts):
             raise ValueError("itl_steps and itl_counts have one element for each class")
@@ -91,9 +98,16 @@ def first_token_part(ttft_s: Sequence[float | None]) -> dict[str, float]:
 
 
 class ServingCell(CellBase):
-    prompt_tokens: Positive
+    prompt_tokens: Count
+    """Tokens of each prompt, without the shared prefix. 0 for a dataset."""
     new_tokens: Positive
     """Tokens that each request shall generate."""
+    length_spread: Share = 0.0
+    """Relative half-width of the uniform distribution of both lengths."""
+    shared_prefix: Count = 0
+    """Tokens before each prompt that all requests share."""
+    dataset: str = ""
+    """File of the prompts, with the start of its SHA-256. Empty for random token ids."""
     concurrency: Count
     """Requests in flight at once. 0 for an open loop."""
     rate: Spent
@@ -118,6 +132,8 @@ class ServerFacts(Plain):
     """Growth of the device's used memory by the server's start."""
     max_requests: Positive | None = None
     """Largest number of requests that the server computes at once."""
+    prefix_caching: bool | None = None
+    """None for a server that was already running."""
     client: str | None = None
     """Load generator with its version."""
 
@@ -196,10 +212,16 @@ class ServingRecord(RunRecord):
         share = attained([(load, cell.new_tokens) for load in cell.samples], self.slo) if cell else None
         if cell is None or share is None:
             return None
+        unfinished = max(map(backlog, cell.samples)) if cell.rate else 0.0
+        if cell.status == "ok" and share.verdict == "passes" and unfinished > LARGEST_BACKLOG:
+            return f"undecided: {percent(unfinished)} of the requests were unfinished when the last one arrived"
         if cell.status != "ok" or share.verdict == "passes":
             return cell.reason
         undecided = "undecided: " if share.verdict == "undecided" else ""
-        return f"{undecided}{share.text} of {share.requests} requests are within {self.slo.words}"
+        return f"{undecided}{share.text} of {share.requests} requests are good"
+
+    def limit_unit(self, axis: str) -> str:
+        return f"{LOAD_UNITS.get(axis, axis.replace('_', ' '))} within {self.slo.words}"
 
 
 def outcome(loads: Sequence[Load], new_tokens: int) -> dict[str, Any]:

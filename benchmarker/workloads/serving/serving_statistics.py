@@ -31,6 +31,8 @@ BEYOND = 2
 """Requests that lie beyond a percentile, at least: a p99 needs 200 requests, a p90 20."""
 ITL_STEP_S = 1e-4
 """Width of the classes in which inter-token latencies are counted, s."""
+LARGEST_BACKLOG = 0.2
+"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
 
 UNITS = {"ms": 1e-3, "s": 1.0}
 LIMIT = re.compile(r"(\w+)\s*<=?\s*([0-9.]+)\s*(\w*)")
@@ -165,11 +167,15 @@ def failed(load: Any) -> int:
     return len(load.errors) - int(load.errors.count(None))
 
 
+def requested_tokens(load: Any, new_tokens: int) -> Sequence[int]:
+    """Return the requested tokens of each request; `new_tokens` are those of the cell."""
+    return load.requested_tokens or [new_tokens] * len(load.errors)
+
+
 def truncated(load: Any, new_tokens: int) -> int:
     """Return the number of requests that ended without an error and with fewer tokens than requested."""
-    return sum(
-        error is None and tokens < new_tokens for error, tokens in zip(load.errors, load.output_tokens, strict=True)
-    )
+    columns = zip(load.errors, load.output_tokens, requested_tokens(load, new_tokens), strict=True)
+    return sum(error is None and tokens < requested for error, tokens, requested in columns)
 
 
 def problem_of(load: Any, new_tokens: int) -> str | None:
@@ -179,17 +185,18 @@ def problem_of(load: Any, new_tokens: int) -> str | None:
         first = next(error for error in load.errors if error is not None)
         return f"{number} of {requests} requests failed: {first}"
     if number := truncated(load, new_tokens):
-        return f"{number} of {requests} requests ended with fewer than {new_tokens} tokens"
+        return f"{number} of {requests} requests ended with fewer tokens than requested"
     return None
 
 
 def good(load: Any, new_tokens: int, slo: Slo) -> int:
     """Return the number of good requests. A request at a limit is good, as in vLLM."""
     columns = {"ttft": load.ttft_s, "tpot": tpots_s(load), "e2el": load.request_s}
+    requested = requested_tokens(load, new_tokens)
     limited = [(columns[name], limit_s) for name, limit_s in slo.limits_s]
     return sum(
         load.errors[place] is None
-        and load.output_tokens[place] >= new_tokens
+        and load.output_tokens[place] >= requested[place]
         and all(column[place] is not None and column[place] <= limit_s for column, limit_s in limited)
         for place in range(len(load.errors))
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +16,9 @@ from benchmarker.workloads.serving.serving_statistics import DEFAULT_SLO, parse_
 
 REQUESTS_PER_USER = 4
 """Requests of a closed-loop cell for each concurrent request, at least: fewer measure the start and the end alone."""
+OPEN_LOOP_S = 20.0
+"""Time in which the requests of an open-loop cell arrive, at least: a burst of requests is no rate."""
+PROMPT_TOKENS = 512  # Default length of a prompt.
 CONCURRENCIES = (1, 4, 16, 64)
 ServerName = Literal["vllm", "sglang", "llama-server"]
 DEFAULT_SERVER: ServerName = "vllm"
@@ -36,7 +40,7 @@ class ServingVariant(VariantSpec):
             return data
         if not isinstance(data.get("url"), str):
             # The default engine is part of the variant's name too.
-            return data if "runtime" in data else {"engine": DEFAULT_SERVER, **data}
+            return {"engine": DEFAULT_SERVER, **data}
         return {"quant": AUTO, "name": f"server at {urlsplit(data['url']).netloc or data['url']}"[:80], **data}
 
     @field_validator("url")
@@ -48,10 +52,15 @@ class ServingVariant(VariantSpec):
 
 
 class ServingPoint(NamedTuple):
-    """One cell of the grid: request lengths and the load, closed loop or open loop."""
+    """One cell of the grid: requests and the load, closed loop or open loop."""
 
     prompt_tokens: int
+    """Mean length of the prompts, without the shared prefix. 0 for a dataset."""
     new_tokens: int
+    length_spread: float
+    shared_prefix: int
+    dataset: str
+    """Path of a JSONL file; empty for random token ids."""
     concurrency: int
     """Requests in flight, each replaced when it ends (closed loop). 0 for an open loop."""
     rate: float
@@ -59,10 +68,16 @@ class ServingPoint(NamedTuple):
 
 
 class ServingGrid(GridBase):
-    prompt_tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] = (512,)
-    """Tokens of each prompt. Every request has a different prompt."""
+    prompt_tokens: tuple[Positive, ...] = ()
+    """Tokens of each prompt; 512 if there is no dataset. Every request has a different prompt."""
     new_tokens: Annotated[tuple[Annotated[int, Field(gt=1)], ...], Field(min_length=1)] = (128,)
     """Tokens that each request generates: exactly that many, at least 2."""
+    length_spread: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Spread of both lengths: 0.3 draws each from 70 % to 130 % of it, uniformly, equal for every variant."""
+    shared_prefix: NotNegative = 0
+    """Tokens before each prompt that all requests share; only then the server's prefix caching is on."""
+    dataset: str | None = None
+    """JSONL file of prompts in place of random ids: {"messages": [...]} or {"prompt": "..."} a line."""
     concurrency: tuple[Positive, ...] = ()
     """Requests in flight at once (closed loop); 1, 4, 16 and 64 if there is no rate either."""
     rate: tuple[RequestRate, ...] = ()
@@ -72,8 +87,17 @@ class ServingGrid(GridBase):
         """Return every cell: closed loops with rising concurrency, then open loops with rising rate."""
         concurrencies = self.concurrency if self.concurrency or self.rate else CONCURRENCIES
         loads = [(users, 0.0) for users in sorted(concurrencies)] + [(0, float(rate)) for rate in sorted(self.rate)]
-        lengths = sorted(product(self.prompt_tokens, self.new_tokens))
-        return list(dict.fromkeys(ServingPoint(*length, *load) for length in lengths for load in loads))
+        prompts = (0,) if self.dataset else self.prompt_tokens or (PROMPT_TOKENS,)
+        requests = self.length_spread, self.shared_prefix, self.dataset or ""
+        lengths = sorted(product(prompts, self.new_tokens))
+        return list(dict.fromkeys(ServingPoint(*length, *requests, *load) for length in lengths for load in loads))
+
+    @model_validator(mode="after")
+    def _has_own_prompts(self) -> Self:
+        others = {"prompt_tokens": self.prompt_tokens, "shared_prefix": self.shared_prefix}
+        for name in (name for name, value in others.items() if self.dataset and value):
+            raise ValueError(f"the prompts of a dataset have their own lengths and prefixes; leave {name} out")
+        return self
 
 
 class ServingProcedure(Procedure):
@@ -90,7 +114,7 @@ class ServingProcedure(Procedure):
     limits: bool = False
     """Measure the device's bandwidth and matmul rate before the server starts."""
     requests: Positive = 200
-    """Requests of a cell, and four for each concurrent request if these are more. A p99 needs 200."""
+    """Requests of a cell; more for a concurrency (four for each concurrent one) or rate (20 s). A p99 needs 200."""
     seed: NotNegative = 0
     """Seed of the prompts and arrivals, equal for every variant."""
     slo: str = DEFAULT_SLO
@@ -102,7 +126,12 @@ class ServingProcedure(Procedure):
         return str(parse_slo(text))
 
     def requests_at(self, point: ServingPoint) -> int:
-        return max(self.requests, REQUESTS_PER_USER * point.concurrency)
+        return requests_of(point, self.requests)
+
+
+def requests_of(point: Any, least: int) -> int:
+    """Return the requests of a point or cell: `least`, and more for a high concurrency or rate."""
+    return max(least, REQUESTS_PER_USER * point.concurrency, math.ceil(OPEN_LOOP_S * point.rate))
 
 
 class ServingJob(ModelJob):

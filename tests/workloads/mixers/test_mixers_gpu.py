@@ -91,8 +91,18 @@ def test_every_kernel_of_the_library_is_its_own_and_right(variant):
 @needs_fla
 @pytest.mark.usefixtures("one_configuration")
 def test_wide_values_and_means_are_right_in_float16():
-    values = {"value_dim": 128, "feature_map": "elu", "normalize": True}
-    assert measured("linear-fla-chunk", dtype="float16", **values).checked.error < 1e-2
+    values = {"value_dim": 128, "feature_map": "elu", "dtype": "float16"}
+    assert measured("linear-fla-chunk", **values).checked.error < 1e-2
+    forward = POINT._replace(mode="forward")
+    assert measured("linear-fla-chunk", forward, normalize=True, **values).checked.error < 1e-2
+
+
+@needs_fla
+@pytest.mark.usefixtures("one_configuration")
+def test_a_gradient_that_overflows_in_float16_is_refused():
+    """fla-core 0.6.0 squares the mean's denominator in float16, which is infinite from 256 on."""
+    with pytest.raises(WrongResultError, match="dq is off by"):
+        measured("linear-fla-chunk", dtype="float16", feature_map="elu", normalize=True)
 
 
 @needs_fla

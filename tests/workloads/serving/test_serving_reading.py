@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
+from benchmarker.comparison.crossing import SizeWords, crossover
 from benchmarker.comparison.results import to_rows
 from benchmarker.core import tables
 from benchmarker.core.console import Terminal
-from benchmarker.core.errors import ResultsError
+from benchmarker.core.errors import ResultsError, SpecError
+from benchmarker.core.stats import Ratio
 from benchmarker.report.compare import compare, compare_records, to_markdown
 from benchmarker.report.run_summary import run_blocks
 from benchmarker.report.verify import verify
@@ -175,6 +178,25 @@ def test_verify_refuses_a_cell_that_hides_a_failed_request(tmp_path):
     assert "failed and truncated requests" in [check.field for check in verify([tmp_path]).mismatches]
 
 
+def test_an_exact_crossing_is_not_rounded_to_the_next_number():
+    words = SizeWords("a is faster than b", "concurrency", "", " at once", {4: Ratio(1.2, 3), 8: Ratio(1.0, 3)})
+    fall = crossover(words.ratios)
+    assert fall is not None
+    assert words.size(replace(fall, size=7.9999999999, low=6.0000000001, high=8.5, has_interval=True), math.floor) == (
+        "8 [6, 8]"
+    )
+    assert words.size(fall, math.floor).startswith("8 ")
+
+
+def test_loads_of_other_requests_are_kept_apart(tmp_path):
+    plain = cell_of_load(FAST.load(concurrency=4), concurrency=4)
+    chat = plain.model_copy(update={"prompt_tokens": 0, "dataset": "chat.jsonl (1234ab)"})
+    spread = plain.model_copy(update={"length_spread": 0.3, "shared_prefix": 1024})
+    text = to_markdown(compare_records([serving_record("fp16", [plain, chat, spread])]))
+    assert "(128 new tokens, chat.jsonl (1234ab)): fp16 4 or more." in text
+    assert "(512 prompt tokens, 128 new tokens, lengths ±30 %, 1024 shared tokens): fp16 4 or more." in text
+
+
 def test_a_record_of_a_thousand_requests_stays_below_100_kb(tmp_path):
     path = next(save(tmp_path, measured("fp16", FAST, concurrencies=[16], requests=1000)).iterdir())
     assert path.stat().st_size < 100_000
@@ -222,9 +244,37 @@ def test_the_largest_concurrency_within_the_slo_is_found_by_bisection(tmp_path, 
     job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--concurrency", "4"])
     limit = find_limit.find_limit(job, "concurrency", Terminal(quiet=True), folder=tmp_path)
     assert limit.words == (
-        "largest concurrency that fits: 41; 42 does not: 0 % [0, 2] of 200 requests are within TTFT 500 ms and "
-        "TPOT 30 ms"
+        "41 requests at once within TTFT 500 ms and TPOT 30 ms; at 42: 0 % [0, 2] of 200 requests are good"
     )
+
+
+def test_the_largest_rate_within_the_slo_is_found_by_bisection(tmp_path, monkeypatch):
+    # 5 slots, each for 0.1 s + 127 * 2.5 ms: at most 12 requests a second.
+    server = SimulatedServer(0.1, 0.0025, slots=5)
+
+    def measured_load(job, path, run):
+        (point,) = job.points()
+        return measured("fp16", server, rates=[point.rate], requests=job.procedure.requests_at(point))
+
+    monkeypatch.setattr(find_limit, "_measured", measured_load)
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--rate", "0.5"])
+    limit = find_limit.find_limit(job, "rate", Terminal(quiet=True), folder=tmp_path)
+    assert [trial.value for trial in limit.trials] == [0.5, 1, 2, 4, 8, 16, 12, 10, 11, 11.5, 11.25, 11.375, 11.4375]
+    assert limit.words == (
+        "11.4375 requests per second within TTFT 500 ms and TPOT 30 ms; at 11.5: undecided: 93 % [90, 96] of 230 "
+        "requests are good"
+    )
+
+
+def test_a_rate_whose_requests_mostly_end_after_the_last_arrival_is_undecided():
+    record = measured("fp16", SimulatedServer(0.1, 0.02), rates=[50.0])
+    assert record.why_unfit == "undecided: 57 % of the requests were unfinished when the last one arrived"
+
+
+def test_the_search_for_a_limit_requires_its_first_value(tmp_path):
+    job = read_job(["serving", "--quant", "fp16", "--model", "qwen3-small", "--concurrency", "4"])
+    with pytest.raises(SpecError, match="--find-limit rate: give --rate alone, the first value of the search"):
+        find_limit.find_limit(job, "rate", Terminal(quiet=True), folder=tmp_path)
 
 
 def test_a_run_prints_a_row_for_each_load_and_the_largest_within_the_slo():

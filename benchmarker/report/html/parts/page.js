@@ -1,4 +1,4 @@
-// A click on a heading sorts its table by that column, the best row first; a second click turns it around. What has no number stays last.
+// A click on a heading sorts its table by that column, the best row first; a second click reverses the order. Rows without a number stay last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => {

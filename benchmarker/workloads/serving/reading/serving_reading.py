@@ -19,15 +19,21 @@ from benchmarker.report.caveats import plain_caveats
 from benchmarker.schema.record import status_words
 from benchmarker.workloads.serving import serving_statistics as statistics
 from benchmarker.workloads.serving.reading.serving_bounds import bound_of
-from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, ServingRecord, first_token_part
-from benchmarker.workloads.serving.spec import REQUESTS_PER_USER
+from benchmarker.workloads.serving.record import (
+    LOAD_UNITS,
+    Load,
+    ServerFacts,
+    ServingCell,
+    ServingRecord,
+    first_token_part,
+)
+from benchmarker.workloads.serving.serving_requests import length_range
+from benchmarker.workloads.serving.spec import requests_of
 
-LARGEST_BACKLOG = 0.2
-"""Share of the requests of an open loop that may be unfinished when the last one arrives."""
 MOST_MERGED = 0.1  # Share of merged tokens above which TTFT and TPOT are marked.
 ROUNDING_S = 1e-5  # Times of a request are rounded to this unit, s.
 Axis = Literal["concurrency", "rate"]
-UNITS: dict[Axis, str] = {"concurrency": "Requests at once", "rate": "Requests per second"}
+AXES: tuple[Axis, ...] = ("concurrency", "rate")
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,12 @@ def load_of(row: ServingRow, axis: Axis) -> float:
 def remarks(rows: Sequence[ServingRow]) -> list[str]:
     """Return the largest load of each variant within the SLO, and the concurrency from which one is faster."""
     lines = []
-    for axis, unit in UNITS.items():
+    for axis in AXES:
         shapes = series_of(rows, axis)
         for shape, variants in shapes.items():
-            where = f" ({shape.prompt_tokens} + {shape.new_tokens} tokens)" if len(shapes) > 1 else ""
+            where = f" ({shape.words})" if len(shapes) > 1 else ""
             texts = "; ".join(f"{plain_line(name)} {largest_text(members, axis)}" for name, members in variants.items())
-            lines.append(f"{unit} within {rows[0].slo.words}{where}: {texts}.")
+            lines.append(f"{LOAD_UNITS[axis].capitalize()} within {rows[0].slo.words}{where}: {texts}.")
             if axis == "concurrency":
                 lines += [f"{words}{where}." for members in variants.values() if (words := _crossover(members))]
     return lines
@@ -168,7 +174,7 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
         f"{plain_line(row.variant)} at {row.cell.rate:g} requests/s: {percent(row.backlog)} of the requests were "
         "unfinished when the last one arrived: its times depend on the number of requests."
         for row in rows
-        if row.cell and row.backlog is not None and row.backlog > LARGEST_BACKLOG
+        if row.cell and row.backlog is not None and row.backlog > statistics.LARGEST_BACKLOG
     ]
     merged = [
         f"{plain_line(row.variant)} at {row.cell.words} ({percent(row.merged)})"
@@ -189,16 +195,22 @@ def caveats(records: Sequence[ServingRecord], rows: Sequence[ServingRow]) -> lis
 def checks(record: ServingRecord) -> Iterator[Check]:
     """Check each load: its span, the number of requests, the inter-token latencies, and the cell's status."""
     for key, cell in zip(keys_of(record), record.cells, strict=True):
-        requests = max(int(record.procedure["requests"]), REQUESTS_PER_USER * cell.concurrency)
+        requests = requests_of(cell, int(record.procedure["requests"]))
         for number, load in enumerate(cell.samples, start=1):
             place = f"cell {key.words}, load {number}"
             yield equal(place, "latency_s", load.latency_s, fmean(load.request_s))
             yield equal(place, "parts_s", load.parts_s, first_token_part(load.ttft_s))
             yield equal(place, "requests", len(load.errors), requests)
             problem = statistics.problem_of(load, cell.new_tokens)
+            yield equal(place, "requested tokens outside the spread", outside_spread(load, cell), 0)
             if cell.status == "ok":
                 yield equal(place, "failed and truncated requests", problem, None)
                 yield from _latency_checks(place, load)
+
+
+def outside_spread(load: Load, cell: ServingCell) -> int:
+    least, most = length_range(cell.new_tokens, cell.length_spread, least=2)
+    return sum(not least <= tokens <= most for tokens in load.requested_tokens)
 
 
 def _latency_checks(place: str, load: Load) -> Iterator[Check]:
