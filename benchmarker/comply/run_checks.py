@@ -287,7 +287,8 @@ def check_weights(subject: Subject) -> Finding:
     # The record that differs most.
     expected = max(sizes, key=lambda size: abs(now_bytes / size - 1))
     ratio = now_bytes / expected
-    text = f"{ratio:.4f} of {'the record' if loads else 'the loaded model'}'s {gib(expected)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
+    owner = "the record's" if loads else "the loaded"
+    text = f"{ratio:.4f} of {owner} {gib(expected)} after {subject.point.new_tokens} tokens; limit {WITHIN:.0%}"
     return subject.judged("weights", text, holds=abs(ratio - 1) <= WITHIN)
 
 
