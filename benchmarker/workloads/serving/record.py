@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from benchmarker.core.errors import ErrorKind, status_of
 from benchmarker.core.formatting import percent
-from benchmarker.schema.base import Count, Plain, Positive, Spent, Whole
+from benchmarker.schema.base import Count, Joules, Plain, Positive, Spent, Whole
 from benchmarker.schema.model import ModelFacts
 from benchmarker.schema.record import CellBase, RunRecord, SampleBase
 from benchmarker.workloads.generation.record import GenerationVariant
@@ -76,6 +76,8 @@ class Load(SampleBase):
     itl_counts: tuple[Positive, ...] = ()
     """Inter-token latencies in each class, all requests together."""
     counters: ServerCounters = ServerCounters()
+    energy_j: Joules | None = None
+    """Energy of the whole GPU from before the first request until after the last, idle power included."""
 
     @model_validator(mode="after")
     def _equal_lengths(self) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +26,18 @@ from benchmarker.engines.external.server_process import ServerError, ServerProce
 from benchmarker.engines.external.servers import MODEL, SERVERS, Launch, Server, has_tokenizer
 from benchmarker.engines.registry import ENGINES
 from benchmarker.hardware.device import Device
-from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.hardware.gpu import DeviceMemory, Gpu, find_gpu
+from benchmarker.measure.energy import count_energy_j
 from benchmarker.quantization.base import Options
 from benchmarker.quantization.load import find_checkpoint
 from benchmarker.quantization.registry import loader_options
-from benchmarker.schema.record import Memory, SampleBase
+from benchmarker.schema.record import Memory, Missing, SampleBase
 from benchmarker.workloads.serving.load_generator import LoadGenerator
 from benchmarker.workloads.serving.record import Load, ServerFacts, ServingCell, outcome
 from benchmarker.workloads.serving.server_metrics import cache_tokens, watched
 from benchmarker.workloads.serving.serving_requests import Dataset, Request, longest_request, make_requests
 from benchmarker.workloads.serving.spec import ServingJob, ServingPoint
-from benchmarker.workloads.session import Bench, Session, refuse_other_commit
+from benchmarker.workloads.session import Bench, Session, refuse_other_commit, tried
 
 SMALLEST_VOCABULARY = 1000
 """Token ids of prompts for a server that was already running, whose vocabulary is unknown."""
@@ -70,6 +71,8 @@ class Running:
     prompts: tuple[list[int], ...] = ()  # Token ids of the dataset's prompts.
     process: ServerProcess | None = None  # None for a server that was already running.
     memory: DeviceMemory | None = None
+    gpu: Gpu | None = None  # GPU whose energy is counted.
+    no_energy: Missing | None = None
 
     def check(self, load: Load) -> None:
         """Raise ServerError if the server has ended, or if one that was already running fails every request."""
@@ -102,7 +105,8 @@ def _found(job: ServingJob, generator: LoadGenerator) -> Iterator[Running]:
         raise EngineError(f"{url}: {reason}") from None
     generator.open()
     facts = ServerFacts(url=url, kv_capacity_tokens=cache_tokens(url))
-    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts)
+    no_energy = Missing(error_kind="unsupported", reason="a server that was already running may use another device")
+    yield Running(job.variant.name, url, model, SMALLEST_VOCABULARY, facts, no_energy=no_energy)
 
 
 @contextmanager
@@ -134,7 +138,9 @@ def _started(job: ServingJob, device: Device, session: Session, generator: LoadG
         session.terminal.line(_started_words(server, facts))
         refuse_plain_weights(server, plan, checkpoint, facts)
         vocabulary = int(checkpoint.config["vocab_size"])
-        yield Running(server.name, process.url, MODEL, vocabulary, facts, prompts, process, memory)
+        yield Running(
+            server.name, process.url, MODEL, vocabulary, facts, prompts, process, memory, *_counted(job, device)
+        )
         is_good = True
     finally:
         process.end(keep_log=not is_good)
@@ -231,6 +237,24 @@ def _started_words(server: Server, facts: ServerFacts) -> str:
     return f"{server.name}: ready after {seconds(facts.start_s or 0.0)}{'; ' if parts else ''}{', '.join(parts)}"
 
 
+def _counted(job: ServingJob, device: Device) -> tuple[Gpu | None, Missing | None]:
+    """Return the GPU whose energy is counted, or the reason why none is."""
+    if job.variant.gpus > 1:
+        return None, Missing(error_kind="unsupported", reason="the energy of several GPUs is not counted")
+    gpu = find_gpu(device)
+    state = tried(lambda: count_energy_j(gpu), device)
+    return (None, state) if isinstance(state, Missing) else (gpu, None)
+
+
+def with_energy(gpu: Gpu | None, send: Callable[[], Load]) -> Load:
+    """Return the load with the growth of the GPU's energy counter, which moves about ten times a second."""
+    before_j = gpu.energy_j() if gpu else None
+    load = send()
+    after_j = gpu.energy_j() if gpu else None
+    has_moved = before_j is not None and after_j is not None and after_j > before_j
+    return load.model_copy(update={"energy_j": after_j - before_j}) if has_moved else load
+
+
 class ServingBench(Bench):
     def __init__(self, job: ServingJob, running: Running, generator: LoadGenerator) -> None:
         self._job = job
@@ -239,7 +263,8 @@ class ServingBench(Bench):
         self._is_timed = False
 
     def facts(self) -> dict[str, Any]:
-        return {"server": self._running.facts.model_copy(update={"client": self._generator.version})}
+        server = self._running.facts.model_copy(update={"client": self._generator.version})
+        return {"server": server, "no_energy": self._running.no_energy}
 
     def requests(self, point: ServingPoint, *, is_timed: bool) -> list[Request]:
         count = self._job.procedure.requests_at(point)
@@ -276,7 +301,7 @@ class ServingBench(Bench):
 
     def _load(self, point: ServingPoint) -> Load:
         with watched(self._running.url) as metrics:
-            load = self._send(point, is_timed=True)
+            load = with_energy(self._running.gpu, lambda: self._send(point, is_timed=True))
         return load.model_copy(update={"counters": metrics.counters()})
 
     def _send(self, point: ServingPoint, *, is_timed: bool) -> Load:

@@ -153,6 +153,11 @@ def output_tokens_per_s(load: Any) -> float | None:
     return sum(load.output_tokens) / load_s(load) or None
 
 
+def joules_per_token(load: Any) -> float | None:
+    tokens = sum(load.output_tokens)
+    return load.energy_j / tokens if load.energy_j and tokens else None
+
+
 def user_tokens_per_s(load: Any) -> float | None:
     """Return the tokens per second that the median request receives: 1 / TPOT."""
     tpots = values_s(load, "tpot")

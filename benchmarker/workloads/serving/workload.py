@@ -92,6 +92,12 @@ METRICS = (
     *(_time_metric(name, level, share) for name in TIMES for level, share in PERCENTILES.items()),
     _rate_metric("request_throughput", "req/s", "requests that ended, per second", statistics.requests_per_s),
     operation_metric(
+        "joules_per_token",
+        "J/token",
+        "joules of the GPU during the load, idle power and prefill included, divided by the output tokens",
+        of_sample=lambda cell, load: statistics.joules_per_token(load),
+    ),
+    operation_metric(
         "goodput", "goodput req/s", "requests within the SLO, per second", better="higher", of_cell=goodput
     ),
 )
@@ -192,7 +198,9 @@ class Serving(Workload[ServingJob, ServingRecord, "ServingRow"]):
             raise SpecError(
                 "--runs: a second load would find all its prompts in the prefix cache; use rounds of a sweep"
             )
-        measured = {"profile": procedure.profile, "energy": procedure.energy, "limits": procedure.limits}
+        if procedure.energy:
+            raise SpecError("procedure.energy: is counted during each load, if the GPU has a counter; leave it out")
+        measured = {"profile": procedure.profile, "limits": procedure.limits}
         for name, is_wanted in measured.items():
             if is_wanted:
                 raise SpecError(f"procedure.{name}: is not measured for a server, which is another process")

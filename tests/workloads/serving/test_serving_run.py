@@ -16,7 +16,9 @@ from benchmarker.comparison.rows import keys_of
 from benchmarker.engines.external.environments import MARKER, Marker, environments_folder
 from benchmarker.engines.external.server_process import ServerProcess, free_port
 from benchmarker.schema.record_io import read_record
+from benchmarker.workloads.serving import serving_bench
 from benchmarker.workloads.serving.record import ServingRecord
+from benchmarker.workloads.serving.serving_statistics import joules_per_token
 
 ROOT = Path(__file__).parents[3]
 NULL_SERVER = ROOT / "tests" / "null_server.py"
@@ -112,6 +114,30 @@ def test_a_run_starts_a_server_measures_each_load_and_ends_the_server(tmp_path, 
     port = server.command.split("--port ")[1].split()[0]
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", int(port)), timeout=5)
+
+
+def test_the_energy_of_a_load_is_the_growth_of_the_gpus_counter(tmp_path, vllm, monkeypatch):
+    class Counter:
+        energy = 5.0
+
+        def energy_j(self):
+            self.energy *= 2
+            return self.energy
+
+    monkeypatch.setattr(serving_bench, "find_gpu", lambda device: Counter())
+    code, output, (record,) = run(tmp_path, "--concurrency", "1")
+    assert code == 0, output
+    load = record.cells[0].samples[0]
+    # The counter is 10 when the server starts, and 20 and 40 around the load.
+    assert (load.energy_j, record.no_energy) == (20.0, None)
+    assert joules_per_token(load) == pytest.approx(20 / 24)
+
+
+def test_without_a_counter_the_record_has_the_reason(tmp_path, vllm):
+    _, _, (record,) = run(tmp_path, "--concurrency", "1")
+    assert record.cells[0].samples[0].energy_j is None
+    assert record.no_energy is not None
+    assert record.no_energy.reason.endswith("only GPUs have the counter")
 
 
 def test_a_server_that_dies_under_load_is_one_line(tmp_path, vllm, monkeypatch):
