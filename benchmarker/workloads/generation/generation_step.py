@@ -14,6 +14,7 @@ from benchmarker.engines.base import TokenSource
 from benchmarker.engines.registry import torch_engine
 from benchmarker.hardware.device import Device
 from benchmarker.hardware.gpu import DeviceMemory
+from benchmarker.hardware.monitor import Surroundings
 from benchmarker.measure.clock import Generation, GenerationSample
 from benchmarker.quantization.base import EXPERT_COUNTS
 from benchmarker.schema.job import Procedure
@@ -160,11 +161,22 @@ class SourceBenchmarker(Bench):
         *,
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> GenerationCell:
-        """Measure one cell. Running out of memory, or an unsupported cell, becomes its status."""
+        """Measure one cell. Running out of memory, or an unsupported cell, becomes its status.
+
+        The cell has the load of other programs, and the flag `disturbed` if they may have made its times too long.
+        """
+        surroundings = Surroundings()
         cell: GenerationCell = measure_cell(
-            self, point, procedure, self.device, device_memory=self._device_memory, after_each=after_each
+            self,
+            point,
+            procedure,
+            self.device,
+            device_memory=self._device_memory,
+            after_each=after_each,
+            after_warmup=lambda number, sample: surroundings.read(now=True),
         )
-        return cell
+        surroundings.read(now=True)
+        return surroundings.beside(cell, own_processes=1)[0]
 
     def cell(self, point: Point) -> GenerationCell:
         prompts = self.prompts(point)
@@ -276,7 +288,7 @@ class ModelBenchmarker(SourceBenchmarker):
 
     model = load_model("qwen3-small", "int8", dtype="bfloat16")
     for cell in ModelBenchmarker(model).run(Grid(prompt_tokens=(26,), new_tokens=(50,))):
-        print(cell.samples)
+        print(cell.samples, cell.flags)
     """
 
     def __init__(
