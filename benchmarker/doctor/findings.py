@@ -239,7 +239,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
     if machine.hub:
         yield _note(
             f"the Hugging Face hub cannot be reached ({machine.hub})",
-            "measure with --load-format dummy, or give --model a folder",
+            "measure --model qwen3-small, which ships with benchmarker, or give --model a folder",
         )
     if machine.free_bytes < MODEL_BYTES:
         yield _no(
@@ -249,7 +249,7 @@ def _surroundings(machine: Machine) -> Iterator[Finding]:
     if machine.busy_processors > BUSY_CORES:
         yield _note(
             f"other programs keep {machine.busy_processors:.1f} processors busy",
-            "end them: generate is host-bound on fast cards, so that they affect its times",
+            "end them: they take time from a model on the CPU, and from the host of a fast GPU",
         )
 
 
