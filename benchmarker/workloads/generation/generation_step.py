@@ -111,9 +111,24 @@ class SourceBenchmarker(Bench):
         *,
         after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
     ) -> Iterator[GenerationCell]:
-        """Measure every cell of the grid, the smallest first; yield each when it is done."""
+        """Measure every cell of the grid, the smallest first; yield each when it is done.
+
+        Running out of memory, or an unsupported cell, becomes its status. A cell is flagged `disturbed` if other
+        programs may have made its times too long.
+        """
+        surroundings = Surroundings()
         for point in grid.points():
-            yield self.measure(point, procedure or Procedure(), after_each=after_each)
+            cell: GenerationCell = measure_cell(
+                self,
+                point,
+                procedure or Procedure(),
+                self.device,
+                device_memory=self._device_memory,
+                after_each=after_each,
+                after_warmup=lambda number, sample: surroundings.read(now=True),
+            )
+            surroundings.read(now=True)
+            yield surroundings.beside(cell, own_processes=1)[0]
 
     def prompt(self, point: Point) -> Prompt:
         """Return the prompt of the first sequence, which is the same in every batch."""
@@ -153,30 +168,6 @@ class SourceBenchmarker(Bench):
             per_gpu_bytes=self.source.per_gpu_bytes,
             inputs=[(*(prompt.context or ()), *prompt.ids) for prompt in prompts],
         )
-
-    def measure(
-        self,
-        point: Point,
-        procedure: Procedure,
-        *,
-        after_each: Callable[[int, GenerationSample], None] = lambda number, sample: None,
-    ) -> GenerationCell:
-        """Measure one cell. Running out of memory, or an unsupported cell, becomes its status.
-
-        The cell has the load of other programs, and the flag `disturbed` if they may have made its times too long.
-        """
-        surroundings = Surroundings()
-        cell: GenerationCell = measure_cell(
-            self,
-            point,
-            procedure,
-            self.device,
-            device_memory=self._device_memory,
-            after_each=after_each,
-            after_warmup=lambda number, sample: surroundings.read(now=True),
-        )
-        surroundings.read(now=True)
-        return surroundings.beside(cell, own_processes=1)[0]
 
     def cell(self, point: Point) -> GenerationCell:
         prompts = self.prompts(point)
